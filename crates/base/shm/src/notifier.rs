@@ -152,13 +152,13 @@ mod test {
         use loom::sync::Arc;
         use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-        struct World {
+        struct TestWorld {
             word: AtomicU32,
             work: AtomicU32,
             bed: FutexModel,
         }
 
-        impl World {
+        impl TestWorld {
             fn notify(&self) {
                 self.work.fetch_add(1, Relaxed);
                 if count_notification(&self.word) {
@@ -184,7 +184,7 @@ mod test {
             let mut model = loom::model::Builder::new();
             model.preemption_bound = Some(if full() { 2 } else { 1 });
             model.check(move || {
-                let world = Arc::new(World { word: AtomicU32::new(0), work: AtomicU32::new(0), bed: FutexModel::new() });
+                let world = Arc::new(TestWorld { word: AtomicU32::new(0), work: AtomicU32::new(0), bed: FutexModel::new() });
                 let threads: Vec<_> = (1..ringers + sleepers)
                     .map(|thread| {
                         let world = world.clone();

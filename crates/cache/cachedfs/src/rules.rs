@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use ssdcache::{Mode, Rule};
+use ssdcache::{AdmissionRule, Mode};
 
 use crate::config::{Admit, RuleConfig};
 use crate::error::Error;
@@ -22,7 +22,7 @@ pub struct Holds {
     /// The mode, within the instance's.
     pub mode: Mode,
     /// Admission to the SSD.
-    pub admit: Rule,
+    pub admit: AdmissionRule,
     /// Its pages stay in memory.
     pub pin: bool,
 }
@@ -46,9 +46,9 @@ impl Rules {
         let first = if self.rules.is_empty() { None } else { self.globs.matches(path).first().map(|at| &self.rules[*at]) };
         let rule = first.cloned().unwrap_or_default();
         let admit = match options.admit.unwrap_or(rule.admit) {
-            Admit::Never => Rule::Never,
-            Admit::Normal => Rule::Normal,
-            Admit::Always => Rule::Always,
+            Admit::Never => AdmissionRule::Never,
+            Admit::Normal => AdmissionRule::Normal,
+            Admit::Always => AdmissionRule::Always,
         };
         // The rule is the owner's word: an open may ask for less trust in the cache, not for more.
         let mode = options.mode.unwrap_or_default().within(rule.mode.unwrap_or_default());
@@ -68,12 +68,12 @@ mod test {
                 .expect("globs");
         let of = |path: &str, options: &Options| rules.of(Path::new(path), options);
         let plain = Options::default();
-        assert_eq!(of("/data/x.log", &plain), Holds { mode: Mode::WriteThrough, admit: Rule::Never, pin: false });
-        assert_eq!(of("/data/a/b", &plain), Holds { mode: Mode::WriteBack, admit: Rule::Always, pin: true });
-        assert_eq!(of("/else", &plain), Holds { mode: Mode::WriteBack, admit: Rule::Normal, pin: false });
+        assert_eq!(of("/data/x.log", &plain), Holds { mode: Mode::WriteThrough, admit: AdmissionRule::Never, pin: false });
+        assert_eq!(of("/data/a/b", &plain), Holds { mode: Mode::WriteBack, admit: AdmissionRule::Always, pin: true });
+        assert_eq!(of("/else", &plain), Holds { mode: Mode::WriteBack, admit: AdmissionRule::Normal, pin: false });
         let back = Options { mode: Some(Mode::WriteBack), admit: Some(Admit::Normal), ..plain };
         assert_eq!(of("/x.log", &back).mode, Mode::WriteThrough);
-        assert_eq!(of("/x.log", &back).admit, Rule::Normal);
+        assert_eq!(of("/x.log", &back).admit, AdmissionRule::Normal);
         assert_eq!(of("/else", &Options { mode: Some(Mode::ReadOnly), ..plain }).mode, Mode::ReadOnly);
     }
 }

@@ -15,7 +15,7 @@ use block::driver::{Engine, FileDevice, FileOptions};
 use block::{Device, OpenError};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
 use rustix::io::Errno;
-use ssdcache::{PAGE_BYTES, Page, Shape, Superblock, Unusable};
+use ssdcache::{CacheOpenError, PAGE_BYTES, Page, Shape, Superblock};
 
 use crate::config::Config;
 use crate::driven::{self, Blocks, Lock, Owned, Served};
@@ -223,7 +223,7 @@ fn superblock_of(path: &Path, bytes: u64, read_at: &mut dyn FnMut(u64, &mut [u8]
             .map_err(|error| Error::system(Errno::from_io_error(&error).unwrap_or(Errno::IO), "reading the SSD", &path.into()))?;
     }
     Superblock::choose(&pages, bytes / PAGE_BYTES as u64).map_err(|why| match why {
-        Unusable::None if pages.iter().flatten().any(|byte| *byte != 0) => {
+        CacheOpenError::None if pages.iter().flatten().any(|byte| *byte != 0) => {
             let what = "it holds something that is no cache of ours, or a damaged one: nothing was changed; \
                         `hotshelf cache check` looks at it";
             told(Errno::EXIST, format!("{}: {what}", path.display()))

@@ -24,7 +24,7 @@ use block::Time;
 use pagecache::shared::{Name, Which};
 use rustix::io::Errno;
 use shm::futex;
-use ssdcache::{Admission, FileKey, Lookup, PAGE_BYTES, Page, PageIndex, Verdict, Version};
+use ssdcache::{Admission, AdmissionVerdict, FileKey, LookupResult, PAGE_BYTES, Page, PageIndex, PageVersion};
 
 use crate::shelf::layout::Word;
 use crate::shelf::log::{Log, Stop};
@@ -332,7 +332,7 @@ impl Worker {
         let (Some(log), Some(admission)) = (&self.log, &mut self.admission) else { return Err(Errno::NODEV) };
         let record = shelf.records.get(hint.file);
         let (Some(key), page) = (record.key(), PageIndex(hint.page)) else { return Ok(()) };
-        if log.books.lookup(key, page) != Lookup::Miss {
+        if log.books.lookup(key, page) != LookupResult::Miss {
             return Ok(());
         }
         if hint.is_around {
@@ -345,11 +345,11 @@ impl Worker {
         // What was asked for once is worth more than what was not, and may have its place.
         let instead = !log.books.has_room() && self.unasked > 0;
         let refused = match admission.admit(now, key, page, in_sequence, record.rule(), instead || log.books.has_room()) {
-            Verdict::Admit => None,
-            Verdict::First => Some(Count::RefusedFirst),
-            Verdict::Stream => Some(Count::RefusedStream),
-            Verdict::Budget => Some(Count::RefusedBudget),
-            Verdict::Rule => Some(Count::RefusedRule),
+            AdmissionVerdict::Admit => None,
+            AdmissionVerdict::First => Some(Count::RefusedFirst),
+            AdmissionVerdict::Stream => Some(Count::RefusedStream),
+            AdmissionVerdict::Budget => Some(Count::RefusedBudget),
+            AdmissionVerdict::Rule => Some(Count::RefusedRule),
         };
         if let Some(why) = refused {
             shelf.counters.add(why, 1);
@@ -366,7 +366,7 @@ impl Worker {
             return Ok(());
         }
         let Some(log) = &mut self.log else { return Err(Errno::NODEV) };
-        match log.put(key, page, Version::Clean, &bytes) {
+        match log.put(key, page, PageVersion::Clean, &bytes) {
             Ok(()) => {
                 shelf.counters.add(Count::Promoted, 1);
                 if hint.is_around {

@@ -18,7 +18,7 @@ const DAY_NS: u128 = 86_400 * 1_000_000_000;
 
 /// Settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct AdmissionLimits {
     /// Pages remembered after their first touch, seven in 8 bytes; 0: the first touch is always enough.
     pub ghosts: u32,
     /// A reader who has read so many bytes in sequence is a stream: not admitted. `u64::MAX`: no limit.
@@ -29,16 +29,16 @@ pub struct Limits {
     pub burst_bytes: u64,
 }
 
-impl Limits {
+impl AdmissionLimits {
     /// For so many slots: seven ghosts for each 26, streams from 4 MiB, no budget.
-    pub fn new(slots: u32) -> Limits {
-        Limits { ghosts: (u64::from(slots) * 7 / 26) as u32, stream_bytes: 4 << 20, bytes_per_day: u64::MAX, burst_bytes: 1 << 30 }
+    pub fn new(slots: u32) -> AdmissionLimits {
+        AdmissionLimits { ghosts: (u64::from(slots) * 7 / 26) as u32, stream_bytes: 4 << 20, bytes_per_day: u64::MAX, burst_bytes: 1 << 30 }
     }
 }
 
 /// What the caller's rules (globs, flags of the handle) say of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Rule {
+pub enum AdmissionRule {
     /// Never.
     Never,
     /// As described.
@@ -50,7 +50,7 @@ pub enum Rule {
 
 /// The answer, with the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum AdmissionVerdict {
     /// Write it to the SSD.
     Admit,
     /// Its first touch; remembered.
@@ -66,7 +66,7 @@ pub enum Verdict {
 /// See the module.
 #[derive(Debug)]
 pub struct Admission {
-    limits: Limits,
+    limits: AdmissionLimits,
     /// A bucket's prints, the newest in the lowest bits; 0: none.
     ghosts: Box<[u64]>,
     tokens: u64,
@@ -75,31 +75,39 @@ pub struct Admission {
 
 impl Admission {
     /// With a full bucket.
-    pub fn new(limits: Limits, now: Time) -> Admission {
+    pub fn new(limits: AdmissionLimits, now: Time) -> Admission {
         let buckets = limits.ghosts.div_ceil(WAYS) as usize;
         Admission { limits, ghosts: vec![0; buckets].into(), tokens: limits.burst_bytes, filled_at: now }
     }
 
     /// Bytes of memory.
-    pub fn memory_bytes(limits: &Limits) -> u64 {
+    pub fn memory_bytes(limits: &AdmissionLimits) -> u64 {
         u64::from(limits.ghosts.div_ceil(WAYS)) * size_of::<u64>() as u64
     }
 
     /// A page was read from below, by one who has read so many bytes in sequence; `has_room`: nothing has to leave the SSD for it
     /// ([`crate::SsdCache::has_room`]). Takes nothing from the budget: `spend` does.
-    pub fn admit(&mut self, now: Time, key: FileKey, page: PageIndex, in_sequence: u64, rule: Rule, has_room: bool) -> Verdict {
-        if rule == Rule::Never {
-            return Verdict::Rule;
+    pub fn admit(
+        &mut self,
+        now: Time,
+        key: FileKey,
+        page: PageIndex,
+        in_sequence: u64,
+        rule: AdmissionRule,
+        has_room: bool,
+    ) -> AdmissionVerdict {
+        if rule == AdmissionRule::Never {
+            return AdmissionVerdict::Rule;
         }
-        if rule == Rule::Normal {
+        if rule == AdmissionRule::Normal {
             if in_sequence >= self.limits.stream_bytes {
-                return Verdict::Stream;
+                return AdmissionVerdict::Stream;
             }
             if !has_room && !self.ghosts.is_empty() && !self.was_here(key, page) {
-                return Verdict::First;
+                return AdmissionVerdict::First;
             }
         }
-        if self.may_spend(now) { Verdict::Admit } else { Verdict::Budget }
+        if self.may_spend(now) { AdmissionVerdict::Admit } else { AdmissionVerdict::Budget }
     }
 
     /// Whether the budget has room for a page: for writes, too, in write-back mode (no: write around).
@@ -160,25 +168,29 @@ mod test {
 
     #[test]
     fn the_second_touch_of_a_page_that_is_no_stream_and_within_the_budget() {
-        let limits = Limits { ghosts: 64, stream_bytes: 1 << 20, bytes_per_day: 86_400 * 4096, burst_bytes: 8192 };
+        let limits = AdmissionLimits { ghosts: 64, stream_bytes: 1 << 20, bytes_per_day: 86_400 * 4096, burst_bytes: 8192 };
         let mut admission = Admission::new(limits, Time(0));
         let mut ask = |now, page, run, rule| admission.admit(Time(now), FileKey(1), PageIndex(page), run, rule, false);
-        assert_eq!(ask(0, 5, 0, Rule::Normal), Verdict::First);
-        assert_eq!(ask(0, 5, 0, Rule::Normal), Verdict::Admit);
-        assert_eq!(ask(0, 5, 0, Rule::Normal), Verdict::First, "it is no ghost any more");
-        assert_eq!(ask(0, 6, 1 << 20, Rule::Normal), Verdict::Stream);
-        assert_eq!(ask(0, 6, 1 << 20, Rule::Always), Verdict::Admit);
-        assert_eq!(ask(0, 6, 0, Rule::Never), Verdict::Rule);
+        assert_eq!(ask(0, 5, 0, AdmissionRule::Normal), AdmissionVerdict::First);
+        assert_eq!(ask(0, 5, 0, AdmissionRule::Normal), AdmissionVerdict::Admit);
+        assert_eq!(ask(0, 5, 0, AdmissionRule::Normal), AdmissionVerdict::First, "it is no ghost any more");
+        assert_eq!(ask(0, 6, 1 << 20, AdmissionRule::Normal), AdmissionVerdict::Stream);
+        assert_eq!(ask(0, 6, 1 << 20, AdmissionRule::Always), AdmissionVerdict::Admit);
+        assert_eq!(ask(0, 6, 0, AdmissionRule::Never), AdmissionVerdict::Rule);
         admission.spend(Time(0), 8192);
-        assert_eq!(admission.admit(Time(0), FileKey(1), PageIndex(7), 0, Rule::Always, false), Verdict::Budget);
+        assert_eq!(admission.admit(Time(0), FileKey(1), PageIndex(7), 0, AdmissionRule::Always, false), AdmissionVerdict::Budget);
         let second = Time(0).after(Duration::from_secs(1));
-        assert_eq!(admission.admit(second, FileKey(1), PageIndex(7), 0, Rule::Always, false), Verdict::Admit, "a page a second");
+        assert_eq!(
+            admission.admit(second, FileKey(1), PageIndex(7), 0, AdmissionRule::Always, false),
+            AdmissionVerdict::Admit,
+            "a page a second"
+        );
     }
 
     /// Against a list for each bucket.
     #[test]
     fn a_bucket_is_first_in_first_out_without_those_that_came_back() {
-        let mut admission = Admission::new(Limits { ghosts: 4 * WAYS, ..Limits::new(0) }, Time(0));
+        let mut admission = Admission::new(AdmissionLimits { ghosts: 4 * WAYS, ..AdmissionLimits::new(0) }, Time(0));
         let (mut lists, mut rng) = (vec![Vec::new(); 4], fastrand::Rng::with_seed(9));
         for _ in 0..20_000 {
             let page = PageIndex(rng.u64(..60));
@@ -198,14 +210,14 @@ mod test {
     /// itself. Then two days without any. How many bytes went in the week, and at once after the rest.
     fn week(bytes_per_day: u64, burst_bytes: u64, rng: &mut fastrand::Rng) -> (u64, u64) {
         const COST: u64 = PAGE_BYTES as u64 + 33;
-        let mut admission = Admission::new(Limits { ghosts: 0, stream_bytes: u64::MAX, bytes_per_day, burst_bytes }, Time(0));
+        let mut admission = Admission::new(AdmissionLimits { ghosts: 0, stream_bytes: u64::MAX, bytes_per_day, burst_bytes }, Time(0));
         let (mut now, mut spent) = (Time(0), 0);
         // Some three times in the time of a page, and now and then not for long.
         let page_ns = (DAY_NS * u128::from(COST) / u128::from(bytes_per_day)) as u64;
         while now.0 < (7 * DAY_NS) as u64 {
             let pause = if rng.u32(..1000) == 0 { 50 * page_ns } else { rng.u64(..page_ns * 2 / 3) };
             now = now.after(Duration::from_nanos(pause));
-            while admission.admit(now, FileKey(1), PageIndex(spent), 0, Rule::Normal, false) == Verdict::Admit {
+            while admission.admit(now, FileKey(1), PageIndex(spent), 0, AdmissionRule::Normal, false) == AdmissionVerdict::Admit {
                 admission.spend(now, COST);
                 spent += COST;
             }
@@ -237,7 +249,7 @@ mod test {
     fn no_fraction_of_a_byte_is_lost() {
         let per_day = 86_400 * 1000;
         for step in [7u64, 999_999, 1_000_001, 1_999_999] {
-            let limits = Limits { ghosts: 0, stream_bytes: 0, bytes_per_day: per_day, burst_bytes: 1 << 40 };
+            let limits = AdmissionLimits { ghosts: 0, stream_bytes: 0, bytes_per_day: per_day, burst_bytes: 1 << 40 };
             let mut admission = Admission::new(limits, Time(0));
             admission.tokens = 0;
             (1..=100_000u64).for_each(|n| admission.fill(Time(n * step)));
@@ -248,19 +260,19 @@ mod test {
 
     #[test]
     fn while_there_is_room_the_first_touch_is_enough_but_not_for_a_stream() {
-        let mut admission = Admission::new(Limits::new(1024), Time(0));
-        let mut ask = |page, run, room| admission.admit(Time(0), FileKey(1), PageIndex(page), run, Rule::Normal, room);
-        assert_eq!(ask(1, 0, true), Verdict::Admit);
-        assert_eq!(ask(2, 4 << 20, true), Verdict::Stream);
-        assert_eq!(ask(1, 0, false), Verdict::First, "it had a place: no ghost was made");
-        assert_eq!(ask(1, 0, false), Verdict::Admit);
+        let mut admission = Admission::new(AdmissionLimits::new(1024), Time(0));
+        let mut ask = |page, run, room| admission.admit(Time(0), FileKey(1), PageIndex(page), run, AdmissionRule::Normal, room);
+        assert_eq!(ask(1, 0, true), AdmissionVerdict::Admit);
+        assert_eq!(ask(2, 4 << 20, true), AdmissionVerdict::Stream);
+        assert_eq!(ask(1, 0, false), AdmissionVerdict::First, "it had a place: no ghost was made");
+        assert_eq!(ask(1, 0, false), AdmissionVerdict::Admit);
     }
 
     #[test]
     fn a_scan_is_hardly_taken_for_ghosts() {
-        let mut admission = Admission::new(Limits::new(1 << 16), Time(0));
-        let mut ask = |page| admission.admit(Time(0), FileKey(9), PageIndex(page), 0, Rule::Normal, false);
-        let known = (0..100_000).filter(|page| ask(*page) == Verdict::Admit).count();
+        let mut admission = Admission::new(AdmissionLimits::new(1 << 16), Time(0));
+        let mut ask = |page| admission.admit(Time(0), FileKey(9), PageIndex(page), 0, AdmissionRule::Normal, false);
+        let known = (0..100_000).filter(|page| ask(*page) == AdmissionVerdict::Admit).count();
         println!("{known} of 100000 strangers were taken for ghosts");
         assert!(known < 100_000 / 65);
     }

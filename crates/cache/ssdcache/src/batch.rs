@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::summary::{Before, ENTRIES, Entry, Said};
+use crate::summary::{ENTRIES, Entry, EntryKind, PreviousSegment};
 use crate::units::{DevicePage, FileKey, Stamp};
 
 /// Most batches between two flushes.
@@ -11,7 +11,7 @@ pub(crate) const TRACKS: usize = 128;
 
 /// A batch to be written: the summary at `at`, and right behind it so many pages, in the order they were put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sealed {
+pub struct SealedBatch {
     /// Names it; durable when [`crate::SsdCache::durable`] has come so far.
     pub stamp: Stamp,
     /// Where the summary goes.
@@ -22,7 +22,7 @@ pub struct Sealed {
 
 /// A batch between seal and flush.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Track {
+pub(crate) struct BatchTrack {
     pub(crate) batch: u32,
     pub(crate) start: u32,
     pub(crate) end: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Track {
 #[derive(Debug)]
 pub(crate) struct HeadSegment {
     pub(crate) seq: u64,
-    pub(crate) before: Before,
+    pub(crate) before: PreviousSegment,
     /// Number of the open batch: so many are sealed.
     pub(crate) batch: u32,
     /// Place of the open batch's summary.
@@ -41,7 +41,7 @@ pub(crate) struct HeadSegment {
     pub(crate) entries: Vec<Entry>,
     /// Pages in the open batch.
     pub(crate) pages: u32,
-    pub(crate) tracks: VecDeque<Track>,
+    pub(crate) tracks: VecDeque<BatchTrack>,
     /// Drops in batches that are sealed and not durable, with their batch.
     pub(crate) drops: VecDeque<(u32, FileKey, Range<u64>)>,
     /// The first batch that failed.
@@ -51,7 +51,7 @@ pub(crate) struct HeadSegment {
 }
 
 impl HeadSegment {
-    pub(crate) fn new(seq: u64, before: Before) -> HeadSegment {
+    pub(crate) fn new(seq: u64, before: PreviousSegment) -> HeadSegment {
         let (entries, tracks) = (Vec::with_capacity(ENTRIES), VecDeque::with_capacity(TRACKS));
         HeadSegment { seq, before, batch: 0, start: 0, entries, pages: 0, tracks, drops: VecDeque::new(), failed: None, closed: false }
     }
@@ -67,7 +67,7 @@ impl HeadSegment {
         position < self.start && self.tracks.get(at).is_none_or(|track| self.is_good(track) || position < track.start)
     }
 
-    fn is_good(&self, track: &Track) -> bool {
+    fn is_good(&self, track: &BatchTrack) -> bool {
         track.ended && self.failed.is_none_or(|failed| track.batch < failed)
     }
 
@@ -84,7 +84,7 @@ impl HeadSegment {
     /// Remembers the open batch's drops until it is durable.
     pub(crate) fn keep_drops(&mut self) {
         for entry in &self.entries {
-            if let Said::Dropped { count } = entry.said {
+            if let EntryKind::Dropped { count } = entry.kind {
                 self.drops.push_back((self.batch, entry.key, entry.page.0..entry.page.0 + count));
             }
         }

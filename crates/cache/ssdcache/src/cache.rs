@@ -2,18 +2,18 @@
 
 use std::ops::Range;
 
-use crate::batch::{HeadSegment, Sealed, TRACKS, Track};
+use crate::batch::{BatchTrack, HeadSegment, SealedBatch, TRACKS};
+use crate::checksum::page_checksum;
 use crate::files::{FILE_BYTES, Files};
-use crate::shared::{Shared, shared_bytes};
-use crate::slots::{FILES_MAX, Name};
-use crate::sum::page_sum;
-use crate::summary::{Before, ENTRIES, Entry, Head, Said};
-use crate::superblock::{FIRST, Shape, Superblock, Unusable};
-use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, Slot, Stamp};
+use crate::shared::{SharedMap, shared_bytes};
+use crate::slots::{FILES_MAX, PageName};
+use crate::summary::{ENTRIES, Entry, EntryKind, PreviousSegment, SummaryHeader};
+use crate::superblock::{CacheOpenError, FIRST, Shape, Superblock};
+use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, SsdSlot, Stamp};
 
 /// What has to be done before the call can be made again; nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refused {
+pub enum CacheError {
     /// Seal the batch and write it.
     #[error("the open batch is full")]
     Seal,
@@ -45,7 +45,7 @@ pub enum Refused {
 
 /// What is known of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lookup {
+pub enum LookupResult {
     /// Not here.
     Miss,
     /// On the device.
@@ -56,7 +56,7 @@ pub enum Lookup {
 
 /// What was read of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verified {
+pub enum VerifyResult {
     /// The page.
     Good,
     /// It moved or went meanwhile: look up again.
@@ -67,7 +67,7 @@ pub enum Verified {
 
 /// How a page that is put compares with what is below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Version {
+pub enum PageVersion {
     /// The same, and that is durable.
     Clean,
     /// Newer.
@@ -76,7 +76,7 @@ pub enum Version {
 
 /// Where a page went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Put {
+pub struct PutResult {
     /// It survives when `durable` has come so far.
     pub stamp: Stamp,
     /// Its place.
@@ -85,7 +85,7 @@ pub struct Put {
 
 /// Counts since the cache was opened, in pages where nothing else is said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stats {
+pub struct CacheStats {
     /// Put by others.
     pub put: u64,
     /// Put again because they were hot.
@@ -100,7 +100,7 @@ pub struct Stats {
     pub unmarked: u64,
 }
 
-impl Stats {
+impl CacheStats {
     /// Pages written for each page put; 1 if none was.
     pub fn write_amplification(&self) -> f64 {
         (self.put + self.reinserted + self.summaries) as f64 / self.put.max(1) as f64
@@ -112,7 +112,7 @@ const ALWAYS_FREE: u64 = 2;
 
 /// Which room a page may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum WritePurpose {
     Any,
     /// The last free segment too.
     Spare,
@@ -134,7 +134,7 @@ pub struct SsdCache {
     /// Whether this life's superblock is durable.
     pub(crate) is_open: bool,
     /// Of slots and index.
-    pub(crate) shared: Shared,
+    pub(crate) shared: SharedMap,
     pub(crate) files: Files,
     /// By place; a segment of number s is at s modulo their number.
     pub(crate) segments: Box<[Segment]>,
@@ -148,8 +148,8 @@ pub struct SsdCache {
     pub(crate) tail_noted: u64,
     /// The device may hold versions that the books gave up in segments up to this one.
     pub(crate) given_up: u64,
-    pub(crate) scratch: Vec<Slot>,
-    pub(crate) stats: Stats,
+    pub(crate) scratch: Vec<SsdSlot>,
+    pub(crate) stats: CacheStats,
 }
 
 impl SsdCache {
@@ -161,21 +161,21 @@ impl SsdCache {
 
     /// # Errors
     /// No memory.
-    pub(crate) fn empty(superblock: Superblock, files_max: u32, held: &[(FileKey, u32)]) -> Result<SsdCache, Unusable> {
+    pub(crate) fn empty(superblock: Superblock, files_max: u32, held: &[(FileKey, u32)]) -> Result<SsdCache, CacheOpenError> {
         Ok(SsdCache {
             superblock,
             is_open: false,
-            shared: Shared::private(superblock.shape)?,
+            shared: SharedMap::private(superblock.shape)?,
             files: Files::new(files_max.clamp(1, FILES_MAX), held),
             segments: vec![Segment::default(); superblock.shape.segments as usize].into(),
-            head: HeadSegment { closed: true, ..HeadSegment::new(0, Before::default()) },
+            head: HeadSegment { closed: true, ..HeadSegment::new(0, PreviousSegment::default()) },
             durable: Stamp::default(),
             covered: Stamp::default(),
             tail_durable: superblock.tail,
             tail_noted: superblock.tail,
             given_up: 0,
             scratch: Vec::new(),
-            stats: Stats::default(),
+            stats: CacheStats::default(),
         })
     }
 
@@ -189,12 +189,12 @@ impl SsdCache {
     // ---- questions
 
     /// Where a page is.
-    pub fn lookup(&self, key: FileKey, page: PageIndex) -> Lookup {
-        let Some(slot) = self.find(key, page) else { return Lookup::Miss };
+    pub fn lookup(&self, key: FileKey, page: PageIndex) -> LookupResult {
+        let Some(slot) = self.find(key, page) else { return LookupResult::Miss };
         let item = Item { key, page, slot, at: self.address(slot) };
         let (place, position) = self.place(slot);
         let written = place != self.place_of(self.head.seq) || self.head.is_written(position);
-        if written { Lookup::Hit(item) } else { Lookup::Pending(item) }
+        if written { LookupResult::Hit(item) } else { LookupResult::Pending(item) }
     }
 
     /// A hit was asked for by a reader: it may stay longer.
@@ -205,12 +205,16 @@ impl SsdCache {
     }
 
     /// Whether these bytes, read at the item's place, are the page.
-    pub fn verify(&self, item: &Item, bytes: &Page) -> Verified {
+    pub fn verify(&self, item: &Item, bytes: &Page) -> VerifyResult {
         if !self.is_current(item) {
-            return Verified::Changed;
+            return VerifyResult::Changed;
         }
         let seq = self.segments[self.place(item.slot).0].seq;
-        if page_sum(bytes, item.key, item.page, item.at, seq) == self.shared.sum(item.slot) { Verified::Good } else { Verified::Bad }
+        if page_checksum(bytes, item.key, item.page, item.at, seq) == self.shared.checksum(item.slot) {
+            VerifyResult::Good
+        } else {
+            VerifyResult::Bad
+        }
     }
 
     /// Whether a page is newer than below.
@@ -265,8 +269,8 @@ impl SsdCache {
         self.durable
     }
 
-    /// See [`Stats`].
-    pub fn stats(&self) -> Stats {
+    /// See [`CacheStats`].
+    pub fn stats(&self) -> CacheStats {
         self.stats
     }
 
@@ -281,13 +285,13 @@ impl SsdCache {
     ///
     /// # Errors
     /// `Dirty`: a clean version over a dirty one; the newer bytes have to be put dirty, or the old ones be written back.
-    /// The others as [`Refused`] says.
-    pub fn put(&mut self, key: FileKey, page: PageIndex, version: Version, bytes: &Page) -> Result<Put, Refused> {
-        let dirty = version == Version::Dirty;
+    /// The others as [`CacheError`] says.
+    pub fn put(&mut self, key: FileKey, page: PageIndex, version: PageVersion, bytes: &Page) -> Result<PutResult, CacheError> {
+        let dirty = version == PageVersion::Dirty;
         if !dirty && self.is_dirty(key, page) {
-            return Err(Refused::Dirty);
+            return Err(CacheError::Dirty);
         }
-        let put = self.place_page(key, page, dirty, 0, bytes, Place::Any)?;
+        let put = self.place_page(key, page, dirty, 0, bytes, WritePurpose::Any)?;
         self.stats.put += 1;
         Ok(put)
     }
@@ -296,8 +300,8 @@ impl SsdCache {
     ///
     /// # Errors
     /// As [`SsdCache::put`].
-    pub fn put_own(&mut self, page: PageIndex, bytes: &Page) -> Result<Put, Refused> {
-        let put = self.place_page(FileKey::OWN, page, true, 0, bytes, Place::Spare)?;
+    pub fn put_own(&mut self, page: PageIndex, bytes: &Page) -> Result<PutResult, CacheError> {
+        let put = self.place_page(FileKey::OWN, page, true, 0, bytes, WritePurpose::Spare)?;
         self.stats.put += 1;
         Ok(put)
     }
@@ -309,38 +313,38 @@ impl SsdCache {
         dirty: bool,
         hits: u32,
         bytes: &Page,
-        place: Place,
-    ) -> Result<Put, Refused> {
+        place: WritePurpose,
+    ) -> Result<PutResult, CacheError> {
         if page.0 >= PAGE_INDEX_END {
-            return Err(Refused::NotCacheable);
+            return Err(CacheError::NotCacheable);
         }
         self.room(1, place)?;
-        let number = self.files.number(key).ok_or(Refused::NotCacheable)?;
+        let number = self.files.number(key).ok_or(CacheError::NotCacheable)?;
         if key == FileKey::OWN {
             self.shared.set_own(Some(number));
         }
         let head = &mut self.head;
         let place = self.superblock.place_of(head.seq) as u32;
-        let slot = Slot(place * self.superblock.shape.segment_pages + head.next_position());
+        let slot = SsdSlot(place * self.superblock.shape.segment_pages + head.next_position());
         let at = DevicePage(FIRST + u64::from(slot.0));
-        let sum = page_sum(bytes, key, page, at, head.seq);
-        let said = if dirty { Said::Dirty { sum } } else { Said::Clean { sum } };
-        head.entries.push(Entry { key, page, said });
+        let checksum = page_checksum(bytes, key, page, at, head.seq);
+        let kind = if dirty { EntryKind::Dirty { checksum } } else { EntryKind::Clean { checksum } };
+        head.entries.push(Entry { key, page, kind });
         head.pages += 1;
-        self.map(slot, Name::new(number, page), dirty, hits, sum);
-        Ok(Put { stamp: self.open_stamp(), at })
+        self.map(slot, PageName::new(number, page), dirty, hits, checksum);
+        Ok(PutResult { stamp: self.open_stamp(), at })
     }
 
     /// Makes sure that so many drops, 126 at most, will be taken before anything else is put. To be called before newer bytes
     /// go below than are here: what a refused drop asks for first, room, can mean to write the older dirty bytes back.
     ///
     /// # Errors
-    /// As [`Refused`] says.
-    pub fn prepare(&mut self, drops: usize) -> Result<(), Refused> {
+    /// As [`CacheError`] says.
+    pub fn prepare(&mut self, drops: usize) -> Result<(), CacheError> {
         if self.head.entries.len() + drops.min(ENTRIES) > ENTRIES {
-            return Err(Refused::Seal);
+            return Err(CacheError::Seal);
         }
-        self.room(0, Place::Any)
+        self.room(0, WritePurpose::Any)
     }
 
     /// Pages of the file are no longer valid: written around, truncated, removed (`0..u64::MAX`), or bad on the device. The
@@ -348,8 +352,8 @@ impl SsdCache {
     /// Dirty pages among them are given up.
     ///
     /// # Errors
-    /// As [`Refused`] says.
-    pub fn invalidate(&mut self, key: FileKey, pages: Range<u64>) -> Result<Option<Stamp>, Refused> {
+    /// As [`CacheError`] says.
+    pub fn invalidate(&mut self, key: FileKey, pages: Range<u64>) -> Result<Option<Stamp>, CacheError> {
         if pages.is_empty() {
             return Ok(None);
         }
@@ -376,7 +380,7 @@ impl SsdCache {
     }
 
     /// Closes the open batch. None: there is nothing to write.
-    pub fn seal(&mut self, summary: &mut Page) -> Option<Sealed> {
+    pub fn seal(&mut self, summary: &mut Page) -> Option<SealedBatch> {
         let tail = self.superblock.tail;
         let head = &mut self.head;
         let idle = head.entries.is_empty() && (tail == self.tail_noted || head.start >= self.superblock.shape.segment_pages);
@@ -384,7 +388,7 @@ impl SsdCache {
             return None;
         }
         let (batch, position) = (head.batch, head.start);
-        let said = Head {
+        let kind = SummaryHeader {
             uuid: self.superblock.uuid,
             seq: head.seq,
             life: self.superblock.generation as u32,
@@ -396,9 +400,9 @@ impl SsdCache {
         };
         let place = self.superblock.place_of(head.seq) as u64;
         let at = DevicePage(FIRST + place * u64::from(self.superblock.shape.segment_pages) + u64::from(position));
-        said.encode(&head.entries, at, summary);
-        let sealed = Sealed { stamp: Stamp::new(head.seq, batch + 1), at, pages: head.pages };
-        head.tracks.push_back(Track { batch, start: position, end: head.next_position(), tail, ended: false });
+        kind.encode(&head.entries, at, summary);
+        let sealed = SealedBatch { stamp: Stamp::new(head.seq, batch + 1), at, pages: head.pages };
+        head.tracks.push_back(BatchTrack { batch, start: position, end: head.next_position(), tail, ended: false });
         head.keep_drops();
         (head.start, head.pages, head.batch) = (head.next_position(), 0, batch + 1);
         head.entries.clear();
@@ -467,14 +471,14 @@ impl SsdCache {
     ///
     /// # Errors
     /// `InFlight`: some have not ended.
-    pub fn cut(&mut self, dropped: &mut Vec<(FileKey, Range<u64>)>, lost: &mut Vec<Item>) -> Result<(), Refused> {
+    pub fn cut(&mut self, dropped: &mut Vec<(FileKey, Range<u64>)>, lost: &mut Vec<Item>) -> Result<(), CacheError> {
         if self.head.tracks.iter().any(|track| !track.ended) {
-            return Err(Refused::InFlight);
+            return Err(CacheError::InFlight);
         }
         let Some(failed) = self.head.failed.take() else { return Ok(()) };
         let from = self.head.tracks.iter().find(|track| track.batch == failed).map_or(self.head.start, |track| track.start);
         let base = self.place_of(self.head.seq) as u32 * self.superblock.shape.segment_pages;
-        for slot in (base + from..base + self.superblock.shape.segment_pages).map(Slot) {
+        for slot in (base + from..base + self.superblock.shape.segment_pages).map(SsdSlot) {
             if let Some(item) = self.item(slot) {
                 lost.push(item);
                 self.unmap(slot);
@@ -516,25 +520,25 @@ impl SsdCache {
     }
 
     /// Makes room in the open batch for an entry, and for its page if it has one.
-    fn room(&mut self, pages: u32, place: Place) -> Result<(), Refused> {
+    fn room(&mut self, pages: u32, place: WritePurpose) -> Result<(), CacheError> {
         if !self.is_open {
-            return Err(Refused::Superblock);
+            return Err(CacheError::Superblock);
         }
         let head = &self.head;
         if head.failed.is_some() {
-            return Err(Refused::Failed);
+            return Err(CacheError::Failed);
         }
         if head.entries.len() >= ENTRIES {
-            return Err(Refused::Seal);
+            return Err(CacheError::Seal);
         }
-        if place == Place::Any && self.free_after(self.head.seq) == 0 {
-            return Err(Refused::Reclaim);
+        if place == WritePurpose::Any && self.free_after(self.head.seq) == 0 {
+            return Err(CacheError::Reclaim);
         }
         let head = &self.head;
         // The last page is kept for a summary that tells of a reclaim.
         let fits = head.next_position() + pages < self.superblock.shape.segment_pages;
         if fits && !head.closed {
-            return if head.tracks.len() >= TRACKS { Err(Refused::Flush) } else { Ok(()) };
+            return if head.tracks.len() >= TRACKS { Err(CacheError::Flush) } else { Ok(()) };
         }
         self.next_segment(place)
     }
@@ -544,26 +548,26 @@ impl SsdCache {
         (self.superblock.tail + self.segments.len() as u64).saturating_sub(seq + 1)
     }
 
-    fn next_segment(&mut self, place: Place) -> Result<(), Refused> {
+    fn next_segment(&mut self, place: WritePurpose) -> Result<(), CacheError> {
         // One more has to be free, or the cache's own pages in the oldest segment could find no place to go.
-        let (next, needed) = (self.head.seq + 1, self.segments.len() as u64 - u64::from(place == Place::Any));
+        let (next, needed) = (self.head.seq + 1, self.segments.len() as u64 - u64::from(place == WritePurpose::Any));
         if !self.head.entries.is_empty() {
-            return Err(if self.head.tracks.len() >= TRACKS { Refused::Flush } else { Refused::Seal });
+            return Err(if self.head.tracks.len() >= TRACKS { CacheError::Flush } else { CacheError::Seal });
         }
         if self.superblock.tail + needed <= next {
-            return Err(Refused::Reclaim);
+            return Err(CacheError::Reclaim);
         }
         if !self.head.tracks.is_empty() || self.durable < Stamp::new(self.head.seq, self.head.batch) {
-            return Err(if self.tail_noted < self.superblock.tail && self.can_note_tail() { Refused::Seal } else { Refused::Flush });
+            return Err(if self.tail_noted < self.superblock.tail && self.can_note_tail() { CacheError::Seal } else { CacheError::Flush });
         }
         if self.tail_durable + needed <= next {
-            return Err(if self.can_note_tail() { Refused::Seal } else { Refused::Superblock });
+            return Err(if self.can_note_tail() { CacheError::Seal } else { CacheError::Superblock });
         }
         let before = self.head.before;
         let before = if self.head.batch == 0 {
-            Before { skipped: before.skipped.saturating_add(1), ..before }
+            PreviousSegment { skipped: before.skipped.saturating_add(1), ..before }
         } else {
-            Before { batches: self.head.batch as u16, skipped: 0 }
+            PreviousSegment { batches: self.head.batch as u16, skipped: 0 }
         };
         self.head = HeadSegment::new(next, before);
         let place = self.place_of(next);
@@ -578,19 +582,19 @@ impl SsdCache {
     }
 
     /// Notes a drop or a mark, joined with the one before if they touch.
-    pub(crate) fn note(&mut self, key: FileKey, page: u64, count: u64, drop: bool) -> Result<(), Refused> {
-        let said = |count| if drop { Said::Dropped { count } } else { Said::Cleaned { count } };
-        if let Some(Entry { key: last, page: first, said: what }) = self.head.entries.last_mut()
+    pub(crate) fn note(&mut self, key: FileKey, page: u64, count: u64, drop: bool) -> Result<(), CacheError> {
+        let kind = |count| if drop { EntryKind::Dropped { count } } else { EntryKind::Cleaned { count } };
+        if let Some(Entry { key: last, page: first, kind: what }) = self.head.entries.last_mut()
             && *last == key
             && self.head.failed.is_none()
-            && let (Said::Dropped { count: had }, true) | (Said::Cleaned { count: had }, false) = (*what, drop)
+            && let (EntryKind::Dropped { count: had }, true) | (EntryKind::Cleaned { count: had }, false) = (*what, drop)
             && first.0.checked_add(had) == Some(page)
         {
-            *what = said(had + count);
+            *what = kind(had + count);
             return Ok(());
         }
-        self.room(0, Place::Any)?;
-        self.head.entries.push(Entry { key, page: PageIndex(page), said: said(count) });
+        self.room(0, WritePurpose::Any)?;
+        self.head.entries.push(Entry { key, page: PageIndex(page), kind: kind(count) });
         Ok(())
     }
 
@@ -601,12 +605,12 @@ impl SsdCache {
         let end = pages.end.min(PAGE_INDEX_END);
         if end.saturating_sub(pages.start) <= u64::from(self.files.get(number).pages) {
             for page in pages.start..end {
-                self.scratch.extend(self.shared.find(Name::new(number, PageIndex(page))));
+                self.scratch.extend(self.shared.find(PageName::new(number, PageIndex(page))));
             }
             return;
         }
         let mut left = self.files.get(number).pages;
-        for slot in (0..self.superblock.shape.slots()).map(Slot) {
+        for slot in (0..self.superblock.shape.slots()).map(SsdSlot) {
             if left == 0 {
                 break;
             }
@@ -619,27 +623,27 @@ impl SsdCache {
         }
     }
 
-    fn find(&self, key: FileKey, page: PageIndex) -> Option<Slot> {
+    fn find(&self, key: FileKey, page: PageIndex) -> Option<SsdSlot> {
         let number = self.files.find(key).filter(|_| page.0 < PAGE_INDEX_END)?;
-        self.shared.find(Name::new(number, page))
+        self.shared.find(PageName::new(number, page))
     }
 
     pub(crate) fn is_current(&self, item: &Item) -> bool {
         self.find(item.key, item.page) == Some(item.slot)
     }
 
-    pub(crate) fn item(&self, slot: Slot) -> Option<Item> {
+    pub(crate) fn item(&self, slot: SsdSlot) -> Option<Item> {
         let name = self.shared.name(slot)?;
         let key = self.files.key(name.file())?;
         Some(Item { key, page: name.page(), slot, at: self.address(slot) })
     }
 
-    pub(crate) fn address(&self, slot: Slot) -> DevicePage {
+    pub(crate) fn address(&self, slot: SsdSlot) -> DevicePage {
         DevicePage(FIRST + u64::from(slot.0))
     }
 
     /// Segment's place and position in it.
-    pub(crate) fn place(&self, slot: Slot) -> (usize, u32) {
+    pub(crate) fn place(&self, slot: SsdSlot) -> (usize, u32) {
         let pages = self.superblock.shape.segment_pages;
         ((slot.0 / pages) as usize, slot.0 % pages)
     }
@@ -649,8 +653,8 @@ impl SsdCache {
     }
 
     /// Puts a page into an empty slot; its old slot is empty then.
-    pub(crate) fn map(&mut self, slot: Slot, name: Name, dirty: bool, hits: u32, sum: u32) {
-        self.shared.set(slot, name, dirty, hits, sum);
+    pub(crate) fn map(&mut self, slot: SsdSlot, name: PageName, dirty: bool, hits: u32, checksum: u32) {
+        self.shared.set(slot, name, dirty, hits, checksum);
         if let Some(old) = self.shared.enter(name, slot) {
             self.vacate(old, name);
         }
@@ -660,7 +664,7 @@ impl SsdCache {
         self.files.came(name.file(), dirty);
     }
 
-    pub(crate) fn unmap(&mut self, slot: Slot) {
+    pub(crate) fn unmap(&mut self, slot: SsdSlot) {
         if let Some(name) = self.shared.name(slot) {
             self.shared.remove(name);
             self.vacate(slot, name);
@@ -668,7 +672,7 @@ impl SsdCache {
         }
     }
 
-    fn vacate(&mut self, slot: Slot, name: Name) {
+    fn vacate(&mut self, slot: SsdSlot, name: PageName) {
         let (segment, dirty) = (self.place(slot).0, self.shared.is_dirty(slot));
         self.segments[segment].live = self.segments[segment].live.saturating_sub(1);
         if dirty {

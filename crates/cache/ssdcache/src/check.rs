@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use crate::cache::SsdCache;
-use crate::recover::{Recovered, recover};
+use crate::checksum::page_checksum;
+use crate::recover::{RecoveryResult, recover};
 use crate::slots::FILES_MAX;
-use crate::sum::page_sum;
-use crate::superblock::{Shape, Unusable};
-use crate::units::{DevicePage, FileKey, Item, Page, Slot};
+use crate::superblock::{CacheOpenError, Shape};
+use crate::units::{DevicePage, FileKey, Item, Page, SsdSlot};
 
 /// Pages that are read at once.
 const AT_ONCE: usize = 256;
 
 /// What becomes of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum SegmentState {
     /// It is not part of the log.
     Free,
     /// Full.
@@ -27,7 +27,7 @@ pub enum State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentReport {
     /// What it is.
-    pub state: State,
+    pub state: SegmentState,
     /// Its sequence number; 0 if it is free.
     pub seq: u64,
     /// Pages that count.
@@ -49,7 +49,7 @@ pub struct FileReport {
 
 /// A page whose bytes are not what was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bad {
+pub struct BadPage {
     /// Which, and where.
     pub item: Item,
     /// Whether it was newer than below: then bytes are lost.
@@ -58,7 +58,7 @@ pub struct Bad {
 
 /// What was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Report {
+pub struct CheckReport {
     /// Of the cache.
     pub uuid: [u8; 16],
     /// Its sizes.
@@ -70,12 +70,12 @@ pub struct Report {
     /// By key.
     pub files: Vec<FileReport>,
     /// What recovery had to say: damage, suspects.
-    pub recovered: Recovered,
+    pub recovered: RecoveryResult,
     /// If the pages were read: those that are bad.
-    pub bad: Vec<Bad>,
+    pub bad: Vec<BadPage>,
 }
 
-impl Report {
+impl CheckReport {
     /// Pages that count, and dirty ones without the cache's own.
     pub fn len(&self) -> (u64, u64) {
         let dirty = self.files.iter().filter(|file| file.key != FileKey::OWN).map(|file| file.dirty).sum();
@@ -97,19 +97,23 @@ impl Report {
 ///
 /// # Errors
 /// As [`recover`].
-pub fn check(device_pages: u64, deep: bool, mut read: impl FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))) -> Result<Report, Unusable> {
+pub fn check(
+    device_pages: u64,
+    deep: bool,
+    mut read: impl FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page)),
+) -> Result<CheckReport, CacheOpenError> {
     let (cache, recovered) = recover(device_pages, None, FILES_MAX, None, &[], &mut read)?;
     let log = cache.superblock.tail..=cache.head.seq;
     let segments = cache.segments.iter().map(|one| {
         let state = match one.seq {
-            seq if seq == 0 || !log.contains(&seq) => State::Free,
-            seq if seq == cache.head.seq => State::Head,
-            _ => State::Used,
+            seq if seq == 0 || !log.contains(&seq) => SegmentState::Free,
+            seq if seq == cache.head.seq => SegmentState::Head,
+            _ => SegmentState::Used,
         };
         SegmentReport { state, seq: one.seq, live: one.live, dirty: one.dirty }
     });
     let superblock = cache.superblock;
-    Ok(Report {
+    Ok(CheckReport {
         uuid: superblock.uuid,
         shape: superblock.shape,
         generation: superblock.generation,
@@ -121,7 +125,7 @@ pub fn check(device_pages: u64, deep: bool, mut read: impl FnMut(&[DevicePage], 
 }
 
 fn items(cache: &SsdCache) -> impl Iterator<Item = Item> {
-    (0..cache.shape().slots()).filter_map(|slot| cache.item(Slot(slot)))
+    (0..cache.shape().slots()).filter_map(|slot| cache.item(SsdSlot(slot)))
 }
 
 fn files(cache: &SsdCache) -> Vec<FileReport> {
@@ -134,7 +138,7 @@ fn files(cache: &SsdCache) -> Vec<FileReport> {
     files.into_iter().map(|(key, (pages, dirty))| FileReport { key, pages, dirty }).collect()
 }
 
-fn bad(cache: &SsdCache, mut read: impl FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))) -> Vec<Bad> {
+fn bad(cache: &SsdCache, mut read: impl FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))) -> Vec<BadPage> {
     let (mut bad, mut left) = (Vec::new(), items(cache));
     loop {
         let some: Vec<Item> = left.by_ref().take(AT_ONCE).collect();
@@ -146,9 +150,9 @@ fn bad(cache: &SsdCache, mut read: impl FnMut(&[DevicePage], &mut dyn FnMut(usiz
         read(&wanted, &mut |n, bytes| {
             let Some(item) = some.get(n) else { return };
             let seq = cache.segments[cache.place(item.slot).0].seq;
-            good[n] = page_sum(bytes, item.key, item.page, item.at, seq) == cache.shared.sum(item.slot);
+            good[n] = page_checksum(bytes, item.key, item.page, item.at, seq) == cache.shared.checksum(item.slot);
         });
         let lost = some.iter().zip(good).filter(|(_, good)| !good);
-        bad.extend(lost.map(|(item, _)| Bad { item: *item, dirty: cache.shared.is_dirty(item.slot) }));
+        bad.extend(lost.map(|(item, _)| BadPage { item: *item, dirty: cache.shared.is_dirty(item.slot) }));
     }
 }

@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use shm::{PageSize, Region};
 
-use crate::shared::Shared;
-use crate::summary::{Before, ENTRIES, Entry, Head, Said};
+use crate::shared::SharedMap;
+use crate::summary::{ENTRIES, Entry, EntryKind, PreviousSegment, SummaryHeader};
 use crate::*;
 
 /// O_DIRECT of x86-64 and others with generic flags, open(2): else the file is read through the page cache.
 const O_DIRECT: i32 = if cfg!(target_arch = "x86_64") { 0o40000 } else { 0 };
 const UUID: [u8; 16] = [5; 16];
 
-/// A full cache of one file's random pages, in full batches; of the pages only the sums are there.
+/// A full cache of one file's random pages, in full batches; of the pages only the checksums are there.
 fn make(file: &File, shape: Shape) {
     let write = |at: DevicePage, page: &Page| file.write_all_at(page, at.0 * PAGE_BYTES as u64).expect("room in /tmp");
     let formatted = SsdCache::format(UUID, shape);
@@ -31,12 +31,12 @@ fn make(file: &File, shape: Shape) {
             let entries: Vec<Entry> = (0..count)
                 .map(|_| {
                     let page = PageIndex(rng.u64(..PAGE_INDEX_END));
-                    Entry { key: FileKey(7), page, said: Said::Clean { sum: rng.u32(..) } }
+                    Entry { key: FileKey(7), page, kind: EntryKind::Clean { checksum: rng.u32(..) } }
                 })
                 .collect();
-            let before = Before { batches: if seq == 1 { 0 } else { batches as u16 }, skipped: 0 };
+            let before = PreviousSegment { batches: if seq == 1 { 0 } else { batches as u16 }, skipped: 0 };
             let durable = if batch + 1 == batches { batch } else { 0 };
-            let head = Head { uuid: UUID, seq, life: 1, batch, position, durable, before, tail: 1 };
+            let head = SummaryHeader { uuid: UUID, seq, life: 1, batch, position, durable, before, tail: 1 };
             let at = DevicePage(2 + seq * u64::from(shape.segment_pages) + u64::from(position));
             head.encode(&entries, at, &mut page);
             write(at, &page);
@@ -102,7 +102,7 @@ fn how_long_recovery_takes() {
     let per_million = took.as_secs_f64() / live as f64 * 1e6;
     println!("{live} pages recovered in {took:?}, {per_million:.3} s a million");
     println!("{reading:?} of it reading {} pages ({how}), {cpu:?} of its thread on a processor", found.reads);
-    let to = Shared::private(shape).expect("memory");
+    let to = SharedMap::private(shape).expect("memory");
     let times: Vec<_> = (0..5)
         .map(|_| {
             let begin = Instant::now();
@@ -142,13 +142,13 @@ fn write_back_of_random_writes_takes_half_as_many_writes() {
     let (mut pages, mut writes, mut after) = (0, 0, (FileKey(0), PageIndex(0)));
     for _ in 0..60_000 {
         let page = PageIndex(rng.u64(..tenth));
-        while let Err(refused) = cache.put(FileKey(1), page, Version::Dirty, &bytes) {
+        while let Err(refused) = cache.put(FileKey(1), page, PageVersion::Dirty, &bytes) {
             flush(&mut cache);
-            if refused != Refused::Reclaim {
+            if refused != CacheError::Reclaim {
                 continue;
             }
-            while cache.reclaim() == Err(Refused::Dirty) {
-                cache.collect_dirty(Scope::Oldest(1), usize::MAX, &mut items);
+            while cache.reclaim() == Err(CacheError::Dirty) {
+                cache.collect_dirty(CollectScope::Oldest(1), usize::MAX, &mut items);
                 assert!(!items.is_empty());
                 (pages, writes) = (pages + items.len(), writes + runs(&items).count());
                 items.iter().for_each(|item| assert!(cache.written_back(item)));
@@ -168,7 +168,7 @@ fn write_back_of_random_writes_takes_half_as_many_writes() {
 }
 
 /// Hits of the SSD's tier alone on a trace of single pages: put after admission, the hot put again.
-fn hits(trace: &[u64], shape: Shape, limits: Limits) -> (u64, Stats) {
+fn hits(trace: &[u64], shape: Shape, limits: AdmissionLimits) -> (u64, CacheStats) {
     let formatted = SsdCache::format(UUID, shape);
     let opened = recover(shape.device_pages(), None, 8, None, &[], |wanted, each| {
         for (n, at) in wanted.iter().enumerate() {
@@ -181,11 +181,11 @@ fn hits(trace: &[u64], shape: Shape, limits: Limits) -> (u64, Stats) {
     cache.superblock_written();
     let (mut admission, mut hot, bytes, mut hits) = (Admission::new(limits, block::Time(0)), Vec::new(), [1; PAGE_BYTES], 0);
     let resolve = |cache: &mut SsdCache, refused| match refused {
-        Refused::Superblock => {
+        CacheError::Superblock => {
             cache.superblock(&mut [0; PAGE_BYTES]);
             cache.superblock_written();
         }
-        Refused::Seal | Refused::Flush => {
+        CacheError::Seal | CacheError::Flush => {
             if let Some(sealed) = cache.seal(&mut [0; PAGE_BYTES]) {
                 cache.ended(sealed.stamp, true);
             }
@@ -194,23 +194,23 @@ fn hits(trace: &[u64], shape: Shape, limits: Limits) -> (u64, Stats) {
         other => panic!("{other}"),
     };
     for page in trace.iter().map(|page| PageIndex(*page)) {
-        if let Lookup::Hit(item) | Lookup::Pending(item) = cache.lookup(FileKey(1), page) {
+        if let LookupResult::Hit(item) | LookupResult::Pending(item) = cache.lookup(FileKey(1), page) {
             cache.touch(&item);
             hits += 1;
             continue;
         }
         let has_room = cache.has_room();
-        if admission.admit(block::Time(0), FileKey(1), page, 0, Rule::Normal, has_room) != Verdict::Admit {
+        if admission.admit(block::Time(0), FileKey(1), page, 0, AdmissionRule::Normal, has_room) != AdmissionVerdict::Admit {
             continue;
         }
-        while let Err(refused) = cache.put(FileKey(1), page, Version::Clean, &bytes) {
+        while let Err(refused) = cache.put(FileKey(1), page, PageVersion::Clean, &bytes) {
             resolve(&mut cache, refused);
         }
         // Early, while the head has room for those that are put again.
         if cache.is_full() {
             cache.collect_hot(usize::MAX, &mut hot);
             for item in &hot {
-                while let Err(refused @ (Refused::Seal | Refused::Flush)) = cache.reinsert(item, &bytes) {
+                while let Err(refused @ (CacheError::Seal | CacheError::Flush)) = cache.reinsert(item, &bytes) {
                     resolve(&mut cache, refused);
                 }
             }
@@ -256,11 +256,11 @@ fn miss_ratios_beside_s3_fifo() {
         let trace = pages_of(&String::from_utf8_lossy(&unpacked.stdout));
         let segment_pages = 16.max(pages / 64);
         let shape = Shape { segment_pages, segments: pages / segment_pages };
-        let (slots, usual) = (shape.slots(), Limits::new(shape.slots()).ghosts);
+        let (slots, usual) = (shape.slots(), AdmissionLimits::new(shape.slots()).ghosts);
         println!("{name}: {} requests, {slots} slots, S3-FIFO misses {s3_fifo:.4}", trace.len());
         let mut at_first_touch = u64::MAX;
         for (how, ghosts) in [("first touch", 0), ("second touch", usual), ("second touch, as many ghosts as slots", slots)] {
-            let (hits, stats) = hits(&trace, shape, Limits { ghosts, ..Limits::new(slots) });
+            let (hits, stats) = hits(&trace, shape, AdmissionLimits { ghosts, ..AdmissionLimits::new(slots) });
             let miss = 1.0 - hits as f64 / trace.len() as f64;
             println!("  {how}: misses {miss:.4}, {} put, amplification {:.2}", stats.put, stats.write_amplification());
             // Few are put where the second touch is asked for, and most of those are put again: what counts is what is written in all.

@@ -30,11 +30,11 @@ pub(crate) fn image(seed: u64) -> Vec<Page> {
             _ = cache.invalidate(key, page.0..page.0 + 3);
         }
         loop {
-            match cache.put(key, page, Version::Dirty, &bytes) {
+            match cache.put(key, page, PageVersion::Dirty, &bytes) {
                 Ok(put) => break disk.write(put.at, &bytes),
-                Err(Refused::Reclaim) => {
+                Err(CacheError::Reclaim) => {
                     let mut items = Vec::new();
-                    cache.collect_dirty(Scope::Oldest(1), 99, &mut items);
+                    cache.collect_dirty(CollectScope::Oldest(1), 99, &mut items);
                     items.iter().for_each(|item| assert!(cache.written_back(item)));
                     cache.reclaim().expect("clean");
                 }
@@ -56,7 +56,7 @@ fn commit(cache: &mut SsdCache, disk: &mut Disk) {
     cache.flush_ended(cache.flush_begins(), true);
 }
 
-fn open(media: &[Page]) -> Result<(SsdCache, Recovered), Unusable> {
+fn open(media: &[Page]) -> Result<(SsdCache, RecoveryResult), CacheOpenError> {
     let opened = recover(media.len() as u64, None, 2, None, &[], |wanted, each| {
         for (n, at) in wanted.iter().enumerate() {
             if let Some(page) = media.get(at.0 as usize) {
@@ -80,13 +80,13 @@ fn use_it(mut cache: SsdCache) {
     cache.superblock_written();
     for n in 0..60 {
         for _ in 0..8 {
-            cache.collect_dirty(Scope::Oldest(9), 99, &mut items);
+            cache.collect_dirty(CollectScope::Oldest(9), 99, &mut items);
             items.iter().for_each(|item| _ = cache.written_back(item));
             cache.collect_hot(9, &mut items);
             _ = cache.reclaim();
-            match cache.put(FileKey(1 + n % 3), PageIndex(n), Version::Dirty, &[1; PAGE_BYTES]) {
-                Ok(_) | Err(Refused::NotCacheable) => break,
-                Err(Refused::Superblock) => {
+            match cache.put(FileKey(1 + n % 3), PageIndex(n), PageVersion::Dirty, &[1; PAGE_BYTES]) {
+                Ok(_) | Err(CacheError::NotCacheable) => break,
+                Err(CacheError::Superblock) => {
                     cache.superblock(&mut summary);
                     cache.superblock_written();
                 }
@@ -102,13 +102,13 @@ fn use_it(mut cache: SsdCache) {
 
 /// Makes the checksum of a superblock or summary right again.
 fn seal_again(page: &mut Page, at: u64) {
-    let mut sum = crc32c::crc32c(&at.to_le_bytes());
+    let mut checksum = crc32c::crc32c(&at.to_le_bytes());
     if page[..4] == *b"hssc" {
-        sum = crc32c::crc32c_append(sum, &page[..68]);
-        page[68..72].copy_from_slice(&sum.to_le_bytes());
+        checksum = crc32c::crc32c_append(checksum, &page[..68]);
+        page[68..72].copy_from_slice(&checksum.to_le_bytes());
     } else {
-        sum = crc32c::crc32c_append(crc32c::crc32c_append(sum, &page[..60]), &page[64..]);
-        page[60..64].copy_from_slice(&sum.to_le_bytes());
+        checksum = crc32c::crc32c_append(crc32c::crc32c_append(checksum, &page[..60]), &page[64..]);
+        page[60..64].copy_from_slice(&checksum.to_le_bytes());
     }
 }
 
@@ -184,9 +184,11 @@ fn a_map_that_others_wrote_over_gives_no_wrong_page() {
             region.write(at, &[rng.u64(..), 0, u64::MAX, 1][rng.usize(..4)].to_le_bytes());
         }
         for page in 0..40 {
-            if let Seen::Hit(found) = view.lookup(rng.choice([number, 0, 1, 9, u32::MAX - 1]).expect("some"), FileKey(1), PageIndex(page)) {
+            if let ViewLookup::Hit(found) =
+                view.lookup(rng.choice([number, 0, 1, 9, u32::MAX - 1]).expect("some"), FileKey(1), PageIndex(page))
+            {
                 let bytes = media.get(found.item.at.0 as usize).copied().unwrap_or([0; PAGE_BYTES]);
-                if view.verify(&found, &bytes) == Verified::Good {
+                if view.verify(&found, &bytes) == VerifyResult::Good {
                     assert_eq!(bytes, bytes_of(u64::from_le_bytes(bytes[..8].try_into().expect("eight")), FileKey(1), page));
                 }
                 view.touch(&found);

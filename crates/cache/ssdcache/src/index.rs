@@ -6,9 +6,9 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::shared::{Shared, pause};
-use crate::slots::Name;
-use crate::units::Slot;
+use crate::shared::{SharedMap, pause};
+use crate::slots::PageName;
+use crate::units::SsdSlot;
 
 /// Entries of a search that are looked at ahead of it, at most: of a full map one in fifteen is longer.
 const PREFETCHED: usize = 16;
@@ -17,24 +17,24 @@ const NEAR: usize = 8;
 
 /// A name, and where it is looked for: worked out once, by who says ahead what he will look for.
 #[derive(Clone, Copy, Debug)]
-pub struct Sought {
-    name: Name,
+pub struct LookupKey {
+    name: PageName,
     hash: u64,
 }
 
-impl Sought {
+impl LookupKey {
     #[inline]
-    pub(crate) fn new(name: Name) -> Sought {
-        Sought { name, hash: name.hash() }
+    pub(crate) fn new(name: PageName) -> LookupKey {
+        LookupKey { name, hash: name.hash() }
     }
 
     #[inline]
-    pub(crate) fn name(&self) -> Name {
+    pub(crate) fn name(&self) -> PageName {
         self.name
     }
 }
 
-impl Shared {
+impl SharedMap {
     #[inline]
     fn tag(&self, hash: u64) -> u32 {
         ((hash & u64::from(u32::MAX >> self.slot_bits())) as u32) << self.slot_bits()
@@ -42,9 +42,9 @@ impl Shared {
 
     /// Of an entry that is not zero; one that leads nowhere is none of ours.
     #[inline]
-    fn slot_of(&self, entry: u32) -> Option<Slot> {
+    fn slot_of(&self, entry: u32) -> Option<SsdSlot> {
         let slot = (entry & ((1 << self.slot_bits()) - 1)).wrapping_sub(1);
-        (slot < self.slots()).then_some(Slot(slot))
+        (slot < self.slots()).then_some(SsdSlot(slot))
     }
 
     #[inline]
@@ -58,13 +58,13 @@ impl Shared {
     }
 
     /// Where its entry is and leads, or where it would be put.
-    fn place(&self, name: Name) -> Result<(usize, Slot), usize> {
-        self.search(&Sought::new(name)).map(|(at, slot, _)| (at, slot))
+    fn place(&self, name: PageName) -> Result<(usize, SsdSlot), usize> {
+        self.search(&LookupKey::new(name)).map(|(at, slot, _)| (at, slot))
     }
 
     /// Likewise, with the slot's word as it bore the name.
     #[inline]
-    fn search(&self, &Sought { name, hash }: &Sought) -> Result<(usize, Slot, u64), usize> {
+    fn search(&self, &LookupKey { name, hash }: &LookupKey) -> Result<(usize, SsdSlot, u64), usize> {
         let (mut at, tag) = (self.home(hash), self.tag(hash));
         pause();
         let mut entry = self.entry(at).load(Ordering::Acquire);
@@ -78,7 +78,7 @@ impl Shared {
             {
                 pause();
                 // Both come at the same time: it is most likely this one.
-                self.prefetch_sum(slot);
+                self.prefetch_checksum(slot);
                 let word = self.load(slot);
                 if name.is_in(word) {
                     return Ok((at, slot, word));
@@ -99,7 +99,7 @@ impl Shared {
 
     /// Where the search for it begins comes nearer.
     #[inline]
-    pub(crate) fn prefetch(&self, sought: &Sought) {
+    pub(crate) fn prefetch(&self, sought: &LookupKey) {
         let home = self.home(sought.hash);
         self.prefetch_entry(home);
         self.prefetch_entry((home + NEAR).min(self.entries() - 1));
@@ -107,7 +107,7 @@ impl Shared {
 
     /// What the search for it looks at comes nearer, where its beginning is near already.
     #[inline]
-    pub(crate) fn prefetch_found(&self, &Sought { hash, .. }: &Sought) {
+    pub(crate) fn prefetch_found(&self, &LookupKey { hash, .. }: &LookupKey) {
         let (mut at, tag) = (self.home(hash), self.tag(hash));
         for _ in 0..PREFETCHED {
             let entry = self.entry(at).load(Ordering::Relaxed);
@@ -125,16 +125,16 @@ impl Shared {
 
     /// The slot, and its word as it bore the name.
     #[inline]
-    pub(crate) fn find_word(&self, sought: &Sought) -> Option<(Slot, u64)> {
+    pub(crate) fn find_word(&self, sought: &LookupKey) -> Option<(SsdSlot, u64)> {
         self.search(sought).ok().map(|(_, slot, word)| (slot, word))
     }
 
-    pub(crate) fn find(&self, name: Name) -> Option<Slot> {
+    pub(crate) fn find(&self, name: PageName) -> Option<SsdSlot> {
         self.place(name).ok().map(|(_, slot)| slot)
     }
 
     /// The page is in this slot from now on; where it was before. Both slots bear its name.
-    pub(crate) fn enter(&self, name: Name, slot: Slot) -> Option<Slot> {
+    pub(crate) fn enter(&self, name: PageName, slot: SsdSlot) -> Option<SsdSlot> {
         let (at, old) = match self.place(name) {
             Ok((at, old)) => (at, Some(old)),
             Err(at) => (at, None),
@@ -144,7 +144,7 @@ impl Shared {
     }
 
     /// Takes a page out; its slot still bears its name.
-    pub(crate) fn remove(&self, name: Name) -> Option<Slot> {
+    pub(crate) fn remove(&self, name: PageName) -> Option<SsdSlot> {
         let (mut hole, slot) = self.place(name).ok()?;
         let mut at = hole;
         for _ in 0..self.entries() {
@@ -186,18 +186,18 @@ mod test {
     fn finds_what_a_map_finds() {
         let mut rng = fastrand::Rng::with_seed(4);
         for segments in [1_u32, 7] {
-            let (books, mut model) = (Shared::private(Shape { segment_pages: 9, segments }).expect("memory"), BTreeMap::new());
+            let (books, mut model) = (SharedMap::private(Shape { segment_pages: 9, segments }).expect("memory"), BTreeMap::new());
             let slots = books.slots();
             let mut free: Vec<u32> = (0..slots).collect();
             for _ in 0..20_000 {
                 let page = rng.u64(..u64::from(slots));
-                let name = Name::new(rng.u32(..2), PageIndex(page));
+                let name = PageName::new(rng.u32(..2), PageIndex(page));
                 let key = (name.file(), page);
                 if rng.bool()
                     && let Some(slot) = free.pop()
                 {
-                    books.set(Slot(slot), name, false, 0, 0);
-                    let old = books.enter(name, Slot(slot));
+                    books.set(SsdSlot(slot), name, false, 0, 0);
+                    let old = books.enter(name, SsdSlot(slot));
                     assert_eq!(old.map(|old| old.0), model.insert(key, slot));
                     old.inspect(|old| free.push(old.0)).inspect(|old| books.clear(*old));
                 } else {
@@ -206,7 +206,7 @@ mod test {
                     old.inspect(|old| free.push(old.0)).inspect(|old| books.clear(*old));
                 }
                 for ((file, page), slot) in &model {
-                    assert_eq!(books.find(Name::new(*file, PageIndex(*page))), Some(Slot(*slot)));
+                    assert_eq!(books.find(PageName::new(*file, PageIndex(*page))), Some(SsdSlot(*slot)));
                 }
             }
         }

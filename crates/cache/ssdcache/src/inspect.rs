@@ -1,16 +1,16 @@
 //! The books as a whole, for tools that look at a cache which nobody uses.
 
-use crate::cache::{SsdCache, Version};
+use crate::cache::{PageVersion, SsdCache};
 use crate::superblock::Superblock;
 use crate::units::Item;
 
 impl SsdCache {
     /// All cached pages, in the order in which they were written, and how each compares with what is below.
-    pub fn items(&self) -> impl Iterator<Item = (Item, Version)> + '_ {
+    pub fn items(&self) -> impl Iterator<Item = (Item, PageVersion)> + '_ {
         let seqs = self.superblock.tail..=self.head.seq;
         let places = seqs.map(|seq| (seq, self.place_of(seq))).filter(|(seq, place)| self.segments[*place].seq == *seq);
         let slots = places.flat_map(|(_, place)| self.slots_of(place));
-        slots.filter_map(|slot| Some((self.item(slot)?, if self.shared.is_dirty(slot) { Version::Dirty } else { Version::Clean })))
+        slots.filter_map(|slot| Some((self.item(slot)?, if self.shared.is_dirty(slot) { PageVersion::Dirty } else { PageVersion::Clean })))
     }
 
     /// The superblock in force: who the cache is, and in which life.

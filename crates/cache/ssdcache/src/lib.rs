@@ -17,7 +17,7 @@
 //!   Bytes below that replace a dirty page have to be durable there before the drop is.
 //! - **make room**: [`SsdCache::collect_dirty`] of the oldest segments, write below, flush below, [`SsdCache::written_back`];
 //!   [`SsdCache::collect_own`] and [`SsdCache::collect_hot`], read, [`SsdCache::reinsert`]; [`SsdCache::reclaim`].
-//! - **refused** calls name what has to be done first ([`Refused`]).
+//! - **refused** calls name what has to be done first ([`CacheError`]).
 //! - **a write failed**: wait for all batches in flight, then [`SsdCache::cut`].
 //!
 //! # The log
@@ -56,7 +56,7 @@
 //! One leads: he alone has an [`SsdCache`]. Slots, index and sequence numbers lie in memory that all map, where the others have a
 //! [`View`]; the rest of the books is his own.
 //!
-//! - *A hit* is proved by the sum of what was read: it covers file key, page, address and sequence number, so a slot that got
+//! - *A hit* is proved by the checksum of what was read: it covers file key, page, address and sequence number, so a slot that got
 //!   another page meanwhile is noticed. *A miss* is proved by the gate (module `shared`). A page that is put is seen by others
 //!   when its batch was written; until then it is in a marked frame, or the same below.
 //! - *The leader dies* between any two stores: what he leaves hides nothing and gives no wrong page. His open batch, and what was
@@ -73,6 +73,7 @@ mod admission;
 mod batch;
 mod cache;
 mod check;
+mod checksum;
 #[cfg(test)]
 mod figures;
 mod files;
@@ -90,22 +91,21 @@ mod recover;
 mod resize;
 mod shared;
 mod slots;
-mod sum;
 mod summary;
 mod superblock;
 mod units;
 mod view;
 
-pub use admission::{Admission, Limits, Rule, Verdict};
-pub use batch::Sealed;
-pub use cache::{Lookup, Put, Refused, SsdCache, Stats, Verified, Version};
-pub use check::{Bad, FileReport, Report, SegmentReport, State, check};
-pub use index::Sought;
-pub use mode::{Action, Event, Mode};
-pub use reclaim::{Scope, runs};
-pub use recover::{Recovered, recover};
-pub use resize::{NotResizable, resize};
+pub use admission::{Admission, AdmissionLimits, AdmissionRule, AdmissionVerdict};
+pub use batch::SealedBatch;
+pub use cache::{CacheError, CacheStats, LookupResult, PageVersion, PutResult, SsdCache, VerifyResult};
+pub use check::{BadPage, CheckReport, FileReport, SegmentReport, SegmentState, check};
+pub use index::LookupKey;
+pub use mode::{CacheAction, CacheEvent, Mode};
+pub use reclaim::{CollectScope, runs};
+pub use recover::{RecoveryResult, recover};
+pub use resize::{ResizeError, resize};
 pub use shared::{format_shared, shared_bytes};
-pub use superblock::{Shape, Superblock, Unusable};
-pub use units::{DevicePage, FileKey, Item, PAGE_BYTES, PAGE_INDEX_END, Page, PageIndex, Slot, Stamp};
-pub use view::{Found, Seen, View};
+pub use superblock::{CacheOpenError, Shape, Superblock};
+pub use units::{DevicePage, FileKey, Item, PAGE_BYTES, PAGE_INDEX_END, Page, PageIndex, SsdSlot, Stamp};
+pub use view::{View, ViewHit, ViewLookup};

@@ -32,7 +32,7 @@ pub enum Mode {
 
 /// What a request met.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Event {
+pub enum CacheEvent {
     /// A read of a page that is not cached.
     ReadMiss,
     /// A write to a cached page.
@@ -43,7 +43,7 @@ pub enum Event {
 
 /// What is done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum CacheAction {
     /// Read below; ask whether it is admitted.
     Promote,
     /// Read or write below; the cache has nothing to do with it.
@@ -60,15 +60,15 @@ pub enum Action {
 
 impl Mode {
     /// The table of the module.
-    pub fn on(self, event: Event) -> Action {
+    pub fn on(self, event: CacheEvent) -> CacheAction {
         match (self, event) {
-            (Mode::PassThrough, Event::ReadMiss) => Action::Below,
-            (_, Event::ReadMiss) => Action::Promote,
-            (Mode::ReadOnly, _) => Action::Refuse,
-            (Mode::WriteBack, _) => Action::Store,
-            (Mode::WriteThrough, Event::WriteHit) => Action::Replace,
-            (_, Event::WriteHit) => Action::Drop,
-            (_, Event::WriteMiss) => Action::Below,
+            (Mode::PassThrough, CacheEvent::ReadMiss) => CacheAction::Below,
+            (_, CacheEvent::ReadMiss) => CacheAction::Promote,
+            (Mode::ReadOnly, _) => CacheAction::Refuse,
+            (Mode::WriteBack, _) => CacheAction::Store,
+            (Mode::WriteThrough, CacheEvent::WriteHit) => CacheAction::Replace,
+            (_, CacheEvent::WriteHit) => CacheAction::Drop,
+            (_, CacheEvent::WriteMiss) => CacheAction::Below,
         }
     }
 
@@ -106,8 +106,8 @@ mod test {
     fn only_write_back_makes_dirty_pages_and_no_mode_leaves_an_old_page() {
         for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::ReadOnly, Mode::PassThrough] {
             let on = |event| mode.on(event);
-            assert_eq!(on(Event::WriteMiss) == Action::Store, mode.keeps_dirty());
-            assert_ne!(on(Event::WriteHit), Action::Below, "{mode:?}");
+            assert_eq!(on(CacheEvent::WriteMiss) == CacheAction::Store, mode.keeps_dirty());
+            assert_ne!(on(CacheEvent::WriteHit), CacheAction::Below, "{mode:?}");
             assert_eq!(mode.within(Mode::WriteBack), mode);
             assert_eq!(mode.within(Mode::ReadOnly), Mode::ReadOnly);
         }

@@ -86,29 +86,29 @@ impl Disk {
 }
 
 #[derive(Clone, Copy, Default, Debug)]
-struct Known {
+struct KnownSegment {
     floor: u64,
     latest: u64,
     /// Written since the last crash.
     fresh: bool,
 }
 
-type Name = (u64, u64);
+type PageName = (u64, u64);
 struct Crash;
 
-struct World {
+struct TestWorld {
     rng: fastrand::Rng,
     disk: Disk,
     cache: SsdCache,
-    below: BTreeMap<Name, u64>,
-    model: BTreeMap<Name, Known>,
+    below: BTreeMap<PageName, u64>,
+    model: BTreeMap<PageName, KnownSegment>,
     /// Bytes of the open batch and of those not written yet, by place.
     held: Vec<(DevicePage, Page)>,
     sealed: Vec<(Stamp, Vec<(DevicePage, Page)>)>,
     /// Bytes that were written, or not, since the last flush.
     ended: Vec<(DevicePage, Page)>,
     /// What is being put: it is in a marked frame, too.
-    putting: Option<Name>,
+    putting: Option<PageName>,
     region: Arc<Region>,
     view: View,
     numbers: Vec<(FileKey, u32)>,
@@ -137,18 +137,18 @@ fn open(disk: &mut Disk, region: &Arc<Region>, held: &[(FileKey, u32)]) -> SsdCa
     cache
 }
 
-impl World {
-    fn new(seed: u64) -> World {
+impl TestWorld {
+    fn new(seed: u64) -> TestWorld {
         let mut disk = Disk::new(SHAPE.device_pages());
         disk.media[..2].copy_from_slice(&SsdCache::format(UUID, SHAPE));
         let bytes = 64 + shared_bytes(SHAPE);
         let region = Arc::new(Region::private(bytes, PageSize::Small).expect("memory"));
         format_shared(&region, 64, SHAPE);
         let view = View::attach(&region, 64, bytes - 64).expect("formatted");
-        assert_eq!(view.lookup(0, FileKey(0), PageIndex(0)), Seen::Unsure, "nobody has published");
+        assert_eq!(view.lookup(0, FileKey(0), PageIndex(0)), ViewLookup::Unsure, "nobody has published");
         let mut cache = open(&mut disk, &region, &[]);
         let numbers = (0..FILES).rev().map(|file| (FileKey(file), cache.hold(FileKey(file)).expect("room"))).collect();
-        World {
+        TestWorld {
             rng: fastrand::Rng::with_seed(seed),
             disk,
             cache,
@@ -239,14 +239,14 @@ impl World {
         }
     }
 
-    fn resolve(&mut self, refused: Refused) -> Result<(), Crash> {
+    fn resolve(&mut self, refused: CacheError) -> Result<(), Crash> {
         match refused {
-            Refused::Seal => {
+            CacheError::Seal => {
                 self.seal()?;
                 if self.rng.bool() { self.write_out() } else { Ok(()) }
             }
-            Refused::Flush | Refused::Failed => self.flush(),
-            Refused::Superblock => {
+            CacheError::Flush | CacheError::Failed => self.flush(),
+            CacheError::Superblock => {
                 let mut page = [0; PAGE_BYTES];
                 let at = self.cache.superblock(&mut page);
                 self.disk.write(at, &page);
@@ -256,7 +256,7 @@ impl World {
                 self.cache.superblock_written();
                 Ok(())
             }
-            Refused::Reclaim => self.reclaim(),
+            CacheError::Reclaim => self.reclaim(),
             other => panic!("{other}"),
         }
     }
@@ -265,16 +265,16 @@ impl World {
         let writes = self.sealed.iter().flat_map(|(_, writes)| writes);
         let bytes = self.held.iter().chain(writes).chain(&self.ended).find(|(at, _)| *at == item.at);
         let bytes = bytes.map_or_else(|| self.disk.read(item.at), |(_, bytes)| *bytes);
-        (self.cache.verify(item, &bytes) == Verified::Good).then(|| version_of(&bytes, item.key, item.page.0))
+        (self.cache.verify(item, &bytes) == VerifyResult::Good).then(|| version_of(&bytes, item.key, item.page.0))
     }
 
-    fn write_back(&mut self, scope: Scope) -> Result<(), Crash> {
+    fn write_back(&mut self, scope: CollectScope) -> Result<(), Crash> {
         let mut dirty = Vec::new();
         self.cache.collect_dirty(scope, 5, &mut dirty);
         assert!(dirty.is_sorted());
         for item in dirty {
             let version = self.read_item(&item).expect("a durable dirty page is whole");
-            assert!(item.key != FileKey::OWN || scope == Scope::File(FileKey::OWN));
+            assert!(item.key != FileKey::OWN || scope == CollectScope::File(FileKey::OWN));
             self.below.insert((item.key.0, item.page.0), version);
             self.step()?;
             assert!(self.cache.written_back(&item));
@@ -286,9 +286,9 @@ impl World {
         loop {
             match self.cache.reclaim() {
                 Ok(_) => return self.step(),
-                Err(Refused::Dirty) => {
+                Err(CacheError::Dirty) => {
                     self.reinsert_own()?;
-                    self.write_back(Scope::Oldest(1))?;
+                    self.write_back(CollectScope::Oldest(1))?;
                 }
                 Err(refused) => self.resolve(refused)?,
             }
@@ -323,8 +323,8 @@ impl World {
             loop {
                 match self.cache.reinsert(&item, &bytes) {
                     Ok(put) => break self.held.push((put.at, bytes)),
-                    Err(Refused::Changed) => break,
-                    Err(Refused::Reclaim) => panic!("no place for a page of our own"),
+                    Err(CacheError::Changed) => break,
+                    Err(CacheError::Reclaim) => panic!("no place for a page of our own"),
                     Err(refused) => self.resolve(refused)?,
                 }
             }
@@ -333,7 +333,7 @@ impl World {
         Ok(())
     }
 
-    fn put(&mut self, name: Name, version: Version, number: u64) -> Result<(), Crash> {
+    fn put(&mut self, name: PageName, version: PageVersion, number: u64) -> Result<(), Crash> {
         let key = FileKey(name.0);
         let bytes = bytes_of(number, key, name.1);
         self.putting = Some(name);
@@ -365,18 +365,18 @@ impl World {
         }
     }
 
-    fn next_version(&mut self, name: Name) -> u64 {
+    fn next_version(&mut self, name: PageName) -> u64 {
         let known = self.model.entry(name).or_default();
         (known.latest, known.fresh) = (known.latest + 1, true);
         known.latest
     }
 
-    fn read(&self, name: Name) -> u64 {
+    fn read(&self, name: PageName) -> u64 {
         let key = FileKey(name.0);
         let below = self.below.get(&name).copied().unwrap_or(0);
         match self.cache.lookup(key, PageIndex(name.1)) {
-            Lookup::Miss => below,
-            Lookup::Hit(item) | Lookup::Pending(item) => match self.read_item(&item) {
+            LookupResult::Miss => below,
+            LookupResult::Hit(item) | LookupResult::Pending(item) => match self.read_item(&item) {
                 Some(version) => version,
                 None => {
                     assert!(!self.cache.is_dirty(key, PageIndex(name.1)), "a dirty page was lost");
@@ -386,7 +386,7 @@ impl World {
         }
     }
 
-    fn check(&self, name: Name) {
+    fn check(&self, name: PageName) {
         let known = self.model.get(&name).copied().unwrap_or_default();
         let version = self.read(name);
         let right = if known.fresh { version == known.latest } else { (known.floor..=known.latest).contains(&version) };
@@ -394,16 +394,16 @@ impl World {
         // Others see the same, but for what is not all written.
         let seen = self.see(name);
         match self.cache.lookup(FileKey(name.0), PageIndex(name.1)) {
-            Lookup::Hit(item) => match seen {
-                Seen::Hit(found) => assert_eq!(found.item, item),
-                Seen::Miss => assert!(self.cache.place(item.slot).1 >= self.cache.head.written_end()),
-                Seen::Unsure => panic!("nobody exchanges the map"),
+            LookupResult::Hit(item) => match seen {
+                ViewLookup::Hit(found) => assert_eq!(found.item, item),
+                ViewLookup::Miss => assert!(self.cache.place(item.slot).1 >= self.cache.head.written_end()),
+                ViewLookup::Unsure => panic!("nobody exchanges the map"),
             },
-            _ => assert_eq!(seen, Seen::Miss),
+            _ => assert_eq!(seen, ViewLookup::Miss),
         }
     }
 
-    fn see(&self, name: Name) -> Seen {
+    fn see(&self, name: PageName) -> ViewLookup {
         let number = self.numbers.iter().find(|(key, _)| key.0 == name.0).expect("held").1;
         self.view.lookup(number, FileKey(name.0), PageIndex(name.1))
     }
@@ -415,17 +415,17 @@ impl World {
             let word = |n: usize| u64::from_le_bytes(bytes[8 * n..8 * n + 8].try_into().expect("eight"));
             (word(1), word(2))
         };
-        let framed: BTreeSet<Name> = writes.chain(&self.ended).map(|(_, bytes)| name_of(bytes)).chain(self.putting).collect();
+        let framed: BTreeSet<PageName> = writes.chain(&self.ended).map(|(_, bytes)| name_of(bytes)).chain(self.putting).collect();
         for name in (0..FILES).flat_map(|file| (0..PAGES).map(move |page| (file, page))) {
             let version = match self.see(name) {
-                Seen::Hit(found) => {
+                ViewLookup::Hit(found) => {
                     let bytes = self.disk.read(found.item.at);
-                    assert_eq!(self.view.verify(&found, &bytes), Verified::Good, "{name:?}");
+                    assert_eq!(self.view.verify(&found, &bytes), VerifyResult::Good, "{name:?}");
                     version_of(&bytes, FileKey(name.0), name.1)
                 }
-                Seen::Miss if name.0 == FileKey::OWN.0 || framed.contains(&name) => continue,
-                Seen::Miss => self.below.get(&name).copied().unwrap_or(0),
-                Seen::Unsure => {
+                ViewLookup::Miss if name.0 == FileKey::OWN.0 || framed.contains(&name) => continue,
+                ViewLookup::Miss => self.below.get(&name).copied().unwrap_or(0),
+                ViewLookup::Unsure => {
                     assert!(may_be_unsure);
                     continue;
                 }
@@ -442,11 +442,11 @@ impl World {
         match self.rng.u8(..100) {
             0..30 => {
                 let version = self.next_version(name);
-                self.put(name, Version::Dirty, version)?;
+                self.put(name, PageVersion::Dirty, version)?;
             }
-            30..50 if self.cache.lookup(key, PageIndex(name.1)) == Lookup::Miss => {
+            30..50 if self.cache.lookup(key, PageIndex(name.1)) == LookupResult::Miss => {
                 let version = self.read(name);
-                self.put(name, Version::Clean, version)?;
+                self.put(name, PageVersion::Clean, version)?;
             }
             50..60 => {
                 self.prepare()?;
@@ -470,7 +470,7 @@ impl World {
                 }
             }
             68..72 => {
-                let scope = if self.rng.bool() { Scope::File(key) } else { Scope::All };
+                let scope = if self.rng.bool() { CollectScope::File(key) } else { CollectScope::All };
                 self.write_back(scope)?;
             }
             72..76 => self.reinsert_hot()?,
@@ -478,7 +478,7 @@ impl World {
             79..82 => self.write_out()?,
             82..83 => _ = self.cache.reclaim(),
             _ => {
-                if let Lookup::Hit(item) = self.cache.lookup(key, PageIndex(name.1)) {
+                if let LookupResult::Hit(item) = self.cache.lookup(key, PageIndex(name.1)) {
                     self.cache.touch(&item);
                 }
                 self.check(name);
@@ -488,16 +488,16 @@ impl World {
     }
 
     /// The clean pages that are durable.
-    fn clean(&self) -> Vec<Name> {
+    fn clean(&self) -> Vec<PageName> {
         let head = &self.cache.head;
         let is_durable = |item: &Item| {
             let (place, position) = self.cache.place(item.slot);
             (place != self.cache.place_of(head.seq) || position < head.durable_end()) && self.read_item(item).is_some()
         };
         let names = (0..FILES).flat_map(|file| (0..PAGES).map(move |page| (file, page)));
-        let is_clean = |(file, page): &Name| {
+        let is_clean = |(file, page): &PageName| {
             let (key, page) = (FileKey(*file), PageIndex(*page));
-            matches!(self.cache.lookup(key, page), Lookup::Hit(item) if is_durable(&item)) && !self.cache.is_dirty(key, page)
+            matches!(self.cache.lookup(key, page), LookupResult::Hit(item) if is_durable(&item)) && !self.cache.is_dirty(key, page)
         };
         names.filter(is_clean).collect()
     }
@@ -517,8 +517,8 @@ impl World {
         self.ended.clear();
         self.model.values_mut().for_each(|known| known.fresh = false);
         // A page whose mark of write-back was lost is dirty again, and kept.
-        let lookup = |name: &Name| self.cache.lookup(FileKey(name.0), PageIndex(name.1));
-        let is_here = |name: &&Name| matches!(lookup(name), Lookup::Hit(item) if self.read_item(&item).is_some());
+        let lookup = |name: &PageName| self.cache.lookup(FileKey(name.0), PageIndex(name.1));
+        let is_here = |name: &&PageName| matches!(lookup(name), LookupResult::Hit(item) if self.read_item(&item).is_some());
         self.kept = (self.kept.0 + before.iter().filter(is_here).count() as u64, self.kept.1 + before.len() as u64);
         (0..FILES).for_each(|file| (0..PAGES).for_each(|page| self.check((file, page))));
     }
@@ -554,7 +554,7 @@ impl World {
                     break;
                 }
                 Ok(_) => {}
-                Err(died) if died.is::<death::Died>() => {}
+                Err(died) if died.is::<death::LeaderDied>() => {}
                 Err(wrong) => resume_unwind(wrong),
             }
             if self.rng.bool() {
@@ -577,7 +577,7 @@ impl World {
 }
 
 fn run(seed: u64, crashes: u32) -> (u64, u64) {
-    let mut world = World::new(seed);
+    let mut world = TestWorld::new(seed);
     world.failures = if seed.is_multiple_of(3) { 40 } else { 0 };
     for _ in 0..crashes {
         world.fuel = world.rng.u32(1..400);
@@ -587,7 +587,7 @@ fn run(seed: u64, crashes: u32) -> (u64, u64) {
             match catch_unwind(AssertUnwindSafe(|| world.act())) {
                 Ok(Ok(())) => {}
                 Ok(Err(Crash)) => break,
-                Err(died) if died.is::<death::Died>() => break,
+                Err(died) if died.is::<death::LeaderDied>() => break,
                 Err(wrong) => resume_unwind(wrong),
             }
         }
@@ -635,17 +635,17 @@ fn figures_of_a_random_write_workload() {
     let (mut written_back, mut runs) = (0_u64, 0_u64);
     for n in 0..60_000_u64 {
         let page = PageIndex(if n.is_multiple_of(4) { rng.u64(..800) } else { rng.u64(..16_000) });
-        if let Lookup::Hit(item) = cache.lookup(FileKey(1), page) {
+        if let LookupResult::Hit(item) = cache.lookup(FileKey(1), page) {
             cache.touch(&item);
         }
-        while let Err(refused) = cache.put(FileKey(1), page, Version::Dirty, &bytes) {
+        while let Err(refused) = cache.put(FileKey(1), page, PageVersion::Dirty, &bytes) {
             match refused {
-                Refused::Seal | Refused::Flush | Refused::Reclaim => {
+                CacheError::Seal | CacheError::Flush | CacheError::Reclaim => {
                     flush(&mut cache, &mut summary);
                     if !cache.is_full() {
                         continue;
                     }
-                    cache.collect_dirty(Scope::Oldest(4), usize::MAX, &mut items);
+                    cache.collect_dirty(CollectScope::Oldest(4), usize::MAX, &mut items);
                     runs += items.iter().enumerate().filter(|(n, item)| *n == 0 || items[n - 1].page.0 + 1 != item.page.0).count() as u64;
                     for marks in items.chunks(126) {
                         written_back += marks.iter().filter(|item| cache.written_back(item)).count() as u64;
@@ -666,7 +666,7 @@ fn figures_of_a_random_write_workload() {
     for segments in [2048, 65_536, 524_000] {
         let shape = Shape { segment_pages: 512, segments };
         let slots = shape.slots();
-        let ghosts = Admission::memory_bytes(&Limits::new(slots));
+        let ghosts = Admission::memory_bytes(&AdmissionLimits::new(slots));
         let per_page = (SsdCache::memory_bytes(shape, slots / 512) + ghosts) as f64 / (f64::from(slots) * 126.0 / 127.0);
         println!("{per_page:.2} bytes of memory for each cached page of {slots} slots");
         assert!(per_page <= 16.0);

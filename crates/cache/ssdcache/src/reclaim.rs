@@ -1,12 +1,12 @@
 //! Making room: dirty pages in the order to write them back, hot ones to put again, and the oldest segment's end.
 
-use crate::cache::{Place, Put, Refused, SsdCache};
-use crate::slots::Name;
-use crate::units::{FileKey, Item, Page, PageIndex, Slot};
+use crate::cache::{CacheError, PutResult, SsdCache, WritePurpose};
+use crate::slots::PageName;
+use crate::units::{FileKey, Item, Page, PageIndex, SsdSlot};
 
 /// Which pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Scope {
+pub enum CollectScope {
     /// Of so many segments, the oldest first: what has to be clean before they are reclaimed.
     Oldest(u32),
     /// Of a file.
@@ -23,7 +23,7 @@ pub fn runs(items: &[Item]) -> impl Iterator<Item = &[Item]> {
 impl SsdCache {
     /// The first dirty pages by file and page, at most so many, for the migration worker. Only durable ones: a page that was
     /// put just now comes after the next flush. The cache's own only if their file is asked for.
-    pub fn collect_dirty(&self, scope: Scope, most: usize, found: &mut Vec<Item>) {
+    pub fn collect_dirty(&self, scope: CollectScope, most: usize, found: &mut Vec<Item>) {
         found.clear();
         self.gather(scope, most, found, |_| true);
     }
@@ -33,18 +33,18 @@ impl SsdCache {
     /// the pieces; the call looks at all slots.
     pub fn collect_sweep(&self, after: (FileKey, PageIndex), most: usize, found: &mut Vec<Item>) {
         found.clear();
-        self.gather(Scope::All, most, found, |item| (item.key, item.page) > after);
+        self.gather(CollectScope::All, most, found, |item| (item.key, item.page) > after);
         let mut rest = Vec::new();
         if found.len() < most {
-            self.gather(Scope::All, most - found.len(), &mut rest, |item| (item.key, item.page) <= after);
+            self.gather(CollectScope::All, most - found.len(), &mut rest, |item| (item.key, item.page) <= after);
         }
         found.append(&mut rest);
     }
 
     /// The first ones, sorted, into an empty list.
-    fn gather(&self, scope: Scope, most: usize, found: &mut Vec<Item>, wanted: impl Fn(&Item) -> bool) {
+    fn gather(&self, scope: CollectScope, most: usize, found: &mut Vec<Item>, wanted: impl Fn(&Item) -> bool) {
         let number = match scope {
-            Scope::File(key) => match self.files.find(key) {
+            CollectScope::File(key) => match self.files.find(key) {
                 Some(number) if self.files.get(number).dirty() > 0 => Some(number),
                 _ => return,
             },
@@ -53,12 +53,12 @@ impl SsdCache {
         let own = self.files.find(FileKey::OWN).filter(|_| number.is_none());
         let segments = self.segments.len() as u64;
         let seqs = match scope {
-            Scope::Oldest(count) => self.superblock.tail..self.superblock.tail + u64::from(count).min(segments),
+            CollectScope::Oldest(count) => self.superblock.tail..self.superblock.tail + u64::from(count).min(segments),
             _ => 0..u64::MAX,
         };
         for (place, _) in self.segments.iter().enumerate().filter(|(_, one)| one.dirty > 0 && seqs.contains(&one.seq)) {
             for slot in self.slots_of(place).filter(|slot| self.shared.is_dirty(*slot)) {
-                let in_file = |name: Name| number.is_none_or(|number| name.file() == number) && own != Some(name.file());
+                let in_file = |name: PageName| number.is_none_or(|number| name.file() == number) && own != Some(name.file());
                 if !self.shared.name(slot).is_some_and(in_file) || !self.is_durable(slot) {
                     continue;
                 }
@@ -77,7 +77,7 @@ impl SsdCache {
     pub fn collect_clean(&self, key: FileKey, pages: std::ops::Range<u64>, found: &mut Vec<Item>) {
         found.clear();
         let Some(number) = self.files.find(key) else { return };
-        let is_wanted = |slot: &Slot| {
+        let is_wanted = |slot: &SsdSlot| {
             let name = self.shared.name(*slot).filter(|name| name.file() == number);
             name.is_some_and(|name| pages.contains(&name.page().0)) && !self.shared.is_dirty(*slot)
         };
@@ -91,13 +91,13 @@ impl SsdCache {
     pub fn collect_own(&self, found: &mut Vec<Item>) {
         found.clear();
         let Some(number) = self.files.find(FileKey::OWN).filter(|_| self.is_full()) else { return };
-        let own = |slot: &Slot| self.shared.name(*slot).is_some_and(|name| name.file() == number) && self.shared.is_dirty(*slot);
+        let own = |slot: &SsdSlot| self.shared.name(*slot).is_some_and(|name| name.file() == number) && self.shared.is_dirty(*slot);
         let slots = self.slots_of(self.place_of(self.superblock.tail)).filter(own);
         found.extend(slots.filter_map(|slot| self.item(slot)));
     }
 
     /// These bytes are below, and durable there. Seal after each 126, or their marks find no room, and after a crash they are
-    /// written back again ([`crate::Stats::unmarked`]). False: there is a newer version meanwhile, which is still dirty.
+    /// written back again ([`crate::CacheStats::unmarked`]). False: there is a newer version meanwhile, which is still dirty.
     pub fn written_back(&mut self, item: &Item) -> bool {
         if !self.is_current(item) || !self.shared.is_dirty(item.slot) {
             return false;
@@ -133,17 +133,17 @@ impl SsdCache {
     /// its place and verified.
     ///
     /// # Errors
-    /// `Changed`: nothing is to be done. `Dirty`: it has to be written back. The others as [`Refused`] says.
-    pub fn reinsert(&mut self, item: &Item, bytes: &Page) -> Result<Put, Refused> {
+    /// `Changed`: nothing is to be done. `Dirty`: it has to be written back. The others as [`CacheError`] says.
+    pub fn reinsert(&mut self, item: &Item, bytes: &Page) -> Result<PutResult, CacheError> {
         if !self.is_current(item) {
-            return Err(Refused::Changed);
+            return Err(CacheError::Changed);
         }
         let dirty = self.shared.is_dirty(item.slot);
         if dirty && item.key != FileKey::OWN {
-            return Err(Refused::Dirty);
+            return Err(CacheError::Dirty);
         }
         let hits = self.shared.hits(item.slot).saturating_sub(1);
-        let place = if dirty { Place::Spare } else { Place::Any };
+        let place = if dirty { WritePurpose::Spare } else { WritePurpose::Any };
         let put = self.place_page(item.key, item.page, dirty, hits, bytes, place)?;
         self.stats.reinserted += 1;
         Ok(put)
@@ -158,10 +158,10 @@ impl SsdCache {
     ///
     /// # Errors
     /// `Dirty`: some of its pages have to be written back first, or be put again if they are the cache's own. `Seal`, `Flush`:
-    /// what took the place of its dirty pages is not durable yet. `Superblock`, `Failed`: as [`Refused`] says.
-    pub fn reclaim(&mut self) -> Result<u32, Refused> {
+    /// what took the place of its dirty pages is not durable yet. `Superblock`, `Failed`: as [`CacheError`] says.
+    pub fn reclaim(&mut self) -> Result<u32, CacheError> {
         if !self.is_open {
-            return Err(Refused::Superblock);
+            return Err(CacheError::Superblock);
         }
         if !self.is_full() {
             return Ok(0);
@@ -174,7 +174,7 @@ impl SsdCache {
             self.segments[place].dirty = segment.dirty;
         }
         if segment.dirty > 0 {
-            return Err(Refused::Dirty);
+            return Err(CacheError::Dirty);
         }
         if segment.replaced > self.durable {
             return Err(self.not_durable());
@@ -187,21 +187,21 @@ impl SsdCache {
         Ok(segment.live)
     }
 
-    fn not_durable(&self) -> Refused {
+    fn not_durable(&self) -> CacheError {
         match self.head.failed {
-            Some(_) => Refused::Failed,
-            None if self.head.entries.is_empty() || self.head.tracks.len() >= crate::batch::TRACKS => Refused::Flush,
-            None => Refused::Seal,
+            Some(_) => CacheError::Failed,
+            None if self.head.entries.is_empty() || self.head.tracks.len() >= crate::batch::TRACKS => CacheError::Flush,
+            None => CacheError::Seal,
         }
     }
 
-    fn is_durable(&self, slot: Slot) -> bool {
+    fn is_durable(&self, slot: SsdSlot) -> bool {
         let (place, position) = self.place(slot);
         place != self.place_of(self.head.seq) || position < self.head.durable_end()
     }
 
-    pub(crate) fn slots_of(&self, place: usize) -> impl Iterator<Item = Slot> + use<> {
+    pub(crate) fn slots_of(&self, place: usize) -> impl Iterator<Item = SsdSlot> + use<> {
         let pages = self.superblock.shape.segment_pages;
-        (place as u32 * pages..(place as u32 + 1) * pages).map(Slot)
+        (place as u32 * pages..(place as u32 + 1) * pages).map(SsdSlot)
     }
 }

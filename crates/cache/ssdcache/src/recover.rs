@@ -5,7 +5,7 @@
 //! one the pages too. Reads: two for each first summary, one for each other, and a segment. Nothing is written.
 //!
 //! *Damage.* If a batch is missing that was durable, what it superseded or dropped is not known: all older pages are given up,
-//! the clean ones silently, the dirty ones by name ([`Recovered::suspect`]). Every number read is checked against the sizes: an image
+//! the clean ones silently, the dirty ones by name ([`RecoveryResult::suspect`]). Every number read is checked against the sizes: an image
 //! made to do harm gives less cache, in bounded time and memory.
 
 use std::collections::BinaryHeap;
@@ -13,19 +13,19 @@ use std::sync::Arc;
 
 use shm::Region;
 
-use crate::batch::{HeadSegment, Track};
+use crate::batch::{BatchTrack, HeadSegment};
 use crate::cache::SsdCache;
+use crate::checksum::page_checksum;
 use crate::reader::{AT_ONCE, KEPT, Reader};
-use crate::shared::Shared;
-use crate::slots::Name;
-use crate::sum::page_sum;
-use crate::summary::{Entry, Head, Said};
-use crate::superblock::{Superblock, Unusable};
-use crate::units::{DevicePage, FileKey, Item, PAGE_BYTES, Page, Slot, Stamp};
+use crate::shared::SharedMap;
+use crate::slots::PageName;
+use crate::summary::{Entry, EntryKind, SummaryHeader};
+use crate::superblock::{CacheOpenError, Superblock};
+use crate::units::{DevicePage, FileKey, Item, PAGE_BYTES, Page, SsdSlot, Stamp};
 
 /// What recovery found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Recovered {
+pub struct RecoveryResult {
     /// Summaries read, and pages read to verify them.
     pub reads: u64,
     /// Segments of which durable batches were missing or damaged.
@@ -41,7 +41,7 @@ pub struct Recovered {
 
 /// A drop or mark that is still to be applied to what is older.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Note {
+struct PendingNote {
     file: u32,
     start: u64,
     end: u64,
@@ -59,7 +59,7 @@ struct Note {
 /// that could be read; best many at once.
 ///
 /// # Errors
-/// As [`Unusable`] says; `uuid`: of the cache that is wanted.
+/// As [`CacheOpenError`] says; `uuid`: of the cache that is wanted.
 pub fn recover(
     device_pages: u64,
     uuid: Option<[u8; 16]>,
@@ -67,7 +67,7 @@ pub fn recover(
     published: Option<(&Arc<Region>, usize)>,
     held: &[(FileKey, u32)],
     read: impl FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page)),
-) -> Result<(SsdCache, Recovered), Unusable> {
+) -> Result<(SsdCache, RecoveryResult), CacheOpenError> {
     let mut reader = Reader::new(read);
     reader.fetch((0..2).map(DevicePage));
     let mut pages = [[0; PAGE_BYTES]; 2];
@@ -78,16 +78,16 @@ pub fn recover(
     }
     let superblock = Superblock::choose(&pages, device_pages)?;
     if uuid.is_some_and(|uuid| uuid != superblock.uuid) {
-        return Err(Unusable::Uuid);
+        return Err(CacheOpenError::Uuid);
     }
-    let published = published.map(|(region, at)| Shared::attach(region, at, region.len().saturating_sub(at))).transpose()?;
+    let published = published.map(|(region, at)| SharedMap::attach(region, at, region.len().saturating_sub(at))).transpose()?;
     if published.as_ref().is_some_and(|shared| shared.shape() != superblock.shape) {
-        return Err(Unusable::Segment);
+        return Err(CacheOpenError::Segment);
     }
-    let mut scan = Scan {
+    let mut scan = RecoveryScan {
         cache: SsdCache::empty(superblock, files_max, held)?,
         reader,
-        found: Recovered::default(),
+        found: RecoveryResult::default(),
         entries: Vec::new(),
         notes: Vec::new(),
         firsts: Vec::new(),
@@ -116,24 +116,24 @@ const WINDOW: u64 = 256;
 
 /// Where a chain of batches has come to.
 #[derive(Clone, Copy, Default)]
-struct Chain {
+struct BatchChain {
     batch: u32,
     position: u32,
     life: u32,
 }
 
-struct Scan<R> {
+struct RecoveryScan<R> {
     cache: SsdCache,
     reader: Reader<R>,
-    found: Recovered,
+    found: RecoveryResult,
     /// Of the summary read last.
     entries: Vec<Entry>,
-    notes: Vec<Note>,
+    notes: Vec<PendingNote>,
     /// By place.
-    firsts: Vec<Option<Head>>,
+    firsts: Vec<Option<SummaryHeader>>,
 }
 
-impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
+impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
     /// The first summary of each segment, and from them the tail.
     fn firsts(&mut self) {
         let segments = self.cache.segments.len() as u64;
@@ -141,9 +141,9 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
             if place.is_multiple_of(AT_ONCE as u64) {
                 self.reader.forget();
                 let places = place..segments.min(place + AT_ONCE as u64);
-                self.reader.fetch(places.map(|place| self.cache.address(Slot(place as u32 * self.cache.shape().segment_pages))));
+                self.reader.fetch(places.map(|place| self.cache.address(SsdSlot(place as u32 * self.cache.shape().segment_pages))));
             }
-            let first = self.summary(place as usize, Chain::default());
+            let first = self.summary(place as usize, BatchChain::default());
             self.firsts.push(first.filter(|head| self.cache.place_of(head.seq) as u64 == place));
         }
         let newest = self.firsts.iter().flatten().max_by_key(|head| head.seq).copied();
@@ -151,7 +151,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
         if let Some(newest) = newest {
             tail = tail.max((newest.seq + 1).saturating_sub(segments));
             // Of any summary that is whole: what it says was reclaimed was clean, and may be half overwritten.
-            let (place, mut chain) = (self.cache.place_of(newest.seq), Chain::default());
+            let (place, mut chain) = (self.cache.place_of(newest.seq), BatchChain::default());
             while let Some(head) = self.next(place, newest.seq, chain) {
                 tail = tail.max(head.tail);
                 chain = self.after(head);
@@ -162,12 +162,12 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
     }
 
     /// The summary that continues the chain, if it is there.
-    fn summary(&mut self, place: usize, chain: Chain) -> Option<Head> {
+    fn summary(&mut self, place: usize, chain: BatchChain) -> Option<SummaryHeader> {
         let pages = self.cache.shape().segment_pages;
         if chain.position >= pages {
             return None;
         }
-        let at = self.cache.address(Slot(place as u32 * pages + chain.position));
+        let at = self.cache.address(SsdSlot(place as u32 * pages + chain.position));
         // Where batches are small, the next summaries are near.
         let near = if chain.position < 16 * chain.batch { (pages - chain.position).min(64) } else { 1 };
         if !self.reader.has(at) {
@@ -176,7 +176,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
         if !self.reader.read(at) {
             return None;
         }
-        let head = Head::decode(&self.reader.buffer, at, &self.cache.superblock.uuid, &mut self.entries)?;
+        let head = SummaryHeader::decode(&self.reader.buffer, at, &self.cache.superblock.uuid, &mut self.entries)?;
         let fits = u64::from(chain.position) + 1 + self.data() <= u64::from(pages);
         let life = chain.life..=u32::try_from(self.cache.superblock.generation).unwrap_or(u32::MAX);
         (fits && head.batch == chain.batch && head.position == chain.position && life.contains(&head.life)).then_some(head)
@@ -206,7 +206,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
                 self.newest(place, first);
                 return;
             }
-            let mut chain = Chain::default();
+            let mut chain = BatchChain::default();
             while expected.is_none_or(|batches| chain.batch < batches)
                 && let Some(head) = self.next(place, seq, chain)
             {
@@ -222,10 +222,10 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
     fn read_ahead(&mut self, seqs: std::ops::Range<u64>) {
         self.reader.forget();
         let pages = self.cache.shape().segment_pages;
-        let mut tips: Vec<(usize, u64, Chain)> = seqs.map(|seq| (self.cache.place_of(seq), seq, Chain::default())).collect();
+        let mut tips: Vec<(usize, u64, BatchChain)> = seqs.map(|seq| (self.cache.place_of(seq), seq, BatchChain::default())).collect();
         tips.retain(|(place, seq, _)| self.firsts[*place].is_some_and(|head| head.seq == *seq));
         while !tips.is_empty() && self.reader.kept() + tips.len() <= KEPT {
-            let wanted = tips.iter().map(|(place, _, chain)| self.cache.address(Slot(*place as u32 * pages + chain.position)));
+            let wanted = tips.iter().map(|(place, _, chain)| self.cache.address(SsdSlot(*place as u32 * pages + chain.position)));
             self.reader.fetch(wanted);
             let next = |(place, seq, chain)| self.next(place, seq, chain).map(|head| (place, seq, self.after(head)));
             tips = std::mem::take(&mut tips).into_iter().filter_map(next).filter(|(_, _, chain)| chain.position < pages).collect();
@@ -235,7 +235,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
     /// Batches that segments have from the tail on, as their successors tell; the latest knows best.
     fn expected(&self, tail: u64) -> Vec<Option<u32>> {
         let mut expected = vec![None; self.cache.segments.len()];
-        let mut firsts: Vec<Head> = self.firsts.iter().flatten().copied().collect();
+        let mut firsts: Vec<SummaryHeader> = self.firsts.iter().flatten().copied().collect();
         firsts.sort_unstable_by_key(|head| head.seq);
         for head in firsts {
             let last = head.seq.saturating_sub(1 + u64::from(head.before.skipped));
@@ -247,20 +247,20 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
         expected
     }
 
-    fn next(&mut self, place: usize, seq: u64, chain: Chain) -> Option<Head> {
+    fn next(&mut self, place: usize, seq: u64, chain: BatchChain) -> Option<SummaryHeader> {
         self.summary(place, chain).filter(|head| head.seq == seq)
     }
 
     /// The segment that was being written: what is not known to be durable counts only as far as it is whole.
-    fn newest(&mut self, place: usize, first: Head) {
-        let (mut chain, mut durable) = (Chain::default(), 0);
+    fn newest(&mut self, place: usize, first: SummaryHeader) {
+        let (mut chain, mut durable) = (BatchChain::default(), 0);
         while let Some(head) = self.next(place, first.seq, chain) {
             durable = durable.max(head.durable);
             chain = self.after(head);
         }
         let missing = self.is_cut_short(place, first.seq, chain);
         self.cache.head = HeadSegment { entries: Vec::with_capacity(crate::summary::ENTRIES), ..HeadSegment::new(first.seq, first.before) };
-        let (mut chain, mut torn) = (Chain::default(), false);
+        let (mut chain, mut torn) = (BatchChain::default(), false);
         while let Some(head) = self.next(place, first.seq, chain) {
             if head.batch >= durable && !self.is_whole(place, head) {
                 torn = true;
@@ -269,7 +269,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
             let next = self.accept(place, head);
             if head.batch >= durable {
                 let (batch, start, end, tail) = (head.batch, chain.position, next.position, head.tail);
-                self.cache.head.tracks.push_back(Track { batch, start, end, tail, ended: true });
+                self.cache.head.tracks.push_back(BatchTrack { batch, start, end, tail, ended: true });
             }
             chain = next;
         }
@@ -288,16 +288,16 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
     }
 
     /// Whether the newest segment has a summary, behind where its chain ends, that knows of more durable batches than there are.
-    fn is_cut_short(&mut self, place: usize, seq: u64, chain: Chain) -> bool {
+    fn is_cut_short(&mut self, place: usize, seq: u64, chain: BatchChain) -> bool {
         let pages = self.cache.shape().segment_pages;
         for position in chain.position..pages {
             if (position - chain.position).is_multiple_of(AT_ONCE as u32) {
                 let positions = position..pages.min(position + AT_ONCE as u32);
-                self.reader.fetch(positions.map(|position| self.cache.address(Slot(place as u32 * pages + position))));
+                self.reader.fetch(positions.map(|position| self.cache.address(SsdSlot(place as u32 * pages + position))));
             }
-            let at = self.cache.address(Slot(place as u32 * pages + position));
+            let at = self.cache.address(SsdSlot(place as u32 * pages + position));
             if self.reader.read(at)
-                && let Some(head) = Head::decode(&self.reader.buffer, at, &self.cache.superblock.uuid, &mut self.entries)
+                && let Some(head) = SummaryHeader::decode(&self.reader.buffer, at, &self.cache.superblock.uuid, &mut self.entries)
                 && head.seq == seq
                 && head.position == position
                 && head.durable > chain.batch
@@ -309,57 +309,57 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
     }
 
     /// Whether the pages of the batch whose summary was read last are what it says. Reads over the buffer, not the entries.
-    fn is_whole(&mut self, place: usize, head: Head) -> bool {
+    fn is_whole(&mut self, place: usize, head: SummaryHeader) -> bool {
         let base = place as u32 * self.cache.shape().segment_pages + head.position + 1;
         let data = self.entries.iter().filter(|entry| entry.is_data());
-        self.reader.fetch((0..data.clone().count() as u32).map(|n| self.cache.address(Slot(base + n))));
+        self.reader.fetch((0..data.clone().count() as u32).map(|n| self.cache.address(SsdSlot(base + n))));
         for (n, entry) in data.enumerate() {
-            let at = self.cache.address(Slot(base + n as u32));
-            let (Said::Clean { sum } | Said::Dirty { sum }) = entry.said else { continue };
-            if !self.reader.read(at) || page_sum(&self.reader.buffer, entry.key, entry.page, at, head.seq) != sum {
+            let at = self.cache.address(SsdSlot(base + n as u32));
+            let (EntryKind::Clean { checksum } | EntryKind::Dirty { checksum }) = entry.kind else { continue };
+            if !self.reader.read(at) || page_checksum(&self.reader.buffer, entry.key, entry.page, at, head.seq) != checksum {
                 return false;
             }
         }
         true
     }
 
-    fn after(&self, head: Head) -> Chain {
-        Chain { batch: head.batch + 1, position: head.position + 1 + self.data() as u32, life: head.life }
+    fn after(&self, head: SummaryHeader) -> BatchChain {
+        BatchChain { batch: head.batch + 1, position: head.position + 1 + self.data() as u32, life: head.life }
     }
 
     /// Enters a batch, whose summary was read last, into the books. All older ones are in them.
-    fn accept(&mut self, place: usize, head: Head) -> Chain {
+    fn accept(&mut self, place: usize, head: SummaryHeader) -> BatchChain {
         let base = place as u32 * self.cache.shape().segment_pages;
         let mut position = head.position + 1;
         for entry in std::mem::take(&mut self.entries) {
-            let (dirty, sum) = match entry.said {
-                Said::Clean { sum } => (false, sum),
-                Said::Dirty { sum } => (true, sum),
-                Said::Dropped { count } => {
+            let (dirty, checksum) = match entry.kind {
+                EntryKind::Clean { checksum } => (false, checksum),
+                EntryKind::Dirty { checksum } => (true, checksum),
+                EntryKind::Dropped { count } => {
                     self.note(&entry, count, order(head.seq, position), true);
                     continue;
                 }
-                Said::Cleaned { count } => {
+                EntryKind::Cleaned { count } => {
                     self.note(&entry, count, order(head.seq, position), false);
                     continue;
                 }
             };
             match self.cache.files.number(entry.key) {
-                Some(number) => self.cache.map(Slot(base + position), Name::new(number, entry.page), dirty, 0, sum),
+                Some(number) => self.cache.map(SsdSlot(base + position), PageName::new(number, entry.page), dirty, 0, checksum),
                 None => {
                     (self.found.crowded, self.cache.given_up) = (self.found.crowded + 1, self.cache.head.seq);
                 }
             }
             position += 1;
         }
-        Chain { batch: head.batch + 1, position, life: head.life }
+        BatchChain { batch: head.batch + 1, position, life: head.life }
     }
 
     fn note(&mut self, entry: &Entry, count: u64, order: u64, drop: bool) {
         // Without pages there is nothing older.
         let Some(file) = self.cache.files.find(entry.key) else { return };
         let start = entry.page.0;
-        self.notes.push(Note { file, start, end: start.saturating_add(count), order, drop });
+        self.notes.push(PendingNote { file, start, end: start.saturating_add(count), order, drop });
         if self.notes.len() >= (self.cache.shape().slots() as usize).max(4096) {
             self.apply();
         }
@@ -373,9 +373,9 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
         }
         notes.sort_unstable();
         let cache = &mut self.cache;
-        let concerned = |name: Name| notes.binary_search_by_key(&name.file(), |note| note.file).is_ok();
-        let slots = (0..cache.shape().slots()).map(Slot);
-        let mut pages: Vec<(u32, u64, Slot)> = slots
+        let concerned = |name: PageName| notes.binary_search_by_key(&name.file(), |note| note.file).is_ok();
+        let slots = (0..cache.shape().slots()).map(SsdSlot);
+        let mut pages: Vec<(u32, u64, SsdSlot)> = slots
             .filter_map(|slot| cache.shared.name(slot).filter(|name| concerned(*name)).map(|name| (name.file(), name.page().0, slot)))
             .collect();
         pages.sort_unstable();
@@ -411,7 +411,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> Scan<R> {
     }
 
     /// Where something is missing, the last leader's map tells what was there.
-    fn compare(&mut self, published: &Shared) {
+    fn compare(&mut self, published: &SharedMap) {
         let (missing, unknown) = self.cache.missing(published);
         let known: std::collections::HashSet<(FileKey, u64)> = self.found.suspect.iter().map(|item| (item.key, item.page.0)).collect();
         self.found.suspect.extend(missing.into_iter().filter(|item| !known.contains(&(item.key, item.page.0))));
@@ -441,7 +441,7 @@ fn order(seq: u64, position: u32) -> u64 {
     seq << 16 | u64::from(position)
 }
 
-impl Recovered {
+impl RecoveryResult {
     /// Files with suspect pages, each once.
     pub fn suspect_files(&self) -> Vec<FileKey> {
         let mut keys: Vec<FileKey> = self.suspect.iter().map(|item| item.key).collect();

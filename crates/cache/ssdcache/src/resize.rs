@@ -1,6 +1,6 @@
 //! Another number of segments, while nobody uses the cache.
 //!
-//! *To grow* nothing is moved: the log goes round the device, and where it is in one piece there, a number (`turn`) in the
+//! *To grow* nothing is moved: the log goes round the device, and where it is in one piece there, a number (`rotation`) in the
 //! superblock lets its segments stay where they are while the round becomes longer. Where the log goes over the end of the device,
 //! its older part is given up, which is allowed if it is clean. *To shrink* everything is given up, if no page is dirty: segments
 //! that are cut off are where the newest may be.
@@ -8,15 +8,15 @@
 use crate::cache::SsdCache;
 use crate::recover::recover;
 use crate::slots::FILES_MAX;
-use crate::superblock::{Shape, Superblock, Unusable};
+use crate::superblock::{CacheOpenError, Shape, Superblock};
 use crate::units::{DevicePage, FileKey, Page};
 
 /// Why a cache keeps its size.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NotResizable {
+pub enum ResizeError {
     /// There is no usable cache, or it would not be one of that size.
     #[error(transparent)]
-    Unusable(#[from] Unusable),
+    Unusable(#[from] CacheOpenError),
     /// Durable batches are missing.
     #[error("the cache is damaged: `hotshelf cache check` says what is left")]
     Damaged,
@@ -33,30 +33,30 @@ pub enum NotResizable {
 /// meanwhile. `read` is as for [`recover`].
 ///
 /// # Errors
-/// As [`NotResizable`] says; nothing is to be written then.
+/// As [`ResizeError`] says; nothing is to be written then.
 pub fn resize(
     device_pages: u64,
     segments: u32,
     read: impl FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page)),
-) -> Result<[(DevicePage, Box<Page>); 2], NotResizable> {
+) -> Result<[(DevicePage, Box<Page>); 2], ResizeError> {
     let (cache, found) = recover(device_pages, None, FILES_MAX, None, &[], read)?;
     let shape = Shape { segments, ..cache.shape() };
     shape.check(device_pages)?;
     if segments == cache.shape().segments {
-        return Err(NotResizable::Same);
+        return Err(ResizeError::Same);
     }
     if found.damaged > 0 {
-        return Err(NotResizable::Damaged);
+        return Err(ResizeError::Damaged);
     }
-    let (tail, turn) = if segments > cache.shape().segments { grown(&cache, shape)? } else { (emptied(&cache)?, 0) };
+    let (tail, rotation) = if segments > cache.shape().segments { grown(&cache, shape)? } else { (emptied(&cache)?, 0) };
     Ok([1, 2].map(|n| {
-        let next = Superblock { shape, tail, turn, generation: cache.superblock.generation + n, ..cache.superblock };
+        let next = Superblock { shape, tail, rotation, generation: cache.superblock.generation + n, ..cache.superblock };
         (next.place(), Box::new(next.encode()))
     }))
 }
 
-/// The tail from which the log is in one piece, and the turn that leaves it where it is.
-fn grown(cache: &SsdCache, shape: Shape) -> Result<(u64, u64), NotResizable> {
+/// The tail from which the log is in one piece, and the rotation that leaves it where it is.
+fn grown(cache: &SsdCache, shape: Shape) -> Result<(u64, u64), ResizeError> {
     let (mut tail, head) = (cache.superblock.tail, cache.head.seq);
     if cache.place_of(tail) > cache.place_of(head) && tail <= head {
         tail = head - cache.place_of(head) as u64;
@@ -71,14 +71,14 @@ fn grown(cache: &SsdCache, shape: Shape) -> Result<(u64, u64), NotResizable> {
 }
 
 /// A tail behind everything.
-fn emptied(cache: &SsdCache) -> Result<u64, NotResizable> {
+fn emptied(cache: &SsdCache) -> Result<u64, ResizeError> {
     none_dirty(cache)?;
     Ok(cache.head.seq + 1)
 }
 
-fn none_dirty(cache: &SsdCache) -> Result<(), NotResizable> {
+fn none_dirty(cache: &SsdCache) -> Result<(), ResizeError> {
     let dirty = cache.len().1.saturating_sub(u64::from(cache.dirty_of(FileKey::OWN)));
-    if dirty > 0 { Err(NotResizable::Dirty(dirty)) } else { Ok(()) }
+    if dirty > 0 { Err(ResizeError::Dirty(dirty)) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -104,8 +104,8 @@ mod test {
         let items = (1..3).flat_map(|key| (0..30).map(move |page| (FileKey(key), PageIndex(page))));
         items
             .filter_map(|(key, page)| match cache.lookup(key, page) {
-                Lookup::Hit(item) => {
-                    assert_eq!(cache.verify(&item, &media[item.at.0 as usize]), Verified::Good);
+                LookupResult::Hit(item) => {
+                    assert_eq!(cache.verify(&item, &media[item.at.0 as usize]), VerifyResult::Good);
                     Some((item, cache.is_dirty(key, page)))
                 }
                 _ => None,
@@ -114,7 +114,7 @@ mod test {
     }
 
     /// Writes on until the log has gone round.
-    fn write_on(media: &mut [Page], puts: u64, version: Version) {
+    fn write_on(media: &mut [Page], puts: u64, version: PageVersion) {
         let (mut cache, _) = recover(media.len() as u64, None, 9, None, &[], read(media)).expect("whole");
         let at = cache.superblock(&mut [0; PAGE_BYTES]);
         let mut page = [0; PAGE_BYTES];
@@ -127,19 +127,19 @@ mod test {
             loop {
                 match cache.put(FileKey(1), PageIndex(n % 30), version, &bytes) {
                     Ok(put) => break media[put.at.0 as usize] = bytes,
-                    Err(Refused::Reclaim) => {
-                        cache.collect_dirty(Scope::Oldest(1), 99, &mut items);
+                    Err(CacheError::Reclaim) => {
+                        cache.collect_dirty(CollectScope::Oldest(1), 99, &mut items);
                         items.iter().for_each(|item| assert!(cache.written_back(item)));
-                        if let Err(Refused::Seal | Refused::Flush) = cache.reclaim() {
+                        if let Err(CacheError::Seal | CacheError::Flush) = cache.reclaim() {
                             commit(&mut cache, media);
                         }
                     }
-                    Err(Refused::Superblock) => {
+                    Err(CacheError::Superblock) => {
                         let at = cache.superblock(&mut page);
                         media[at.0 as usize] = page;
                         cache.superblock_written();
                     }
-                    Err(Refused::Seal | Refused::Flush) => commit(&mut cache, media),
+                    Err(CacheError::Seal | CacheError::Flush) => commit(&mut cache, media),
                     Err(other) => panic!("{other}"),
                 }
             }
@@ -161,13 +161,13 @@ mod test {
         let (mut grew, mut wrapped, mut refused) = (0, 0, 0);
         for puts in 0..15 {
             let mut media = image(3);
-            write_on(&mut media, puts * 12, Version::Dirty);
+            write_on(&mut media, puts * 12, PageVersion::Dirty);
             let before = pages(&media);
             let shape = Shape { segments: 9, ..SHAPE };
             media.resize(shape.device_pages() as usize, [0; PAGE_BYTES]);
             let written = match resize(media.len() as u64, 9, read(&media)) {
                 Ok(written) => written,
-                Err(NotResizable::Dirty(dirty)) => {
+                Err(ResizeError::Dirty(dirty)) => {
                     (refused, _) = (refused + 1, assert!(dirty > 0));
                     continue;
                 }
@@ -181,10 +181,10 @@ mod test {
                 assert!(before.iter().all(|page| after.contains(page) || !page.1), "no dirty page goes");
             }
             grew += 1;
-            write_on(&mut media, 150, Version::Dirty);
+            write_on(&mut media, 150, PageVersion::Dirty);
             let report = check(media.len() as u64, true, read(&media)).expect("whole");
             assert!(report.is_sound() && report.shape == shape && report.len().0 >= 30, "{report:?}");
-            assert!(report.segments.iter().filter(|segment| segment.state != State::Free).count() >= 7, "all are used");
+            assert!(report.segments.iter().filter(|segment| segment.state != SegmentState::Free).count() >= 7, "all are used");
         }
         println!("{grew} grew, {refused} were refused, {wrapped} gave up pages");
         assert!(grew > 3 && refused > 3, "{grew} {refused}");
@@ -194,19 +194,19 @@ mod test {
     fn what_shrinks_has_to_be_clean_and_is_empty_then() {
         let mut media = image(5);
         let resized = resize(media.len() as u64, 3, read(&media));
-        assert!(matches!(resized, Err(NotResizable::Dirty(dirty)) if dirty > 0), "{resized:?}");
-        assert_eq!(resize(media.len() as u64, 6, read(&media)).err(), Some(NotResizable::Same));
-        assert!(matches!(resize(media.len() as u64, 7, read(&media)), Err(NotResizable::Unusable(Unusable::Size(_)))));
+        assert!(matches!(resized, Err(ResizeError::Dirty(dirty)) if dirty > 0), "{resized:?}");
+        assert_eq!(resize(media.len() as u64, 6, read(&media)).err(), Some(ResizeError::Same));
+        assert!(matches!(resize(media.len() as u64, 7, read(&media)), Err(ResizeError::Unusable(CacheOpenError::Size(_)))));
         media = vec![[0; PAGE_BYTES]; SHAPE.device_pages() as usize];
         media[..2].copy_from_slice(&SsdCache::format([1; 16], SHAPE));
-        write_on(&mut media, 99, Version::Clean);
+        write_on(&mut media, 99, PageVersion::Clean);
         assert!(!pages(&media).is_empty());
         for (at, page) in resize(media.len() as u64, 3, read(&media)).expect("all is clean") {
             media[at.0 as usize] = *page;
         }
         media.truncate(Shape { segments: 3, ..SHAPE }.device_pages() as usize);
         assert_eq!(pages(&media), []);
-        write_on(&mut media, 100, Version::Dirty);
+        write_on(&mut media, 100, PageVersion::Dirty);
         let report = check(media.len() as u64, true, read(&media)).expect("whole");
         assert!(report.is_sound() && report.len().0 > 5, "{report:?}");
     }
@@ -218,10 +218,10 @@ mod test {
         assert!(report.is_sound() && !report.is_empty() && report.len().1 > 0, "{report:?}");
         let place = |item: &Item| (item.at.0 - 2) / u64::from(SHAPE.segment_pages);
         // Pages of the head that are bad are not taken for pages.
-        let used = |(item, _): &(Item, bool)| report.segments[place(item) as usize].state == State::Used;
+        let used = |(item, _): &(Item, bool)| report.segments[place(item) as usize].state == SegmentState::Used;
         let (item, dirty) = pages(&media).into_iter().find(used).expect("some are there");
         media[item.at.0 as usize][77] ^= 1;
         let report = check(media.len() as u64, true, read(&media)).expect("whole");
-        assert_eq!(report.bad, [Bad { item, dirty }]);
+        assert_eq!(report.bad, [BadPage { item, dirty }]);
     }
 }

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use shm::{PageSize, Region, SharedRef, SharedSlice};
 
-use crate::superblock::{Shape, Unusable};
-use crate::units::Slot;
+use crate::superblock::{CacheOpenError, Shape};
+use crate::units::SsdSlot;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hs-ssdm1");
 const HEADER: usize = 64;
@@ -26,7 +26,7 @@ const OWN: usize = 32;
 
 /// Where things are, from the map's begin.
 #[derive(Clone, Copy, Debug)]
-struct Places {
+struct MapLayout {
     entries: u32,
     seqs: usize,
     index: usize,
@@ -34,13 +34,13 @@ struct Places {
     bytes: usize,
 }
 
-impl Places {
-    fn of(shape: Shape) -> Places {
+impl MapLayout {
+    fn of(shape: Shape) -> MapLayout {
         let (slots, entries) = (shape.slots() as usize, entries(shape.slots()));
         let seqs = HEADER + 8 * slots;
         let index = seqs + 8 * shape.segments as usize;
         let sums = index + 4 * entries as usize;
-        Places { entries, seqs, index, sums, bytes: (sums + 3 * slots).next_multiple_of(64) }
+        MapLayout { entries, seqs, index, sums, bytes: (sums + 3 * slots).next_multiple_of(64) }
     }
 }
 
@@ -51,7 +51,7 @@ fn entries(slots: u32) -> u32 {
 
 /// Bytes that the map of a cache of this shape takes in the segment.
 pub fn shared_bytes(shape: Shape) -> usize {
-    Places::of(shape).bytes
+    MapLayout::of(shape).bytes
 }
 
 /// Makes the map in a new segment, once: unsure of everything until [`crate::recover`] has published. `at`: a multiple of 8.
@@ -74,7 +74,7 @@ pub(crate) mod death {
     use std::cell::Cell;
 
     /// What a leader's thread ends with.
-    pub(crate) struct Died;
+    pub(crate) struct LeaderDied;
 
     thread_local!(static STEPS: Cell<u32> = const { Cell::new(0) });
 
@@ -87,7 +87,7 @@ pub(crate) mod death {
         let left = STEPS.get();
         STEPS.set(left.saturating_sub(1));
         if left == 1 {
-            std::panic::resume_unwind(Box::new(Died));
+            std::panic::resume_unwind(Box::new(LeaderDied));
         }
     }
 }
@@ -120,35 +120,35 @@ pub(crate) mod meanwhile {
 
 /// The map, ours or everybody's.
 #[derive(Clone, Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedMap {
     region: Arc<Region>,
     at: usize,
     shape: Shape,
     slots: u32,
     slot_bits: u32,
-    places: Places,
+    places: MapLayout,
     header: SharedRef<[AtomicU64; HEADER / 8]>,
     words: SharedSlice<AtomicU64>,
     seqs: SharedSlice<AtomicU64>,
     index: SharedSlice<AtomicU32>,
 }
 
-impl Shared {
+impl SharedMap {
     /// A map of our own, empty.
     ///
     /// # Errors
     /// No memory.
-    pub(crate) fn private(shape: Shape) -> Result<Shared, Unusable> {
-        let region = Region::private(shared_bytes(shape), PageSize::HugeIfFree).map_err(|_| Unusable::Memory)?;
+    pub(crate) fn private(shape: Shape) -> Result<SharedMap, CacheOpenError> {
+        let region = Region::private(shared_bytes(shape), PageSize::HugeIfFree).map_err(|_| CacheOpenError::Memory)?;
         region.u32(SHAPE).store(shape.segment_pages, Ordering::Relaxed);
         region.u32(SHAPE + 4).store(shape.segments, Ordering::Relaxed);
         region.u64(0).store(MAGIC, Ordering::Relaxed);
-        Ok(Shared::over(Arc::new(region), 0, shape))
+        Ok(SharedMap::over(Arc::new(region), 0, shape))
     }
 
-    fn over(region: Arc<Region>, at: usize, shape: Shape) -> Shared {
-        let (slots, places) = (shape.slots(), Places::of(shape));
-        Shared {
+    fn over(region: Arc<Region>, at: usize, shape: Shape) -> SharedMap {
+        let (slots, places) = (shape.slots(), MapLayout::of(shape));
+        SharedMap {
             shape,
             slots,
             slot_bits: 32 - slots.leading_zeros(),
@@ -164,17 +164,17 @@ impl Shared {
 
     /// # Errors
     /// Nothing was formatted there, or it does not fit.
-    pub(crate) fn attach(region: &Arc<Region>, at: usize, bytes: usize) -> Result<Shared, Unusable> {
+    pub(crate) fn attach(region: &Arc<Region>, at: usize, bytes: usize) -> Result<SharedMap, CacheOpenError> {
         let fits = at.is_multiple_of(8) && bytes >= HEADER && at <= region.len() && bytes <= region.len() - at;
         if !fits || region.u64(at).load(Ordering::Acquire) != MAGIC {
-            return Err(Unusable::Segment);
+            return Err(CacheOpenError::Segment);
         }
         let word = |n: usize| region.u32(at + SHAPE + 4 * n).load(Ordering::Relaxed);
         let shape = Shape { segment_pages: word(0), segments: word(1) };
         if shape.check(u64::MAX).is_err() || shared_bytes(shape) > bytes {
-            return Err(Unusable::Segment);
+            return Err(CacheOpenError::Segment);
         }
-        Ok(Shared::over(Arc::clone(region), at, shape))
+        Ok(SharedMap::over(Arc::clone(region), at, shape))
     }
 
     #[inline]
@@ -199,7 +199,7 @@ impl Shared {
 
     /// A slot's word.
     #[inline]
-    pub(crate) fn word(&self, slot: Slot) -> &AtomicU64 {
+    pub(crate) fn word(&self, slot: SsdSlot) -> &AtomicU64 {
         &self.words[slot.0 as usize]
     }
 
@@ -213,15 +213,15 @@ impl Shared {
         self.index.prefetch(n);
     }
 
-    /// A slot's word and sum.
+    /// A slot's word and checksum.
     #[inline]
-    pub(crate) fn prefetch_held(&self, slot: Slot) {
+    pub(crate) fn prefetch_held(&self, slot: SsdSlot) {
         self.words.prefetch(slot.0 as usize);
-        self.prefetch_sum(slot);
+        self.prefetch_checksum(slot);
     }
 
     #[inline]
-    pub(crate) fn prefetch_sum(&self, slot: Slot) {
+    pub(crate) fn prefetch_checksum(&self, slot: SsdSlot) {
         self.region.prefetch(self.at + self.places.sums + 3 * slot.0 as usize);
     }
 
@@ -231,17 +231,17 @@ impl Shared {
         &self.seqs[place]
     }
 
-    /// Lower 24 bits of a slot's sum.
+    /// Lower 24 bits of a slot's checksum.
     #[inline]
-    pub(crate) fn low_sum(&self, slot: Slot) -> [u8; 3] {
-        let mut sum = [0; 3];
-        self.region.read(self.at + self.places.sums + 3 * slot.0 as usize, &mut sum);
-        sum
+    pub(crate) fn low_checksum(&self, slot: SsdSlot) -> [u8; 3] {
+        let mut checksum = [0; 3];
+        self.region.read(self.at + self.places.sums + 3 * slot.0 as usize, &mut checksum);
+        checksum
     }
 
-    pub(crate) fn set_low_sum(&self, slot: Slot, sum: [u8; 3]) {
+    pub(crate) fn set_low_checksum(&self, slot: SsdSlot, checksum: [u8; 3]) {
         step();
-        self.region.write(self.at + self.places.sums + 3 * slot.0 as usize, &sum);
+        self.region.write(self.at + self.places.sums + 3 * slot.0 as usize, &checksum);
     }
 
     /// The head segment's sequence number, and up to which position it is written.
@@ -297,7 +297,7 @@ impl Shared {
         gate.is_multiple_of(2) && self.gate_word().load(Ordering::Relaxed) == gate
     }
 
-    pub(crate) fn store_word(&self, slot: Slot, word: u64) {
+    pub(crate) fn store_word(&self, slot: SsdSlot, word: u64) {
         step();
         self.word(slot).store(word, Ordering::Release);
     }
@@ -319,9 +319,9 @@ impl Shared {
     ///
     /// # Errors
     /// It is of another shape.
-    pub(crate) fn publish(&self, to: &Shared) -> Result<(), Unusable> {
+    pub(crate) fn publish(&self, to: &SharedMap) -> Result<(), CacheOpenError> {
         if to.shape != self.shape {
-            return Err(Unusable::Segment);
+            return Err(CacheOpenError::Segment);
         }
         let gate = to.gate_word();
         let odd = gate.load(Ordering::Relaxed) | 1;

@@ -12,11 +12,11 @@ const _: () = assert!(ENTRIES == 126 && HEAD + ENTRIES * ENTRY == PAGE_BYTES);
 
 /// What an entry says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Said {
+pub(crate) enum EntryKind {
     /// The next page of the batch is this page, as it is below.
-    Clean { sum: u32 },
+    Clean { checksum: u32 },
     /// The same, but newer than below.
-    Dirty { sum: u32 },
+    Dirty { checksum: u32 },
     /// So many pages from this one on, as far as they were written to the cache before, are no longer valid.
     Dropped { count: u64 },
     /// So many pages from this one on, as far as they were written to the cache before, are now the same below.
@@ -27,38 +27,38 @@ pub(crate) enum Said {
 pub(crate) struct Entry {
     pub(crate) key: FileKey,
     pub(crate) page: PageIndex,
-    pub(crate) said: Said,
+    pub(crate) kind: EntryKind,
 }
 
 impl Entry {
     pub(crate) fn is_data(&self) -> bool {
-        matches!(self.said, Said::Clean { .. } | Said::Dirty { .. })
+        matches!(self.kind, EntryKind::Clean { .. } | EntryKind::Dirty { .. })
     }
 
     fn encode(&self, to: &mut [u8]) {
-        let (count, kind, sum) = match self.said {
-            Said::Clean { sum } => (1, 1_u32, sum),
-            Said::Dirty { sum } => (1, 2, sum),
-            Said::Dropped { count } => (count, 3, 0),
-            Said::Cleaned { count } => (count, 4, 0),
+        let (count, kind, checksum) = match self.kind {
+            EntryKind::Clean { checksum } => (1, 1_u32, checksum),
+            EntryKind::Dirty { checksum } => (1, 2, checksum),
+            EntryKind::Dropped { count } => (count, 3, 0),
+            EntryKind::Cleaned { count } => (count, 4, 0),
         };
         to[..8].copy_from_slice(&self.key.0.to_le_bytes());
         to[8..16].copy_from_slice(&self.page.0.to_le_bytes());
         to[16..24].copy_from_slice(&count.to_le_bytes());
         to[24..28].copy_from_slice(&kind.to_le_bytes());
-        to[28..32].copy_from_slice(&sum.to_le_bytes());
+        to[28..32].copy_from_slice(&checksum.to_le_bytes());
     }
 
     fn decode(from: &[u8]) -> Option<Entry> {
-        let (page, count, sum) = (u64_at(from, 8), u64_at(from, 16), u32_at(from, 28));
-        let said = match u32_at(from, 24) {
-            1 => Said::Clean { sum },
-            2 => Said::Dirty { sum },
-            3 => Said::Dropped { count },
-            4 => Said::Cleaned { count },
+        let (page, count, checksum) = (u64_at(from, 8), u64_at(from, 16), u32_at(from, 28));
+        let kind = match u32_at(from, 24) {
+            1 => EntryKind::Clean { checksum },
+            2 => EntryKind::Dirty { checksum },
+            3 => EntryKind::Dropped { count },
+            4 => EntryKind::Cleaned { count },
             _ => return None,
         };
-        let entry = Entry { key: FileKey(u64_at(from, 0)), page: PageIndex(page), said };
+        let entry = Entry { key: FileKey(u64_at(from, 0)), page: PageIndex(page), kind };
         let sane = if entry.is_data() { count == 1 && page < PAGE_INDEX_END } else { count > 0 };
         sane.then_some(entry)
     }
@@ -66,7 +66,7 @@ impl Entry {
 
 /// What came before a segment, all of it durable when the segment began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Before {
+pub(crate) struct PreviousSegment {
     /// Batches of the last segment that has any.
     pub(crate) batches: u16,
     /// Segments without any between that and this one: their first writes failed.
@@ -75,7 +75,7 @@ pub(crate) struct Before {
 
 /// A summary but for its entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Head {
+pub(crate) struct SummaryHeader {
     pub(crate) uuid: [u8; 16],
     /// Of the segment.
     pub(crate) seq: u64,
@@ -87,12 +87,12 @@ pub(crate) struct Head {
     pub(crate) position: u32,
     /// Batches of this segment that were durable when this was written.
     pub(crate) durable: u32,
-    pub(crate) before: Before,
+    pub(crate) before: PreviousSegment,
     /// See [`crate::Superblock`].
     pub(crate) tail: u64,
 }
 
-impl Head {
+impl SummaryHeader {
     pub(crate) fn encode(&self, entries: &[Entry], at: DevicePage, page: &mut Page) {
         page.fill(0);
         page[..4].copy_from_slice(&MAGIC);
@@ -109,21 +109,22 @@ impl Head {
         for (entry, to) in entries.iter().zip(page[HEAD..].chunks_mut(ENTRY)) {
             entry.encode(to);
         }
-        let sum = sum(page, at);
-        page[60..64].copy_from_slice(&sum.to_le_bytes());
+        let checksum = checksum(page, at);
+        page[60..64].copy_from_slice(&checksum.to_le_bytes());
     }
 
     /// None if it is not whole, not for this place, or makes no sense; entries are put into the list.
-    pub(crate) fn decode(page: &Page, at: DevicePage, uuid: &[u8; 16], entries: &mut Vec<Entry>) -> Option<Head> {
+    pub(crate) fn decode(page: &Page, at: DevicePage, uuid: &[u8; 16], entries: &mut Vec<Entry>) -> Option<SummaryHeader> {
         entries.clear();
-        if page[..4] != MAGIC || page[4] != VERSION as u8 || page[5] != 0 || page[8..24] != *uuid || u32_at(page, 60) != sum(page, at) {
+        if page[..4] != MAGIC || page[4] != VERSION as u8 || page[5] != 0 || page[8..24] != *uuid || u32_at(page, 60) != checksum(page, at)
+        {
             return None;
         }
         let count = usize::from(page[6]) | usize::from(page[7]) << 8;
         for from in page[HEAD..].chunks(ENTRY).take(count) {
             entries.push(Entry::decode(from)?);
         }
-        let head = Head {
+        let head = SummaryHeader {
             uuid: *uuid,
             seq: u64_at(page, 24),
             tail: u64_at(page, 32),
@@ -131,14 +132,17 @@ impl Head {
             batch: u32_at(page, 44),
             position: u32_at(page, 48),
             durable: u32_at(page, 52),
-            before: Before { batches: u16::from_le_bytes([page[56], page[57]]), skipped: u16::from_le_bytes([page[58], page[59]]) },
+            before: PreviousSegment {
+                batches: u16::from_le_bytes([page[56], page[57]]),
+                skipped: u16::from_le_bytes([page[58], page[59]]),
+            },
         };
         let sane = count <= ENTRIES && (1..SEQ_END).contains(&head.seq) && (1..=head.seq).contains(&head.tail);
         (sane && head.durable <= head.batch).then_some(head)
     }
 }
 
-fn sum(page: &Page, at: DevicePage) -> u32 {
+fn checksum(page: &Page, at: DevicePage) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(&at.0.to_le_bytes()), &page[..60]), &page[HEAD..])
 }
 
@@ -148,19 +152,31 @@ mod test {
 
     #[test]
     fn what_is_written_is_read_and_every_flipped_bit_is_noticed() {
-        let head =
-            Head { uuid: [3; 16], seq: 5, life: 6, batch: 7, position: 8, durable: 2, before: Before { batches: 9, skipped: 1 }, tail: 4 };
-        let entry = |page, said| Entry { key: FileKey(1), page: PageIndex(page), said };
-        let entries = [entry(2, Said::Dirty { sum: 5 }), entry(9, Said::Clean { sum: 6 }), entry(0, Said::Dropped { count: u64::MAX })];
+        let head = SummaryHeader {
+            uuid: [3; 16],
+            seq: 5,
+            life: 6,
+            batch: 7,
+            position: 8,
+            durable: 2,
+            before: PreviousSegment { batches: 9, skipped: 1 },
+            tail: 4,
+        };
+        let entry = |page, kind| Entry { key: FileKey(1), page: PageIndex(page), kind };
+        let entries = [
+            entry(2, EntryKind::Dirty { checksum: 5 }),
+            entry(9, EntryKind::Clean { checksum: 6 }),
+            entry(0, EntryKind::Dropped { count: u64::MAX }),
+        ];
         let (mut page, mut found) = ([0; PAGE_BYTES], Vec::new());
         head.encode(&entries, DevicePage(77), &mut page);
-        assert_eq!(Head::decode(&page, DevicePage(77), &[3; 16], &mut found), Some(head));
+        assert_eq!(SummaryHeader::decode(&page, DevicePage(77), &[3; 16], &mut found), Some(head));
         assert_eq!(found, entries);
-        assert_eq!(Head::decode(&page, DevicePage(78), &[3; 16], &mut found), None, "misdirected");
-        assert_eq!(Head::decode(&page, DevicePage(77), &[4; 16], &mut found), None, "another cache's");
+        assert_eq!(SummaryHeader::decode(&page, DevicePage(78), &[3; 16], &mut found), None, "misdirected");
+        assert_eq!(SummaryHeader::decode(&page, DevicePage(77), &[4; 16], &mut found), None, "another cache's");
         for bit in (0..PAGE_BYTES * 8).step_by(7) {
             page[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Head::decode(&page, DevicePage(77), &[3; 16], &mut found), None, "bit {bit}");
+            assert_eq!(SummaryHeader::decode(&page, DevicePage(77), &[3; 16], &mut found), None, "bit {bit}");
             page[bit / 8] ^= 1 << (bit % 8);
         }
     }

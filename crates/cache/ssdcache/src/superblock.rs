@@ -41,18 +41,18 @@ impl Shape {
 
     /// # Errors
     /// What is wrong with the sizes, or with the device for them.
-    pub fn check(self, device_pages: u64) -> Result<(), Unusable> {
+    pub fn check(self, device_pages: u64) -> Result<(), CacheOpenError> {
         let slots = u64::from(self.segments) * u64::from(self.segment_pages);
         if !SEGMENT_PAGES.contains(&self.segment_pages) || self.segments < 3 || slots > SLOTS_MAX {
-            return Err(Unusable::Shape);
+            return Err(CacheOpenError::Shape);
         }
-        if self.device_pages() > device_pages { Err(Unusable::Size(device_pages)) } else { Ok(()) }
+        if self.device_pages() > device_pages { Err(CacheOpenError::Size(device_pages)) } else { Ok(()) }
     }
 }
 
 /// Why a device does not hold a usable cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum CacheOpenError {
     /// Neither superblock is whole.
     #[error("no cache here, or both its superblocks are damaged: make one with `hotshelf cache create`")]
     None,
@@ -87,19 +87,19 @@ pub struct Superblock {
     pub shape: Shape,
     /// Segments with a lower sequence number are no longer part of the cache.
     pub(crate) tail: u64,
-    /// Segment `seq` is at `(seq + turn)` modulo their number: so segments stay where they are when the cache grows.
-    pub(crate) turn: u64,
+    /// Segment `seq` is at `(seq + rotation)` modulo their number: so segments stay where they are when the cache grows.
+    pub(crate) rotation: u64,
 }
 
 impl Superblock {
     /// Of an empty cache.
     pub fn new(uuid: [u8; 16], shape: Shape) -> Superblock {
-        Superblock { uuid, generation: 1, shape, tail: 1, turn: 0 }
+        Superblock { uuid, generation: 1, shape, tail: 1, rotation: 0 }
     }
 
     /// Where a segment is.
     pub(crate) fn place_of(&self, seq: u64) -> usize {
-        ((seq + self.turn) % u64::from(self.shape.segments)) as usize
+        ((seq + self.rotation) % u64::from(self.shape.segments)) as usize
     }
 
     /// The next one, and which page of the device it goes to: they take turns, so that one is whole at any time.
@@ -117,43 +117,43 @@ impl Superblock {
         page[40..44].copy_from_slice(&self.shape.segment_pages.to_le_bytes());
         page[44..48].copy_from_slice(&self.shape.segments.to_le_bytes());
         page[48..56].copy_from_slice(&self.tail.to_le_bytes());
-        page[56..64].copy_from_slice(&self.turn.to_le_bytes());
-        let sum = sum(&page, self.place());
-        page[68..72].copy_from_slice(&sum.to_le_bytes());
+        page[56..64].copy_from_slice(&self.rotation.to_le_bytes());
+        let checksum = checksum(&page, self.place());
+        page[68..72].copy_from_slice(&checksum.to_le_bytes());
         page
     }
 
-    fn decode(page: &Page, at: DevicePage) -> Result<Superblock, Unusable> {
+    fn decode(page: &Page, at: DevicePage) -> Result<Superblock, CacheOpenError> {
         if page[..4] != MAGIC {
-            return Err(Unusable::None);
+            return Err(CacheOpenError::None);
         }
         let version = u32_at(page, 4);
         if version > VERSION {
-            return Err(Unusable::Later(version));
+            return Err(CacheOpenError::Later(version));
         }
         let block = Superblock {
-            uuid: page[8..24].try_into().map_err(|_| Unusable::None)?,
+            uuid: page[8..24].try_into().map_err(|_| CacheOpenError::None)?,
             generation: u64_at(page, 24),
             shape: Shape { segment_pages: u32_at(page, 40), segments: u32_at(page, 44) },
             tail: u64_at(page, 48),
-            turn: u64_at(page, 56),
+            rotation: u64_at(page, 56),
         };
-        let whole = version == VERSION && u32_at(page, 68) == sum(page, at) && block.place() == at && u64_at(page, 32) == FIRST;
+        let whole = version == VERSION && u32_at(page, 68) == checksum(page, at) && block.place() == at && u64_at(page, 32) == FIRST;
         // A count that could overflow was not counted.
         let sane = block.generation < u64::from(u32::MAX) && (1..SEQ_END).contains(&block.tail);
-        if whole && sane && block.turn <= u64::from(block.shape.segments) { Ok(block) } else { Err(Unusable::None) }
+        if whole && sane && block.rotation <= u64::from(block.shape.segments) { Ok(block) } else { Err(CacheOpenError::None) }
     }
 
     /// The newer of the two whole ones.
     ///
     /// # Errors
     /// None is whole, one is of a later version, or the device is too small.
-    pub fn choose(pages: &[Page; 2], device_pages: u64) -> Result<Superblock, Unusable> {
+    pub fn choose(pages: &[Page; 2], device_pages: u64) -> Result<Superblock, CacheOpenError> {
         let both = [Superblock::decode(&pages[0], DevicePage(0)), Superblock::decode(&pages[1], DevicePage(1))];
-        if let Some(later) = both.iter().find_map(|block| block.err().filter(|why| matches!(why, Unusable::Later(_)))) {
+        if let Some(later) = both.iter().find_map(|block| block.err().filter(|why| matches!(why, CacheOpenError::Later(_)))) {
             return Err(later);
         }
-        let newer = both.into_iter().flatten().max_by_key(|block| block.generation).ok_or(Unusable::None)?;
+        let newer = both.into_iter().flatten().max_by_key(|block| block.generation).ok_or(CacheOpenError::None)?;
         newer.shape.check(device_pages)?;
         Ok(newer)
     }
@@ -162,7 +162,7 @@ impl Superblock {
 /// Sequence numbers are below; stamps have 48 bits for them.
 pub(crate) const SEQ_END: u64 = 1 << 47;
 
-fn sum(page: &Page, at: DevicePage) -> u32 {
+fn checksum(page: &Page, at: DevicePage) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&at.0.to_le_bytes()), &page[..68])
 }
 
@@ -185,11 +185,11 @@ mod test {
         let new = Superblock { generation: 2, tail: 9, ..old };
         let mut pages = [new.encode(), old.encode()];
         assert_eq!(Superblock::choose(&pages, 34), Ok(new));
-        assert_eq!(Superblock::choose(&pages, 33), Err(Unusable::Size(33)));
+        assert_eq!(Superblock::choose(&pages, 33), Err(CacheOpenError::Size(33)));
         pages[0][30] ^= 1;
         assert_eq!(Superblock::choose(&pages, 34), Ok(old));
-        assert_eq!(Superblock::choose(&[old.encode(), new.encode()], 34), Err(Unusable::None), "in each other's place");
+        assert_eq!(Superblock::choose(&[old.encode(), new.encode()], 34), Err(CacheOpenError::None), "in each other's place");
         pages[0][4] = 2;
-        assert_eq!(Superblock::choose(&pages, 34), Err(Unusable::Later(2)));
+        assert_eq!(Superblock::choose(&pages, 34), Err(CacheOpenError::Later(2)));
     }
 }

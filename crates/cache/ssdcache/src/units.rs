@@ -26,7 +26,7 @@ pub const PAGE_INDEX_END: u64 = 1 << 33;
 
 /// A place for a page in the segments, by number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Slot(pub(crate) u32);
+pub struct SsdSlot(pub(crate) u32);
 
 /// A page of the device, counted from its first: the address of I/O.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -59,7 +59,7 @@ pub struct Item {
     /// Which.
     pub page: PageIndex,
     /// Where, for the books.
-    pub slot: Slot,
+    pub slot: SsdSlot,
     /// Where, for I/O.
     pub at: DevicePage,
 }

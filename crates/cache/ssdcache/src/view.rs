@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use shm::Region;
 
-use crate::cache::Verified;
-use crate::index::Sought;
-use crate::shared::Shared;
-use crate::slots::{FILES_MAX, Held, Name};
-use crate::sum::page_sum;
-use crate::superblock::{FIRST, Shape, Unusable};
-use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, Slot};
+use crate::cache::VerifyResult;
+use crate::checksum::page_checksum;
+use crate::index::LookupKey;
+use crate::shared::SharedMap;
+use crate::slots::{FILES_MAX, PageName, SlotSnapshot};
+use crate::superblock::{CacheOpenError, FIRST, Shape};
+use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, SsdSlot};
 
 /// Looks before a reader is told that nothing is sure. Each is over before the next, so a removal, which takes less than a
 /// microsecond, disturbs one or two.
@@ -19,15 +19,15 @@ const LOOKS: usize = 16;
 
 /// A page that was found: where, and what its bytes have to add up to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct ViewHit {
     /// What is read at [`Item::at`].
     pub item: Item,
     /// Its segment's sequence number.
     pub seq: u64,
-    held: Held,
+    held: SlotSnapshot,
 }
 
-impl Found {
+impl ViewHit {
     /// Whether nobody but the SSD has it.
     pub fn is_dirty(&self) -> bool {
         self.held.is_dirty()
@@ -36,11 +36,11 @@ impl Found {
 
 /// What a look told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Seen {
+pub enum ViewLookup {
     /// Not on the SSD. Or put there but not written yet: then a frame has it, or it is the same below.
     Miss,
     /// Here; what is read has to be verified.
-    Hit(Found),
+    Hit(ViewHit),
     /// Not found, but the map is being exchanged (milliseconds, or until there is a leader): look again.
     Unsure,
 }
@@ -48,7 +48,7 @@ pub enum Seen {
 /// The map, for who does not lead. Writes only marks of use.
 #[derive(Clone, Debug)]
 pub struct View {
-    shared: Shared,
+    shared: SharedMap,
 }
 
 impl View {
@@ -56,8 +56,8 @@ impl View {
     ///
     /// # Errors
     /// `Segment`: nothing was formatted there, or its sizes make no sense.
-    pub fn attach(region: &Arc<Region>, at: usize, bytes: usize) -> Result<View, Unusable> {
-        Ok(View { shared: Shared::attach(region, at, bytes)? })
+    pub fn attach(region: &Arc<Region>, at: usize, bytes: usize) -> Result<View, CacheOpenError> {
+        Ok(View { shared: SharedMap::attach(region, at, bytes)? })
     }
 
     /// The sizes of the cache.
@@ -67,91 +67,91 @@ impl View {
 
     /// Where a page is looked for; `number` is what [`crate::SsdCache::hold`] gave the file. None: it cannot be here.
     #[inline]
-    pub fn sought(&self, number: u32, page: PageIndex) -> Option<Sought> {
-        (page.0 < PAGE_INDEX_END && number < FILES_MAX).then(|| Sought::new(Name::new(number, page)))
+    pub fn sought(&self, number: u32, page: PageIndex) -> Option<LookupKey> {
+        (page.0 < PAGE_INDEX_END && number < FILES_MAX).then(|| LookupKey::new(PageName::new(number, page)))
     }
 
     /// The page will be looked up soon.
     #[inline]
-    pub fn prefetch(&self, sought: &Sought) {
+    pub fn prefetch(&self, sought: &LookupKey) {
         self.shared.prefetch(sought);
     }
 
     /// It will be looked up at once. Best some time after `prefetch`.
     #[inline]
-    pub fn prefetch_found(&self, sought: &Sought) {
+    pub fn prefetch_found(&self, sought: &LookupKey) {
         self.shared.prefetch_found(sought);
     }
 
     /// Where a page is, by the number of its file.
-    pub fn lookup(&self, number: u32, key: FileKey, page: PageIndex) -> Seen {
-        self.sought(number, page).map_or(Seen::Miss, |sought| self.lookup_sought(&sought, key))
+    pub fn lookup(&self, number: u32, key: FileKey, page: PageIndex) -> ViewLookup {
+        self.sought(number, page).map_or(ViewLookup::Miss, |sought| self.lookup_sought(&sought, key))
     }
 
     /// Likewise one that is sought: of the file with this key, or what is read will not be what it is said to be.
     #[inline(always)]
-    pub fn lookup_sought(&self, sought: &Sought, key: FileKey) -> Seen {
+    pub fn lookup_sought(&self, sought: &LookupKey, key: FileKey) -> ViewLookup {
         let name = sought.name();
         for _ in 0..LOOKS {
             let gate = self.shared.gate();
             match self.shared.find_word(sought).map(|(slot, word)| self.found(slot, word, name, key)) {
-                Some(Some(found)) if self.is_written(&found) => return Seen::Hit(found),
+                Some(Some(found)) if self.is_written(&found) => return ViewLookup::Hit(found),
                 // It changed since its word was read.
                 Some(None) => {}
-                _ if self.shared.is_still(gate) => return Seen::Miss,
+                _ if self.shared.is_still(gate) => return ViewLookup::Miss,
                 _ => {}
             }
             std::hint::spin_loop();
         }
-        Seen::Unsure
+        ViewLookup::Unsure
     }
 
     #[inline(always)]
-    fn found(&self, slot: Slot, word: u64, name: Name, key: FileKey) -> Option<Found> {
+    fn found(&self, slot: SsdSlot, word: u64, name: PageName, key: FileKey) -> Option<ViewHit> {
         let held = self.shared.held_with(slot, word)?;
         let seq = self.shared.seq(self.place(slot).0).load(Ordering::Acquire);
         let item = Item { key, page: name.page(), slot, at: DevicePage(FIRST + u64::from(slot.0)) };
-        Some(Found { item, seq, held })
+        Some(ViewHit { item, seq, held })
     }
 
     #[inline]
-    fn place(&self, slot: Slot) -> (usize, u32) {
+    fn place(&self, slot: SsdSlot) -> (usize, u32) {
         let pages = self.shared.shape().segment_pages;
         ((slot.0 / pages) as usize, slot.0 % pages)
     }
 
     /// The head's bounds are told before a page is put into it: who has seen the page sees them.
     #[inline]
-    fn is_written(&self, found: &Found) -> bool {
+    fn is_written(&self, found: &ViewHit) -> bool {
         let (seq, written) = self.shared.head();
         found.seq != seq || self.place(found.item.slot).1 < written
     }
 
-    /// Whether these bytes, read at the item's place, are the page. `Bad`: it is still there, and the SSD has lost it.
+    /// Whether these bytes, read at the item's place, are the page. `VerifyResult::Bad`: it is still there, and the SSD has lost it.
     #[inline]
-    pub fn verify(&self, found: &Found, bytes: &Page) -> Verified {
+    pub fn verify(&self, found: &ViewHit, bytes: &Page) -> VerifyResult {
         let item = &found.item;
-        if page_sum(bytes, item.key, item.page, item.at, found.seq) == found.held.sum {
-            return Verified::Good;
+        if page_checksum(bytes, item.key, item.page, item.at, found.seq) == found.held.checksum {
+            return VerifyResult::Good;
         }
         self.why_not(found)
     }
 
     /// Why other bytes were read than those of the page.
     #[cold]
-    fn why_not(&self, found: &Found) -> Verified {
+    fn why_not(&self, found: &ViewHit) -> VerifyResult {
         let item = &found.item;
         let gate = self.shared.gate();
         let is_there = item.slot.0 < self.shared.slots()
             && self.shared.held(item.slot) == Some(found.held)
             && self.shared.seq(self.place(item.slot).0).load(Ordering::Acquire) == found.seq
             && self.shared.is_still(gate);
-        if is_there { Verified::Bad } else { Verified::Changed }
+        if is_there { VerifyResult::Bad } else { VerifyResult::Changed }
     }
 
     /// A hit was asked for by a reader: it may stay longer.
     #[inline]
-    pub fn touch(&self, found: &Found) {
+    pub fn touch(&self, found: &ViewHit) {
         if found.item.slot.0 < self.shared.slots() {
             self.shared.touch(found.item.slot, found.held);
         }
@@ -171,13 +171,13 @@ mod test {
     const SHAPE: Shape = Shape { segment_pages: 64, segments: 4 };
     const STAY: u64 = 170;
 
-    fn name(page: u64) -> Name {
-        Name::new(3, PageIndex(page))
+    fn name(page: u64) -> PageName {
+        PageName::new(3, PageIndex(page))
     }
 
     /// Pages that are there all the time, and others that come and go.
     struct Leader {
-        shared: Shared,
+        shared: SharedMap,
         rng: fastrand::Rng,
         stay: Vec<u32>,
         guests: Vec<Option<u32>>,
@@ -188,11 +188,11 @@ mod test {
         fn new(seed: u64) -> (Leader, View) {
             let region = Arc::new(Region::private(shared_bytes(SHAPE), shm::PageSize::Small).expect("memory"));
             format_shared(&region, 0, SHAPE);
-            let shared = Shared::attach(&region, 0, region.len()).expect("formatted");
+            let shared = SharedMap::attach(&region, 0, region.len()).expect("formatted");
             let stay: Vec<u32> = (0..STAY as u32).collect();
             for slot in &stay {
-                shared.set(Slot(*slot), name(u64::from(*slot)), false, 0, *slot);
-                shared.enter(name(u64::from(*slot)), Slot(*slot));
+                shared.set(SsdSlot(*slot), name(u64::from(*slot)), false, 0, *slot);
+                shared.enter(name(u64::from(*slot)), SsdSlot(*slot));
             }
             shared.set_head(9, 0);
             let view = View::attach(&region, 0, region.len()).expect("formatted");
@@ -207,9 +207,9 @@ mod test {
             let slot = self.free.swap_remove(self.rng.usize(..self.free.len()));
             if self.rng.bool() {
                 let page = self.rng.usize(..self.stay.len());
-                self.shared.set(Slot(slot), name(page as u64), false, 0, slot);
-                assert_eq!(self.shared.enter(name(page as u64), Slot(slot)), Some(Slot(self.stay[page])));
-                self.shared.clear(Slot(self.stay[page]));
+                self.shared.set(SsdSlot(slot), name(page as u64), false, 0, slot);
+                assert_eq!(self.shared.enter(name(page as u64), SsdSlot(slot)), Some(SsdSlot(self.stay[page])));
+                self.shared.clear(SsdSlot(self.stay[page]));
                 self.free.push(std::mem::replace(&mut self.stay[page], slot));
                 return;
             }
@@ -217,11 +217,11 @@ mod test {
             let page = STAY + guest as u64;
             if let Some(old) = self.guests[guest].take() {
                 self.shared.remove(name(page));
-                self.shared.clear(Slot(old));
+                self.shared.clear(SsdSlot(old));
                 self.free.extend([old, slot]);
             } else {
-                self.shared.set(Slot(slot), name(page), false, 0, slot);
-                self.shared.enter(name(page), Slot(slot));
+                self.shared.set(SsdSlot(slot), name(page), false, 0, slot);
+                self.shared.enter(name(page), SsdSlot(slot));
                 self.guests[guest] = Some(slot);
             }
         }
@@ -230,12 +230,12 @@ mod test {
         fn go_and_come(&mut self) {
             let page = self.rng.usize(..self.stay.len());
             self.shared.remove(name(page as u64));
-            self.shared.enter(name(page as u64), Slot(self.stay[page]));
+            self.shared.enter(name(page as u64), SsdSlot(self.stay[page]));
         }
 
         /// As a successor: the same in memory of his own, then for all.
         fn exchange(&mut self) {
-            let own = Shared::private(SHAPE).expect("memory");
+            let own = SharedMap::private(SHAPE).expect("memory");
             self.shared.publish(&own).expect("the same shape");
             own.publish(&self.shared).expect("the same shape");
         }
@@ -244,13 +244,13 @@ mod test {
     /// Also while the map is exchanged.
     fn look(view: &View, page: u64, unsure: &mut u32) {
         match view.lookup(3, FileKey(1), PageIndex(page)) {
-            Seen::Hit(found) => {
+            ViewLookup::Hit(found) => {
                 assert_eq!(found.item.page.0, page);
-                assert_eq!(found.held.sum, found.item.slot.0, "word and sum of one moment");
+                assert_eq!(found.held.checksum, found.item.slot.0, "word and checksum of one moment");
                 view.touch(&found);
             }
-            Seen::Miss => panic!("page {page} was there all the time"),
-            Seen::Unsure => *unsure += 1,
+            ViewLookup::Miss => panic!("page {page} was there all the time"),
+            ViewLookup::Unsure => *unsure += 1,
         }
     }
 
@@ -258,11 +258,11 @@ mod test {
     #[test]
     fn what_only_the_ssd_has_is_told() {
         let (leader, view) = Leader::new(3);
-        let (slot, dirty) = (Slot(leader.free[0]), name(STAY));
+        let (slot, dirty) = (SsdSlot(leader.free[0]), name(STAY));
         leader.shared.set(slot, dirty, true, 0, 77);
         leader.shared.enter(dirty, slot);
         let found = |page| match view.lookup(3, FileKey(1), PageIndex(page)) {
-            Seen::Hit(found) => found,
+            ViewLookup::Hit(found) => found,
             other => panic!("page {page}: {other:?}"),
         };
         assert!(found(STAY).is_dirty() && !found(0).is_dirty());

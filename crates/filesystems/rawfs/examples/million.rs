@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use block::driver::MemoryDevice;
-use rawfs::{Batch, Disk, DiskSettings, FormatOptions, Settings, Store, Tree};
+use rawfs::{Batch, Disk, DiskSettings, FormatOptions, Settings, Store, TreeId};
 
 const BYTES: u64 = 4 << 30;
 const BATCH: u64 = 4;
@@ -35,21 +35,21 @@ fn main() {
     let begin = Instant::now();
     for first in (0..keys).step_by(BATCH as usize) {
         let mut batch = Batch::new();
-        (first..keys.min(first + BATCH)).for_each(|number| batch.put(Tree::Names, &key("a", number), &[7; 100]));
+        (first..keys.min(first + BATCH)).for_each(|number| batch.put(TreeId::Names, &key("a", number), &[7; 100]));
         store.apply(batch).expect("applied");
     }
     println!("put, {BATCH} a batch: {}", each(keys, begin.elapsed()));
     let begin = Instant::now();
     for _ in 0..keys {
         let number = rng.u64(..keys);
-        assert!(store.get_with(Tree::Names, &key("a", number), |_| ()).expect("read").is_some());
+        assert!(store.get_with(TreeId::Names, &key("a", number), |_| ()).expect("read").is_some());
     }
     println!("get at random: {}", each(keys, begin.elapsed()));
     let begin = Instant::now();
     let syncs = keys / 20;
     for _ in 0..syncs {
         let mut batch = Batch::new();
-        batch.patch(Tree::Names, &key("a", rng.u64(..keys)), 8, &[1; 16]);
+        batch.patch(TreeId::Names, &key("a", rng.u64(..keys)), 8, &[1; 16]);
         let lsn = store.apply(batch).expect("applied");
         store.sync(lsn).expect("synced");
     }
@@ -60,13 +60,13 @@ fn main() {
     let (store, recovery) = took("open after a clean end", open);
     println!("{recovery:?}");
     let mut batch = Batch::new();
-    batch.move_range(Tree::Names, b"a\0", b"b\0");
+    batch.move_range(TreeId::Names, b"a\0", b"b\0");
     let lsn = took("rename of all", || store.apply(batch).expect("applied"));
     took("sync of it", || store.sync(lsn).expect("synced"));
     took("checkpoint of it", || store.checkpoint().expect("written"));
     for number in 0..keys.min(200_000) {
         let mut batch = Batch::new();
-        batch.patch(Tree::Names, &key("b", number * 7919 % keys), 8, &[2; 16]);
+        batch.patch(TreeId::Names, &key("b", number * 7919 % keys), 8, &[2; 16]);
         store.apply(batch).expect("applied");
     }
     store.sync(store.applied()).expect("synced");
@@ -74,7 +74,7 @@ fn main() {
     let (store, recovery) = took("open after a crash", open);
     println!("{recovery:?}");
     let cold = store.usage().node_reads;
-    assert!(store.get_with(Tree::Names, &key("b", keys / 3), |_| ()).expect("read").is_some());
+    assert!(store.get_with(TreeId::Names, &key("b", keys / 3), |_| ()).expect("read").is_some());
     println!("a cold lookup read {} nodes", store.usage().node_reads - cold);
     let checked = took("check", || store.check().expect("checked"));
     println!("{:?}, {} leaked", checked.trees[0], checked.leaked.len());

@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 
 /// What takes memory before blocks that were read do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum MemoryPart {
     /// Nodes as they are on the device.
     Nodes,
     /// Nodes that differ from the device.
@@ -41,7 +41,7 @@ impl Budget {
     }
 
     /// What a part uses now. The caller holds no lock that giving way needs.
-    pub fn set(&self, part: Part, bytes: usize) {
+    pub fn set(&self, part: MemoryPart, bytes: usize) {
         if self.used[part as usize].swap(bytes, Ordering::Relaxed) < bytes {
             self.givers.read().iter().for_each(|give_way| give_way());
         }
@@ -69,13 +69,13 @@ mod test {
         let (budget, told) = (Arc::new(Budget::new(100, 20)), Arc::new(AtomicUsize::new(0)));
         let look = (Arc::downgrade(&budget), Arc::clone(&told));
         budget.on_growth(move || look.1.store(look.0.upgrade().expect("alive").left(), Ordering::Relaxed));
-        budget.set(Part::Changed, 30);
+        budget.set(MemoryPart::Changed, 30);
         assert_eq!(told.load(Ordering::Relaxed), 70);
-        budget.set(Part::Changed, 10);
+        budget.set(MemoryPart::Changed, 10);
         assert_eq!((told.load(Ordering::Relaxed), budget.left()), (70, 90));
-        budget.set(Part::Nodes, 70);
+        budget.set(MemoryPart::Nodes, 70);
         assert!(!budget.is_short_of(0) && budget.is_short_of(1));
-        budget.set(Part::Unwritten, 200);
+        budget.set(MemoryPart::Unwritten, 200);
         assert_eq!(told.load(Ordering::Relaxed), 0);
     }
 }

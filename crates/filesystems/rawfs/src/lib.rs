@@ -22,7 +22,7 @@ mod testing;
 pub mod tree;
 pub mod units;
 
-pub use disk::{Disk, DiskSettings, Lane};
+pub use disk::{Disk, DiskSettings, QueueClass};
 pub use error::Error;
-pub use store::{Batch, BudgetSettings, FormatOptions, Next, Recovery, Settings, Store, Tree, Usage};
+pub use store::{Batch, BudgetSettings, FormatOptions, Recovery, ScanStep, Settings, Store, TreeId, Usage};
 pub use units::{BLOCK_BYTES, Block, Extent, Lsn};

@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int};
 
 use libc::{gid_t, mode_t, off_t, stat, statvfs, statx, statx_timestamp, timespec, uid_t};
-use stack::rawfs::fs::{Fs, SetAttr, SetTime, Stamp, Stat};
+use stack::rawfs::fs::{Fs, SetAttr, SetTime, Stat, Timestamp};
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
@@ -37,7 +37,7 @@ fn told(fs: &Fs, from: &Stat) -> stat {
 
 /// In those of statx(2): all that is asked for and more.
 fn told_x(fs: &Fs, from: &Stat) -> statx {
-    let time = |stamp: Stamp| {
+    let time = |stamp: Timestamp| {
         // SAFETY: integers alone, for which zeroes are values.
         let mut time: statx_timestamp = unsafe { std::mem::zeroed() };
         (time.tv_sec, time.tv_nsec) = (stamp.sec, stamp.nsec);
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn nvmedfs_fchmodat(dir: c_int, path: *const c_char, mode:
     ffi_guard(|| {
         let follow = follows(flags)?;
         let set = |at: &DirPath<'_>| {
-            if !follow && at.node(false)?.kind() == stack::rawfs::fs::Kind::Symlink {
+            if !follow && at.node(false)?.kind() == stack::rawfs::fs::FileKind::Symlink {
                 return Err(ApiError::new(libc::EOPNOTSUPP, "a symbolic link has no mode of its own"));
             }
             at.set(follow, &of_mode(mode))
@@ -287,7 +287,7 @@ pub unsafe fn of_times(times: *const timespec) -> ApiResult<SetAttr> {
     let time = |time: timespec| match time.tv_nsec {
         libc::UTIME_NOW => Ok(SetTime::Now),
         libc::UTIME_OMIT => Ok(SetTime::Omit),
-        nsec @ 0..1_000_000_000 => Ok(SetTime::At(Stamp { sec: time.tv_sec, nsec: nsec as u32 })),
+        nsec @ 0..1_000_000_000 => Ok(SetTime::At(Timestamp { sec: time.tv_sec, nsec: nsec as u32 })),
         nsec => Err(ApiError::new(libc::EINVAL, format!("{nsec} nanoseconds are no part of a second"))),
     };
     if times.is_null() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use libc::dirent;
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, SeekFrom};
-use stack::rawfs::fs::{Entry, File, Kind as FileKind};
+use stack::rawfs::fs::{DirEntry, File, FileKind};
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
@@ -28,7 +28,7 @@ pub struct NDir(Mutex<Option<DirStream>>);
 struct DirStream {
     file: Arc<File>,
     /// Entries that were got and not told, each with the place behind it.
-    ahead: VecDeque<(Entry, u64)>,
+    ahead: VecDeque<(DirEntry, u64)>,
     /// Behind what was told.
     at: u64,
     /// What readdir returned.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libc::{flock, mode_t};
 use rustix::fs::{OFlags, SeekFrom};
-use stack::rawfs::fs::{File, Fs, Kind};
+use stack::rawfs::fs::{File, FileKind, Fs};
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
@@ -49,7 +49,7 @@ impl Open {
 
     /// EINVAL for what O_DIRECT does not take.
     pub fn check_direct<'m>(&self, memory: impl IntoIterator<Item = &'m Memory>, at: Option<u64>) -> ApiResult<()> {
-        if !self.is_direct() || self.file.node().kind() != Kind::File {
+        if !self.is_direct() || self.file.node().kind() != FileKind::File {
             return Ok(());
         }
         let at = at.map_or_else(|| self.file.seek(SeekFrom::Current(0)), Ok)?;

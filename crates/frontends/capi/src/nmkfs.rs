@@ -8,8 +8,8 @@ use std::path::Path;
 
 use rustix::fs::FlockOperation;
 use stack::DeviceName;
-use stack::rawfs::fs::{Creds, Fs, FsSettings, SetAttr, Stamp};
-use stack::rawfs::{BLOCK_BYTES, Block, Disk, DiskSettings, FormatOptions, Lane, Settings, Store};
+use stack::rawfs::fs::{Creds, Fs, FsSettings, SetAttr, Timestamp};
+use stack::rawfs::{BLOCK_BYTES, Block, Disk, DiskSettings, FormatOptions, QueueClass, Settings, Store};
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
@@ -41,7 +41,7 @@ pub fn device_name(device: &str) -> ApiResult<DeviceName> {
 pub fn is_blank(disk: &Disk) -> ApiResult<bool> {
     let blocks = disk.blocks().min((BLANK_BYTES / BLOCK_BYTES) as u64);
     let mut begin = vec![0; usize::try_from(blocks).expect("few") * BLOCK_BYTES];
-    disk.read_blocks(Lane::Data, Block(0), &mut begin)?;
+    disk.read_blocks(QueueClass::Data, Block(0), &mut begin)?;
     Ok(begin.iter().all(|byte| *byte == 0))
 }
 
@@ -57,7 +57,7 @@ pub fn format(disk: &Disk, options: &nvmedfs_mkfs_options) -> ApiResult<()> {
 
 /// The top directory.
 pub fn make_root(store: &Store) -> ApiResult<()> {
-    Ok(Fs::format(store, Stamp::now())?)
+    Ok(Fs::format(store, Timestamp::now())?)
 }
 
 /// It belongs to who makes it.

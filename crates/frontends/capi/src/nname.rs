@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::{dev_t, mode_t, ssize_t};
 use rustix::fs::RenameFlags;
-use stack::rawfs::fs::Kind;
+use stack::rawfs::fs::FileKind;
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
@@ -26,11 +26,11 @@ pub fn mkdir(at: &DirPath<'_>, mode: mode_t) -> ApiResult<c_int> {
 
 fn mknod(at: &DirPath<'_>, mode: mode_t, device: dev_t) -> ApiResult<c_int> {
     let kind = match mode & libc::S_IFMT {
-        0 | libc::S_IFREG => Kind::File,
-        libc::S_IFIFO => Kind::Fifo,
-        libc::S_IFSOCK => Kind::Socket,
-        libc::S_IFCHR => Kind::CharDevice,
-        libc::S_IFBLK => Kind::BlockDevice,
+        0 | libc::S_IFREG => FileKind::File,
+        libc::S_IFIFO => FileKind::Fifo,
+        libc::S_IFSOCK => FileKind::Socket,
+        libc::S_IFCHR => FileKind::CharDevice,
+        libc::S_IFBLK => FileKind::BlockDevice,
         libc::S_IFDIR => return Err(ApiError::new(libc::EPERM, "a directory is made by nvmedfs_mkdir")),
         kind => return Err(ApiError::new(libc::EINVAL, format!("{kind:#o} is no kind of file"))),
     };

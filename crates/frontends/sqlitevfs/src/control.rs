@@ -7,18 +7,18 @@ use libsqlite3_sys as sys;
 
 use crate::api;
 use crate::database::Database;
-use crate::fault::{Fault, Outcome};
-use crate::methods::Open;
+use crate::error::{Outcome, VfsError};
+use crate::methods::OpenedFile;
 
 /// SQLITE_FCNTL_NULL_IO and what else is not said to be known, is not.
-const UNKNOWN: Fault = Fault { code: sys::SQLITE_NOTFOUND, words: String::new() };
+const UNKNOWN: VfsError = VfsError { code: sys::SQLITE_NOTFOUND, words: String::new() };
 
 /// One operation.
 ///
 /// # Safety
 /// `arg` is what SQLite says of `op`.
-pub unsafe fn control(open: &mut Open, op: c_int, arg: *mut c_void) -> Outcome<()> {
-    let Open::Database { database, who, persist_wal, powersafe, .. } = open else { return Err(UNKNOWN) };
+pub unsafe fn control(open: &mut OpenedFile, op: c_int, arg: *mut c_void) -> Outcome<()> {
+    let OpenedFile::Database { database, who, persist_wal, powersafe, .. } = open else { return Err(UNKNOWN) };
     match op {
         sys::SQLITE_FCNTL_BEGIN_ATOMIC_WRITE => database.begin_batch(),
         sys::SQLITE_FCNTL_COMMIT_ATOMIC_WRITE => database.end_batch()?,

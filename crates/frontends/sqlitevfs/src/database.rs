@@ -31,9 +31,9 @@ use rawfs::fs::{Creds, Error, File};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::fault::{Fault, Outcome};
+use crate::error::{Outcome, VfsError};
 use crate::gate::Gate;
-use crate::image::{Held, Image};
+use crate::image::{Image, OpenImage};
 use crate::journal::Journal;
 use crate::pending::Pending;
 use crate::shm::Shm;
@@ -50,7 +50,7 @@ const RESERVE: u64 = 256;
 pub struct Database {
     path: Vec<u8>,
     file: File,
-    inner: RwLock<Inner>,
+    inner: RwLock<DatabaseState>,
     /// Who may do what.
     pub locks: Gate,
     /// The WAL's index.
@@ -60,10 +60,10 @@ pub struct Database {
     /// Blocks that are promised to it whatever it does.
     reserve: u64,
     /// Behind the file, which it has to outlive.
-    image: Held,
+    image: OpenImage,
 }
 
-struct Inner {
+struct DatabaseState {
     pending: Pending,
     journal: Journal,
     /// SQLite has asked that what is pending be durable when it is committed.
@@ -88,9 +88,9 @@ struct Inner {
 
 impl Database {
     /// Over an open file.
-    pub fn new(image: Held, path: Vec<u8>, file: File) -> Outcome<Database> {
-        let len = file.node().stat().map_err(Fault::of(sys::SQLITE_IOERR_FSTAT, "the database's size"))?.size;
-        let inner = Inner {
+    pub fn new(image: OpenImage, path: Vec<u8>, file: File) -> Outcome<Database> {
+        let len = file.node().stat().map_err(VfsError::of(sys::SQLITE_IOERR_FSTAT, "the database's size"))?.size;
+        let inner = DatabaseState {
             pending: Pending::new(len),
             journal: Journal::No,
             durable: false,
@@ -116,7 +116,7 @@ impl Database {
     }
 
     /// The image it is in.
-    pub fn image(&self) -> &Held {
+    pub fn image(&self) -> &OpenImage {
         &self.image
     }
 
@@ -136,14 +136,14 @@ impl Database {
     }
 
     /// Without a journal: what was not committed is forgotten if the file below is as it was before.
-    fn forget_uncommitted(&self, inner: &mut Inner) {
+    fn forget_uncommitted(&self, inner: &mut DatabaseState) {
         let undoable = inner.journal.is_live_in_memory() || matches!(inner.journal, Journal::Device(_));
         if inner.writing && !undoable && !inner.touched && inner.before.is_none() && !self.wal.lock().is_open() {
             inner.restore();
         }
     }
 
-    fn write_pages(&self, inner: &mut Inner, from: &[u8], at: u64) -> Outcome<()> {
+    fn write_pages(&self, inner: &mut DatabaseState, from: &[u8], at: u64) -> Outcome<()> {
         self.begins(inner)?;
         self.keep_bounded(inner)?;
         if let Err(error) = self.promise(inner, at, from.len()) {
@@ -160,7 +160,7 @@ impl Database {
 
     /// Has blocks promised for what is in memory and for a write, so that it can go down. FULL is said while SQLite can still take the
     /// transaction back at ease.
-    fn promise(&self, inner: &Inner, at: u64, len: usize) -> rawfs::fs::Result<()> {
+    fn promise(&self, inner: &DatabaseState, at: u64, len: usize) -> rawfs::fs::Result<()> {
         let added = inner.pending.added_by(at, len);
         if added == 0 {
             return Ok(());
@@ -200,7 +200,7 @@ impl Database {
         let _ = self.file.reserve(inner.grown(0) + self.reserve);
     }
 
-    fn keep_bounded(&self, inner: &mut Inner) -> Outcome<()> {
+    fn keep_bounded(&self, inner: &mut DatabaseState) -> Outcome<()> {
         if inner.failed {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl Database {
     }
 
     /// What is pending goes below, as one if that can be.
-    fn apply(&self, inner: &mut Inner) -> Outcome<()> {
+    fn apply(&self, inner: &mut DatabaseState) -> Outcome<()> {
         if inner.pending.is_empty() {
             return Ok(());
         }
@@ -280,7 +280,7 @@ impl Database {
         outcome.map_err(self.fault(sys::SQLITE_IOERR_WRITE, "writing"))
     }
 
-    fn apply_in_pieces(&self, inner: &mut Inner) -> rawfs::fs::Result<()> {
+    fn apply_in_pieces(&self, inner: &mut DatabaseState) -> rawfs::fs::Result<()> {
         inner.touched = true;
         let end = inner.pending.len().max(inner.wal_end);
         let piece = usize::try_from(self.reserve).unwrap_or(usize::MAX);
@@ -292,13 +292,13 @@ impl Database {
     }
 
     /// What was promised was used up; it is there again, as what it replaced is free.
-    fn keep_reserve(&self, inner: &Inner) {
+    fn keep_reserve(&self, inner: &DatabaseState) {
         let _ = self.file.reserve(inner.grown(0) + self.reserve + inner.pending.blocks() as u64);
     }
 
     /// As [`Database::apply`], without a journal: what cannot go down is forgotten if the file is as it was before, since SQLite is told
     /// that it has not happened.
-    fn apply_or_forget(&self, inner: &mut Inner) -> Outcome<()> {
+    fn apply_or_forget(&self, inner: &mut DatabaseState) -> Outcome<()> {
         let Err(fault) = self.apply(inner) else { return Ok(()) };
         if matches!(inner.journal, Journal::Device(_)) {
             inner.failed = true;
@@ -318,7 +318,7 @@ impl Database {
     }
 
     /// The journal goes to the device, then the pages: the way of large transactions.
-    fn spill(&self, inner: &mut Inner) -> Outcome<()> {
+    fn spill(&self, inner: &mut DatabaseState) -> Outcome<()> {
         let Journal::Memory(bytes) = &inner.journal else { return Ok(()) };
         // What undoes it needs room, beside what it adds.
         self.file.reserve(inner.grown(0) + self.reserve).map_err(self.fault(sys::SQLITE_FULL, "writing the journal"))?;
@@ -378,7 +378,7 @@ impl Database {
 
     /// A transaction begins with the first page it writes. What the journal that stays would undo is undone before: not every
     /// transaction opens a journal (MEMORY, OFF, and where the last one is still open), and that one would undo what it commits.
-    fn begins(&self, inner: &mut Inner) -> Outcome<()> {
+    fn begins(&self, inner: &mut DatabaseState) -> Outcome<()> {
         if inner.stays && !inner.writing && !inner.journal.is_live_in_memory() {
             self.undo_on_device(inner)?;
         }
@@ -387,7 +387,7 @@ impl Database {
     }
 
     /// What was undone in memory alone is undone on the device, if that works again.
-    fn undo_on_device(&self, inner: &mut Inner) -> Outcome<()> {
+    fn undo_on_device(&self, inner: &mut DatabaseState) -> Outcome<()> {
         let fault = || self.fault(sys::SQLITE_IOERR_WRITE, "undoing");
         self.apply_in_pieces(inner).map_err(fault())?;
         self.sync_file()?;
@@ -445,7 +445,7 @@ impl Database {
 
     /// Ends a journal that SQLite truncates or clears. One on the device is removed instead: if that cannot be made durable it still has
     /// what undoes the commit.
-    fn end_journal_by_name(&self, inner: &mut Inner, code: i32) -> Outcome<()> {
+    fn end_journal_by_name(&self, inner: &mut DatabaseState, code: i32) -> Outcome<()> {
         self.end_journal(inner, |database, inner| match inner.journal {
             Journal::Device(_) => database.unlink_journal().map(drop).map_err(database.fault(code, "ending the journal")),
             Journal::Memory(_) | Journal::No => Ok(()),
@@ -489,7 +489,7 @@ impl Database {
 
     /// The moment of a commit: what is pending goes below, then `end` ends a journal on the device, and all of it is durable if that was
     /// asked for. What fails leaves the journal, and SQLite undoes by it; that ends here, too, and does not fail.
-    fn end_journal(&self, inner: &mut Inner, end: impl FnOnce(&Database, &mut Inner) -> Outcome<()>) -> Outcome<()> {
+    fn end_journal(&self, inner: &mut DatabaseState, end: impl FnOnce(&Database, &mut DatabaseState) -> Outcome<()>) -> Outcome<()> {
         if inner.failed && inner.writing && !inner.touched {
             // The file below is what it has been undone to.
             inner.restore();
@@ -522,7 +522,7 @@ impl Database {
 
     /// A part of a journal, which a spill has left on the device, would undo what is committed now. Nothing of this transaction is in
     /// the file yet.
-    fn remove_what_stays(&self, inner: &mut Inner) -> Outcome<()> {
+    fn remove_what_stays(&self, inner: &mut DatabaseState) -> Outcome<()> {
         if inner.stays && inner.journal.exists() {
             self.unlink_journal().map_err(self.fault(sys::SQLITE_IOERR_DELETE, "removing the journal"))?;
             inner.stays = false;
@@ -531,7 +531,7 @@ impl Database {
     }
 
     /// A journal on the device has ended: that is durable too, as the commit it stands for.
-    fn settle(&self, inner: &Inner) -> Outcome<()> {
+    fn settle(&self, inner: &DatabaseState) -> Outcome<()> {
         if !inner.durable {
             return Ok(());
         }
@@ -598,7 +598,7 @@ impl Database {
         inner.ends();
     }
 
-    fn try_to_apply(&self, inner: &mut Inner) {
+    fn try_to_apply(&self, inner: &mut DatabaseState) {
         if let Err(fault) = self.apply(inner) {
             inner.pending.prune(&self.file);
             crate::api::log(fault.code, &fault.words);
@@ -612,21 +612,21 @@ impl Database {
         self.image.fs.write_back().map_err(self.fault(sys::SQLITE_IOERR_WRITE, "the WAL"))
     }
 
-    pub(crate) fn file_fault(&self, code: i32) -> impl Fn(Error) -> Fault {
+    pub(crate) fn file_fault(&self, code: i32) -> impl Fn(Error) -> VfsError {
         self.fault(code, "the WAL")
     }
 
-    fn fault(&self, code: i32, what: &str) -> impl Fn(Error) -> Fault {
+    fn fault(&self, code: i32, what: &str) -> impl Fn(Error) -> VfsError {
         move |error| {
             let named = format_args!("{}/{}: {what}", self.image.name.display(), String::from_utf8_lossy(&self.path));
-            Fault::of(code, named)(error)
+            VfsError::of(code, named)(error)
         }
     }
 }
 
 /// Commits databases of one image together, as far as what they changed is in memory; the others follow each by itself.
 pub fn commit_together(image: &Image, databases: &[Arc<Database>]) -> Outcome<()> {
-    let fault = || Fault::of(sys::SQLITE_IOERR_WRITE, format!("{}: committing several databases", image.name.display()));
+    let fault = || VfsError::of(sys::SQLITE_IOERR_WRITE, format!("{}: committing several databases", image.name.display()));
     let mut all = image.fs.begin();
     let mut parts: Vec<_> = databases.iter().map(|database| (database, database.inner.write())).collect();
     parts.retain(|(_, inner)| inner.journal.is_live_in_memory());
@@ -666,9 +666,9 @@ fn blocks_between(below: u64, end: u64) -> u64 {
     end.div_ceil(block).saturating_sub(below.div_ceil(block))
 }
 
-impl Inner {
+impl DatabaseState {
     /// The device has failed a transaction whose journal is there: SQLite undoes it, and is not held up. Room may be made by undoing.
-    fn fails_by(&mut self, fault: &Fault) {
+    fn fails_by(&mut self, fault: &VfsError) {
         self.failed |= matches!(self.journal, Journal::Device(_)) && fault.code & 0xff != sys::SQLITE_FULL;
     }
 
@@ -723,7 +723,7 @@ pub(crate) mod test {
     use std::path::Path;
 
     use block::driver::MemoryDevice;
-    use rawfs::fs::{Fs, FsSettings, Stamp};
+    use rawfs::fs::{Fs, FsSettings, Timestamp};
     use rawfs::{Disk, DiskSettings, FormatOptions, Settings, Store};
 
     use super::*;
@@ -734,7 +734,7 @@ pub(crate) mod test {
         let disk = || Disk::open(&device, &DiskSettings { buffer_bytes: 1 << 20, ..DiskSettings::default() }).expect("queues");
         Store::format(&disk(), &FormatOptions::default()).expect("formatted");
         let (store, _) = Store::open(disk(), &Settings::default()).expect("opened");
-        Fs::format(&store, Stamp::default()).expect("made");
+        Fs::format(&store, Timestamp::default()).expect("made");
         let (fs, _) = Fs::open(store, FsSettings::default()).expect("opened");
         image::mount(Path::new(name), fs).expect("mounted");
         let image = image::hold(Path::new(name), None).expect("held");

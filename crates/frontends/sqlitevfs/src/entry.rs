@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int};
 use libsqlite3_sys as sys;
 
 use crate::api::{Api, api, text};
-use crate::{fault, vfs};
+use crate::{error, vfs};
 
 /// URI parameters are found from any name since then.
 const OLDEST: c_int = 3_031_000;
@@ -94,7 +94,7 @@ unsafe fn add_functions(database: *mut sys::sqlite3, routines: *const sys::sqlit
 }
 
 unsafe extern "C" fn hotshelf_error(context: *mut sys::sqlite3_context, _: c_int, _: *mut *mut sys::sqlite3_value) {
-    let words = fault::last();
+    let words = error::last();
     let len = c_int::try_from(words.len()).unwrap_or(0);
     // SAFETY: a call of ours, and text of so many bytes, which SQLite copies.
     unsafe { (api().result_text)(context, words.as_ptr().cast(), len, sys::SQLITE_TRANSIENT()) }

@@ -19,12 +19,12 @@ const READ: Duration = Duration::from_micros(50);
 /// The locks of a database.
 #[derive(Default)]
 pub struct Gate {
-    inner: Mutex<Inner>,
+    inner: Mutex<GateState>,
     lowered: Condvar,
 }
 
 #[derive(Default)]
-struct Inner {
+struct GateState {
     locks: Locks,
     /// Until then readers have it.
     readers_until: Option<Instant>,
@@ -34,7 +34,7 @@ struct Inner {
     owes_a_turn: bool,
 }
 
-impl Inner {
+impl GateState {
     fn is_for_readers(&self) -> bool {
         self.readers_until.is_some_and(|until| until > Instant::now())
     }
@@ -83,7 +83,7 @@ impl Gate {
         granted
     }
 
-    fn wait_for_readers(&self, inner: &mut MutexGuard<'_, Inner>, who: u64) {
+    fn wait_for_readers(&self, inner: &mut MutexGuard<'_, GateState>, who: u64) {
         inner.locks.wait(who);
         (inner.writer, inner.owes_a_turn) = (Some(who), false);
         while let Some(until) = inner.readers_until.filter(|_| inner.writer.is_some() && inner.is_for_readers()) {

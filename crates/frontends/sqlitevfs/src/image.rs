@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use stack::DeviceName;
 
 use crate::database::{Database, commit_together};
-use crate::fault::{Fault, Outcome};
+use crate::error::{Outcome, VfsError};
 use crate::name;
 
 /// What was committed without waiting (`synchronous` OFF, or NORMAL with a WAL) is durable after so long.
@@ -52,7 +52,7 @@ impl Image {
     }
 }
 
-struct Slot {
+struct ImageSlot {
     image: Arc<Image>,
     users: usize,
     /// Stays when nobody uses it.
@@ -60,12 +60,12 @@ struct Slot {
     ticker: Ticker,
 }
 
-static IMAGES: Mutex<Option<HashMap<PathBuf, Slot>>> = Mutex::new(None);
+static IMAGES: Mutex<Option<HashMap<PathBuf, ImageSlot>>> = Mutex::new(None);
 
 /// An image in use; closed with its last user.
-pub struct Held(Option<Arc<Image>>);
+pub struct OpenImage(Option<Arc<Image>>);
 
-impl std::ops::Deref for Held {
+impl std::ops::Deref for OpenImage {
     type Target = Image;
 
     fn deref(&self) -> &Image {
@@ -73,7 +73,7 @@ impl std::ops::Deref for Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for OpenImage {
     fn drop(&mut self) {
         let mut images = IMAGES.lock();
         let images = images.get_or_insert_default();
@@ -84,7 +84,7 @@ impl Drop for Held {
         if slot.users > 0 || slot.kept {
             return;
         }
-        let Slot { image, ticker, .. } = images.remove(&name).expect("just seen");
+        let ImageSlot { image, ticker, .. } = images.remove(&name).expect("just seen");
         drop(ticker);
         let fs = Arc::into_inner(image).expect("the last one").fs;
         if let Err(error) = fs.close() {
@@ -102,16 +102,16 @@ pub fn known(path: &Path) -> Option<PathBuf> {
 }
 
 /// An image by its path, opened if this process has not: with so much memory.
-pub fn hold(path: &Path, memory: Option<Memory>) -> Outcome<Held> {
+pub fn hold(path: &Path, memory: Option<Memory>) -> Outcome<OpenImage> {
     let mut images = IMAGES.lock();
     let images = images.get_or_insert_default();
     if !images.contains_key(path) {
         let fs = open(path, memory)?;
-        put(images, path, fs, false).map_err(Fault::of(SQLITE_CANTOPEN, "opening the image"))?;
+        put(images, path, fs, false).map_err(VfsError::of(SQLITE_CANTOPEN, "opening the image"))?;
     }
     let slot = images.get_mut(path).expect("there now");
     slot.users += 1;
-    Ok(Held(Some(Arc::clone(&slot.image))))
+    Ok(OpenImage(Some(Arc::clone(&slot.image))))
 }
 
 /// Gives a file system that is open already a name as an image.
@@ -134,26 +134,26 @@ pub fn unmount(name: &Path) -> Result<Fs, Error> {
     if images.get(name).ok_or(Error::Refused(Errno::NOENT))?.users > 0 {
         return Err(Errno::BUSY.into());
     }
-    let Slot { image, ticker, .. } = images.remove(name).expect("just seen");
+    let ImageSlot { image, ticker, .. } = images.remove(name).expect("just seen");
     drop(ticker);
     Arc::into_inner(image).map(|image| image.fs).ok_or(Error::Refused(Errno::BUSY))
 }
 
-fn put(images: &mut HashMap<PathBuf, Slot>, path: &Path, fs: Fs, kept: bool) -> Result<(), Error> {
+fn put(images: &mut HashMap<PathBuf, ImageSlot>, path: &Path, fs: Fs, kept: bool) -> Result<(), Error> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let creds = Creds { uid, gid, groups: Vec::new(), umask: 0o022, check: false };
     let image = Arc::new(Image { name: path.to_owned(), fs, creds, databases: Mutex::default(), supers: Mutex::default() });
     let ticker = Ticker::start(&image)?;
-    images.insert(path.to_owned(), Slot { image, users: 0, kept, ticker });
+    images.insert(path.to_owned(), ImageSlot { image, users: 0, kept, ticker });
     Ok(())
 }
 
 fn open(path: &Path, memory: Option<Memory>) -> Outcome<Fs> {
-    let refused = |why: &dyn std::fmt::Display| Fault::new(SQLITE_CANTOPEN, format!("{}: {why}", path.display()));
+    let refused = |why: &dyn std::fmt::Display| VfsError::new(SQLITE_CANTOPEN, format!("{}: {why}", path.display()));
     let buffers = memory.map_or_else(DiskSettings::default, Memory::disk);
     // The words of the driver name the path already.
     let disk = stack::open_disk(&DeviceName::Path(path.to_owned()), false, &buffers);
-    let disk = disk.map_err(|error| Fault::new(SQLITE_CANTOPEN, error.to_string()))?;
+    let disk = disk.map_err(|error| VfsError::new(SQLITE_CANTOPEN, error.to_string()))?;
     let (mut settings, mut files) = (Settings::default(), FsSettings { atime: Atime::Never, ..FsSettings::default() });
     if let Some(memory) = memory {
         let least = || refused(&format!("memory: this image needs {} bytes at least", Memory::least(disk.blocks())));

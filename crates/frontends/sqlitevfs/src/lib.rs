@@ -14,7 +14,7 @@
 //!   (`pending.rs`), and its rollback journal (`journal.rs`), which reaches the device only if a transaction is large.
 //! - `locks.rs`: SQLite's five locks; `gate.rs`: who waits for one. `wal.rs`, `shm.rs`: the WAL; its index and its locks, in memory
 //!   of this process.
-//! - `fault.rs`: what went wrong, as SQLite's codes and in words.
+//! - `error.rs`: what went wrong, as SQLite's codes and in words.
 //!
 //! Unsafe code is in the first two lines' files and in `shm.rs`.
 
@@ -22,7 +22,7 @@ mod api;
 mod control;
 mod database;
 mod entry;
-mod fault;
+mod error;
 mod gate;
 pub mod image;
 mod journal;

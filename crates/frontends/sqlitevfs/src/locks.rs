@@ -10,12 +10,12 @@ use libsqlite3_sys::{SQLITE_LOCK_EXCLUSIVE, SQLITE_LOCK_NONE, SQLITE_LOCK_PENDIN
 /// Who holds what; connections by number.
 #[derive(Default)]
 pub struct Locks {
-    levels: HashMap<u64, Held>,
+    levels: HashMap<u64, HeldLock>,
     /// Who sleeps until it gets more.
     waiting: HashMap<u64, ThreadId>,
 }
 
-struct Held {
+struct HeldLock {
     level: i32,
     /// Who raised it last.
     thread: ThreadId,
@@ -29,7 +29,7 @@ impl Locks {
 
     fn set(&mut self, who: u64, level: i32) {
         let thread = self.waiting.get(&who).copied().unwrap_or_else(|| thread::current().id());
-        self.levels.insert(who, Held { level, thread });
+        self.levels.insert(who, HeldLock { level, thread });
     }
 
     /// The highest lock that others have.

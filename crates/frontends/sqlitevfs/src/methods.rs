@@ -11,19 +11,19 @@ use rustix::io::Errno;
 
 use crate::control;
 use crate::database::Database;
-use crate::fault::{Fault, Outcome};
-use crate::image::Held;
-use crate::vfs::{DOOR, answer};
+use crate::error::{Outcome, VfsError};
+use crate::image::OpenImage;
+use crate::vfs::{OPEN_LOCK, answer};
 
 /// What SQLite has for a file: its own part, then ours.
 #[repr(C)]
 pub struct Handle {
     base: sys::sqlite3_file,
-    open: *mut Open,
+    open: *mut OpenedFile,
 }
 
 /// An open file.
-pub enum Open {
+pub enum OpenedFile {
     /// A connection to a database.
     Database {
         /// Shared with the other connections.
@@ -44,7 +44,7 @@ pub enum Open {
         /// In the image.
         path: Vec<u8>,
         /// It.
-        image: Held,
+        image: OpenImage,
     },
     /// A WAL.
     Wal {
@@ -62,7 +62,7 @@ pub enum Open {
         /// Removed when it is closed.
         gone: Option<Vec<u8>>,
         /// Behind the file, which it has to outlive.
-        image: Held,
+        image: OpenImage,
     },
 }
 
@@ -70,8 +70,8 @@ pub enum Open {
 ///
 /// # Safety
 /// There are at least as many bytes as a [`Handle`] has, and nobody uses them.
-pub unsafe fn begin(file: *mut sys::sqlite3_file, open: Open) {
-    let methods = if matches!(open, Open::Database { .. }) { &DATABASE } else { &PLAIN };
+pub unsafe fn begin(file: *mut sys::sqlite3_file, open: OpenedFile) {
+    let methods = if matches!(open, OpenedFile::Database { .. }) { &DATABASE } else { &PLAIN };
     let handle = Handle { base: sys::sqlite3_file { pMethods: methods }, open: Box::into_raw(Box::new(open)) };
     // SAFETY: as the caller says.
     unsafe { file.cast::<Handle>().write(handle) }
@@ -81,7 +81,7 @@ pub unsafe fn begin(file: *mut sys::sqlite3_file, open: Open) {
 ///
 /// # Safety
 /// It was, and is not closed; one thread at a time calls, as SQLite sees to.
-unsafe fn open_of<'a>(file: *mut sys::sqlite3_file) -> &'a mut Open {
+unsafe fn open_of<'a>(file: *mut sys::sqlite3_file) -> &'a mut OpenedFile {
     // SAFETY: as the caller says.
     unsafe { &mut *(*file.cast::<Handle>()).open }
 }
@@ -119,7 +119,7 @@ const PLAIN: sys::sqlite3_io_methods = sys::sqlite3_io_methods {
 
 unsafe extern "C" fn close(file: *mut sys::sqlite3_file) -> c_int {
     answer(|| {
-        let _door = DOOR.lock();
+        let _door = OPEN_LOCK.lock();
         // SAFETY: SQLite closes a file once; what `begin` put there is taken back.
         let open = unsafe {
             let handle = &mut *file.cast::<Handle>();
@@ -127,28 +127,28 @@ unsafe extern "C" fn close(file: *mut sys::sqlite3_file) -> c_int {
             Box::from_raw(std::mem::replace(&mut handle.open, std::ptr::null_mut()))
         };
         match *open {
-            Open::Database { database, who, .. } => {
+            OpenedFile::Database { database, who, .. } => {
                 database.locks.unlock(who, sys::SQLITE_LOCK_NONE);
                 database.shm.lock().leave(who);
                 Ok(())
             }
-            Open::Wal { file, database, .. } => {
+            OpenedFile::Wal { file, database, .. } => {
                 drop(file);
                 database.close_wal();
                 Ok(())
             }
-            Open::Journal(_) | Open::Super { .. } | Open::File { gone: None, .. } => Ok(()),
-            Open::File { file, gone: Some(path), image } => {
+            OpenedFile::Journal(_) | OpenedFile::Super { .. } | OpenedFile::File { gone: None, .. } => Ok(()),
+            OpenedFile::File { file, gone: Some(path), image } => {
                 drop(file);
                 let removed = image.fs.unlink(image.fs.root(), &path, &image.creds);
-                removed.map_err(Fault::of(sys::SQLITE_IOERR_DELETE, "removing a file"))
+                removed.map_err(VfsError::of(sys::SQLITE_IOERR_DELETE, "removing a file"))
             }
         }
     })
 }
 
 /// Looks at a super-journal, or changes it.
-fn of_super<T>(image: &Held, path: &[u8], with: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+fn of_super<T>(image: &OpenImage, path: &[u8], with: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     with(image.supers.lock().entry(path.to_vec()).or_default())
 }
 
@@ -158,23 +158,23 @@ unsafe extern "C" fn read(file: *mut sys::sqlite3_file, to: *mut c_void, len: c_
         let (open, to) = unsafe { (open_of(file), std::slice::from_raw_parts_mut(to.cast::<u8>(), len as usize)) };
         let at = at as u64;
         let done = match open {
-            Open::Database { database, .. } => database.read(to, at)?,
-            Open::Journal(database) => database.read_journal(to, at)?,
-            Open::Super { path, image } => of_super(image, path, |bytes| {
+            OpenedFile::Database { database, .. } => database.read(to, at)?,
+            OpenedFile::Journal(database) => database.read_journal(to, at)?,
+            OpenedFile::Super { path, image } => of_super(image, path, |bytes| {
                 let from = (at as usize).min(bytes.len());
                 let len = to.len().min(bytes.len() - from);
                 to[..len].copy_from_slice(&bytes[from..from + len]);
                 len
             }),
-            Open::Wal { file, .. } | Open::File { file, .. } => {
-                file.read_at(to, at).map_err(Fault::of(sys::SQLITE_IOERR_READ, "reading"))?
+            OpenedFile::Wal { file, .. } | OpenedFile::File { file, .. } => {
+                file.read_at(to, at).map_err(VfsError::of(sys::SQLITE_IOERR_READ, "reading"))?
             }
         };
         if done == to.len() {
             return Ok(());
         }
         to[done..].fill(0);
-        Err(Fault::quiet(sys::SQLITE_IOERR_SHORT_READ))
+        Err(VfsError::quiet(sys::SQLITE_IOERR_SHORT_READ))
     })
 }
 
@@ -184,19 +184,19 @@ unsafe extern "C" fn write(file: *mut sys::sqlite3_file, from: *const c_void, le
         let (open, from) = unsafe { (open_of(file), std::slice::from_raw_parts(from.cast::<u8>(), len as usize)) };
         let at = at as u64;
         match open {
-            Open::Database { read_only: true, .. } => Err(Fault::quiet(sys::SQLITE_READONLY)),
-            Open::Database { database, .. } => database.write(from, at),
-            Open::Journal(database) => database.write_journal(from, at),
-            Open::Super { path, image } => {
+            OpenedFile::Database { read_only: true, .. } => Err(VfsError::quiet(sys::SQLITE_READONLY)),
+            OpenedFile::Database { database, .. } => database.write(from, at),
+            OpenedFile::Journal(database) => database.write_journal(from, at),
+            OpenedFile::Super { path, image } => {
                 of_super(image, path, |bytes| {
                     bytes.resize(bytes.len().max(at as usize + from.len()), 0);
                     bytes[at as usize..][..from.len()].copy_from_slice(from);
                 });
                 Ok(())
             }
-            Open::Wal { who, file, database } => database.write_wal(*who, file, from, at),
-            Open::File { file, .. } => {
-                let fault = || Fault::of(sys::SQLITE_IOERR_WRITE, "writing");
+            OpenedFile::Wal { who, file, database } => database.write_wal(*who, file, from, at),
+            OpenedFile::File { file, .. } => {
+                let fault = || VfsError::of(sys::SQLITE_IOERR_WRITE, "writing");
                 let done = file.write_at(from, at).map_err(fault())?;
                 if done < from.len() { Err(fault()(Error::Refused(Errno::NOSPC))) } else { Ok(()) }
             }
@@ -208,14 +208,14 @@ unsafe extern "C" fn truncate(file: *mut sys::sqlite3_file, len: sys::sqlite3_in
     answer(|| {
         // SAFETY: an open file.
         match unsafe { open_of(file) } {
-            Open::Database { database, .. } => database.set_len(len as u64),
-            Open::Journal(database) => database.set_journal_len(len as u64),
-            Open::Super { path, image } => {
+            OpenedFile::Database { database, .. } => database.set_len(len as u64),
+            OpenedFile::Journal(database) => database.set_journal_len(len as u64),
+            OpenedFile::Super { path, image } => {
                 of_super(image, path, |bytes| bytes.resize(len as usize, 0));
                 Ok(())
             }
-            Open::Wal { file, .. } | Open::File { file, .. } => {
-                file.set_len(len as u64).map_err(Fault::of(sys::SQLITE_IOERR_TRUNCATE, "truncating"))
+            OpenedFile::Wal { file, .. } | OpenedFile::File { file, .. } => {
+                file.set_len(len as u64).map_err(VfsError::of(sys::SQLITE_IOERR_TRUNCATE, "truncating"))
             }
         }
     })
@@ -225,12 +225,12 @@ unsafe extern "C" fn sync(file: *mut sys::sqlite3_file, _: c_int) -> c_int {
     answer(|| {
         // SAFETY: an open file.
         match unsafe { open_of(file) } {
-            Open::Database { database, .. } => database.sync(),
-            Open::Journal(database) => database.sync_journal(),
+            OpenedFile::Database { database, .. } => database.sync(),
+            OpenedFile::Journal(database) => database.sync_journal(),
             // A crash leaves the databases as they were.
-            Open::Super { .. } => Ok(()),
-            Open::Wal { who, file, database } => database.sync_wal(*who, file),
-            Open::File { file, .. } => file.sync().map_err(Fault::of(sys::SQLITE_IOERR_FSYNC, "making it durable")),
+            OpenedFile::Super { .. } => Ok(()),
+            OpenedFile::Wal { who, file, database } => database.sync_wal(*who, file),
+            OpenedFile::File { file, .. } => file.sync().map_err(VfsError::of(sys::SQLITE_IOERR_FSYNC, "making it durable")),
         }
     })
 }
@@ -239,11 +239,11 @@ unsafe extern "C" fn size(file: *mut sys::sqlite3_file, out: *mut sys::sqlite3_i
     answer(|| {
         // SAFETY: an open file.
         let len = match unsafe { open_of(file) } {
-            Open::Database { database, .. } => database.len(),
-            Open::Journal(database) => database.journal_len()?,
-            Open::Super { path, image } => of_super(image, path, |bytes| bytes.len() as u64),
-            Open::Wal { file, .. } | Open::File { file, .. } => {
-                file.node().stat().map_err(Fault::of(sys::SQLITE_IOERR_FSTAT, "the size"))?.size
+            OpenedFile::Database { database, .. } => database.len(),
+            OpenedFile::Journal(database) => database.journal_len()?,
+            OpenedFile::Super { path, image } => of_super(image, path, |bytes| bytes.len() as u64),
+            OpenedFile::Wal { file, .. } | OpenedFile::File { file, .. } => {
+                file.node().stat().map_err(VfsError::of(sys::SQLITE_IOERR_FSTAT, "the size"))?.size
             }
         };
         // SAFETY: a place for a number.
@@ -253,12 +253,12 @@ unsafe extern "C" fn size(file: *mut sys::sqlite3_file, out: *mut sys::sqlite3_i
 }
 
 /// The database and the connection; locks are of databases alone.
-fn connection(open: &Open) -> Option<(&Database, u64)> {
-    if let Open::Database { database, who, .. } = open { Some((database, *who)) } else { None }
+fn connection(open: &OpenedFile) -> Option<(&Database, u64)> {
+    if let OpenedFile::Database { database, who, .. } = open { Some((database, *who)) } else { None }
 }
 
 fn granted(yes: bool) -> Outcome<()> {
-    if yes { Ok(()) } else { Err(Fault::quiet(sys::SQLITE_BUSY)) }
+    if yes { Ok(()) } else { Err(VfsError::quiet(sys::SQLITE_BUSY)) }
 }
 
 unsafe extern "C" fn lock(file: *mut sys::sqlite3_file, level: c_int) -> c_int {
@@ -308,32 +308,34 @@ unsafe extern "C" fn characteristics(file: *mut sys::sqlite3_file) -> c_int {
     let always = sys::SQLITE_IOCAP_SAFE_APPEND;
     // SAFETY: an open file.
     match unsafe { open_of(file) } {
-        Open::Database { powersafe, .. } => {
+        OpenedFile::Database { powersafe, .. } => {
             let powersafe = if *powersafe { sys::SQLITE_IOCAP_POWERSAFE_OVERWRITE } else { 0 };
             always | powersafe | sys::SQLITE_IOCAP_ATOMIC | sys::SQLITE_IOCAP_BATCH_ATOMIC
         }
-        Open::Journal(_) | Open::Super { .. } | Open::Wal { .. } | Open::File { .. } => always | sys::SQLITE_IOCAP_POWERSAFE_OVERWRITE,
+        OpenedFile::Journal(_) | OpenedFile::Super { .. } | OpenedFile::Wal { .. } | OpenedFile::File { .. } => {
+            always | sys::SQLITE_IOCAP_POWERSAFE_OVERWRITE
+        }
     }
 }
 
 unsafe extern "C" fn shm_map(file: *mut sys::sqlite3_file, index: c_int, bytes: c_int, make: c_int, out: *mut *mut c_void) -> c_int {
     answer(|| {
         // SAFETY: an open file.
-        let (database, who) = connection(unsafe { open_of(file) }).ok_or(Fault::quiet(sys::SQLITE_IOERR_SHMMAP))?;
+        let (database, who) = connection(unsafe { open_of(file) }).ok_or(VfsError::quiet(sys::SQLITE_IOERR_SHMMAP))?;
         let region = database.shm.lock().map(who, index as usize, bytes as usize, make != 0);
         // SAFETY: a place for a pointer.
         unsafe { *out = region.unwrap_or(std::ptr::null_mut()) };
-        region.map(drop).ok_or(Fault::quiet(sys::SQLITE_NOMEM))
+        region.map(drop).ok_or(VfsError::quiet(sys::SQLITE_NOMEM))
     })
 }
 
 unsafe extern "C" fn shm_lock(file: *mut sys::sqlite3_file, at: c_int, count: c_int, flags: c_int) -> c_int {
     answer(|| {
         // SAFETY: an open file.
-        let (database, who) = connection(unsafe { open_of(file) }).ok_or(Fault::quiet(sys::SQLITE_IOERR_SHMLOCK))?;
+        let (database, who) = connection(unsafe { open_of(file) }).ok_or(VfsError::quiet(sys::SQLITE_IOERR_SHMLOCK))?;
         let range = at as usize..(at + count) as usize;
         if range.end > sys::SQLITE_SHM_NLOCK as usize {
-            return Err(Fault::quiet(sys::SQLITE_IOERR_SHMLOCK));
+            return Err(VfsError::quiet(sys::SQLITE_IOERR_SHMLOCK));
         }
         let mut shm = database.shm.lock();
         if flags & sys::SQLITE_SHM_UNLOCK != 0 {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use libsqlite3_sys::SQLITE_CANTOPEN;
 
-use crate::fault::{Fault, Outcome};
+use crate::error::{Outcome, VfsError};
 
 /// Where the image is, if the name does not say.
 pub const IMAGE_VARIABLE: &str = "HOTSHELF_IMAGE";
@@ -27,11 +27,11 @@ pub fn full(name: &[u8], image: Option<PathBuf>, exists: impl Fn(&Path) -> Optio
         let words = format!(
             "no image: open file:/PATH?vfs=hotshelf&image=/PATH/TO/IMAGE, or set {IMAGE_VARIABLE}; `hotshelf fs mkfs IMAGE` makes one"
         );
-        return Err(Fault::new(SQLITE_CANTOPEN, words));
+        return Err(VfsError::new(SQLITE_CANTOPEN, words));
     };
     let Some(image) = exists(&image) else {
         let words = format!("{}: there is no such image: `hotshelf fs mkfs` makes one", image.display());
-        return Err(Fault::new(SQLITE_CANTOPEN, words));
+        return Err(VfsError::new(SQLITE_CANTOPEN, words));
     };
     let mut full = image.as_os_str().as_bytes().to_vec();
     full.push(b'/');

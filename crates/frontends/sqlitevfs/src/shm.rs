@@ -12,23 +12,23 @@ const LOCKS: usize = libsqlite3_sys::SQLITE_SHM_NLOCK as usize;
 const ALIGN: usize = 4096;
 
 /// A piece of memory at a place of its own.
-struct Region {
+struct ShmRegion {
     at: NonNull<u8>,
     layout: Layout,
 }
 
 // SAFETY: it is only an address of ours; what is there is SQLite's, which orders its own accesses.
-unsafe impl Send for Region {}
+unsafe impl Send for ShmRegion {}
 
-impl Region {
-    fn new(bytes: usize) -> Option<Region> {
+impl ShmRegion {
+    fn new(bytes: usize) -> Option<ShmRegion> {
         let layout = Layout::from_size_align(bytes, ALIGN).ok().filter(|layout| layout.size() > 0)?;
         // SAFETY: the size is not zero.
-        NonNull::new(unsafe { alloc_zeroed(layout) }).map(|at| Region { at, layout })
+        NonNull::new(unsafe { alloc_zeroed(layout) }).map(|at| ShmRegion { at, layout })
     }
 }
 
-impl Drop for Region {
+impl Drop for ShmRegion {
     fn drop(&mut self) {
         // SAFETY: it was allocated with this layout, and no connection has it any more.
         unsafe { dealloc(self.at.as_ptr(), self.layout) }
@@ -38,13 +38,13 @@ impl Drop for Region {
 /// See the module.
 #[derive(Default)]
 pub struct Shm {
-    regions: Vec<Region>,
+    regions: Vec<ShmRegion>,
     /// Connections that take part, with their locks.
-    members: HashMap<u64, [Held; LOCKS]>,
+    members: HashMap<u64, [ShmLock; LOCKS]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Held {
+enum ShmLock {
     #[default]
     No,
     Shared,
@@ -56,7 +56,7 @@ impl Shm {
     pub fn map(&mut self, who: u64, index: usize, bytes: usize, make: bool) -> Option<*mut c_void> {
         self.members.entry(who).or_default();
         while make && self.regions.len() <= index {
-            self.regions.push(Region::new(bytes)?);
+            self.regions.push(ShmRegion::new(bytes)?);
         }
         match self.regions.get(index) {
             Some(region) if region.layout.size() >= bytes => Some(region.at.as_ptr().cast()),
@@ -67,10 +67,10 @@ impl Shm {
 
     /// Takes locks of a range, all or none; `false`: others are in the way.
     pub fn lock(&mut self, who: u64, range: std::ops::Range<usize>, alone: bool) -> bool {
-        let bars = |held: Held| held == Held::Alone || alone && held == Held::Shared;
+        let bars = |held: ShmLock| held == ShmLock::Alone || alone && held == ShmLock::Shared;
         let barred = self.members.iter().any(|(other, held)| *other != who && held[range.clone()].iter().any(|held| bars(*held)));
         if !barred {
-            self.members.entry(who).or_default()[range].fill(if alone { Held::Alone } else { Held::Shared });
+            self.members.entry(who).or_default()[range].fill(if alone { ShmLock::Alone } else { ShmLock::Shared });
         }
         !barred
     }
@@ -78,7 +78,7 @@ impl Shm {
     /// Gives locks back.
     pub fn unlock(&mut self, who: u64, range: std::ops::Range<usize>) {
         if let Some(held) = self.members.get_mut(&who) {
-            held[range].fill(Held::No);
+            held[range].fill(ShmLock::No);
         }
     }
 

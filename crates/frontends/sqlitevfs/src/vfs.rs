@@ -18,9 +18,9 @@ use stack::cachedfs::Size;
 
 use crate::api::{self, Api, api};
 use crate::database::Database;
-use crate::fault::{Fault, Outcome, remember};
-use crate::image::{self, Held};
-use crate::methods::{self, Handle, Open};
+use crate::error::{Outcome, VfsError, remember};
+use crate::image::{self, OpenImage};
+use crate::methods::{self, Handle, OpenedFile};
 use crate::name;
 
 /// Bytes of a full name, at most.
@@ -29,7 +29,7 @@ const TEMPORARY: c_int =
     sys::SQLITE_OPEN_TEMP_DB | sys::SQLITE_OPEN_TRANSIENT_DB | sys::SQLITE_OPEN_TEMP_JOURNAL | sys::SQLITE_OPEN_SUBJOURNAL;
 
 /// One opens or closes a database at a time: who opens it sees all that the last one wrote.
-pub static DOOR: Mutex<()> = Mutex::new(());
+pub static OPEN_LOCK: Mutex<()> = Mutex::new(());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Makes SQLite know the VFS `hotshelf`; not its default. Once is enough; again does nothing.
@@ -83,7 +83,7 @@ pub fn register(functions: Api) -> Result<(), c_int> {
 pub fn answer(work: impl FnOnce() -> Outcome<()>) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(Fault::new(sys::SQLITE_INTERNAL, format!("a mistake inside hotshelf ({}): please report it", said.unwrap_or("no words"))))
+        Err(VfsError::new(sys::SQLITE_INTERNAL, format!("a mistake inside hotshelf ({}): please report it", said.unwrap_or("no words"))))
     });
     let Err(fault) = outcome else { return sys::SQLITE_OK };
     if !fault.words.is_empty() {
@@ -103,13 +103,13 @@ unsafe fn bytes<'a>(name: *const c_char) -> Option<&'a [u8]> {
 }
 
 /// The image and the path of a full name.
-fn place(name: &[u8]) -> Outcome<(Held, &[u8])> {
+fn place(name: &[u8]) -> Outcome<(OpenImage, &[u8])> {
     place_with(name, None)
 }
 
 /// Likewise; an image that is not open yet is, with so much memory.
-fn place_with(name: &[u8], memory: Option<Memory>) -> Outcome<(Held, &[u8])> {
-    let (image, path) = name::parts(name).ok_or_else(|| Fault::new(sys::SQLITE_CANTOPEN, "a name without an image"))?;
+fn place_with(name: &[u8], memory: Option<Memory>) -> Outcome<(OpenImage, &[u8])> {
+    let (image, path) = name::parts(name).ok_or_else(|| VfsError::new(sys::SQLITE_CANTOPEN, "a name without an image"))?;
     Ok((image::hold(image, memory)?, path))
 }
 
@@ -123,7 +123,7 @@ unsafe fn memory_of(name: *const c_char) -> Outcome<Option<Memory>> {
     let text = String::from_utf8_lossy(text);
     match text.parse() {
         Ok(Size::Bytes(bytes)) => Ok(Some(Memory::of(usize::try_from(bytes).unwrap_or(usize::MAX)))),
-        _ => Err(Fault::new(sys::SQLITE_CANTOPEN, format!("memory: `{text}` is not a size such as 256MiB"))),
+        _ => Err(VfsError::new(sys::SQLITE_CANTOPEN, format!("memory: `{text}` is not a size such as 256MiB"))),
     }
 }
 
@@ -158,45 +158,45 @@ unsafe extern "C" fn open(
     })
 }
 
-fn open_named(name: &[u8], flags: c_int, memory: Option<Memory>) -> Outcome<(Open, c_int)> {
-    let _door = DOOR.lock();
+fn open_named(name: &[u8], flags: c_int, memory: Option<Memory>) -> Outcome<(OpenedFile, c_int)> {
+    let _door = OPEN_LOCK.lock();
     let (image, path) = place_with(name, memory)?;
     if flags & sys::SQLITE_OPEN_MAIN_DB != 0 {
         let database = database(image, path, flags)?;
         let who = NEXT.fetch_add(1, Ordering::Relaxed);
         let read_only = flags & sys::SQLITE_OPEN_READONLY != 0;
-        return Ok((Open::Database { database, who, read_only, persist_wal: false, powersafe: true }, flags));
+        return Ok((OpenedFile::Database { database, who, read_only, persist_wal: false, powersafe: true }, flags));
     }
     if flags & sys::SQLITE_OPEN_MAIN_JOURNAL != 0
         && let Some(database) = of_journal(&image, path)
     {
         if !database.open_the_journal(flags & sys::SQLITE_OPEN_CREATE != 0)? {
-            return Err(Fault::quiet(sys::SQLITE_CANTOPEN));
+            return Err(VfsError::quiet(sys::SQLITE_CANTOPEN));
         }
-        return Ok((Open::Journal(database), flags));
+        return Ok((OpenedFile::Journal(database), flags));
     }
     if flags & sys::SQLITE_OPEN_SUPER_JOURNAL != 0 {
         let path = path.to_vec();
         let there = image.supers.lock().contains_key(&path);
         if !there && flags & sys::SQLITE_OPEN_CREATE == 0 {
-            return Err(Fault::quiet(sys::SQLITE_CANTOPEN));
+            return Err(VfsError::quiet(sys::SQLITE_CANTOPEN));
         }
         image.supers.lock().entry(path.clone()).or_default();
-        return Ok((Open::Super { path, image }, flags));
+        return Ok((OpenedFile::Super { path, image }, flags));
     }
-    let file = open_file(&image, path, flags).map_err(Fault::of(sys::SQLITE_CANTOPEN, String::from_utf8_lossy(name)))?;
+    let file = open_file(&image, path, flags).map_err(VfsError::of(sys::SQLITE_CANTOPEN, String::from_utf8_lossy(name)))?;
     if flags & sys::SQLITE_OPEN_WAL != 0
         && let Some(database) = of_file(&image, path, b"-wal")
     {
         database.open_wal(&file)?;
         let who = NEXT.fetch_add(1, Ordering::Relaxed);
-        return Ok((Open::Wal { who, file, database }, flags));
+        return Ok((OpenedFile::Wal { who, file, database }, flags));
     }
     let gone = (flags & sys::SQLITE_OPEN_DELETEONCLOSE != 0).then(|| path.to_vec());
-    Ok((Open::File { file, gone, image }, flags))
+    Ok((OpenedFile::File { file, gone, image }, flags))
 }
 
-fn open_file(image: &Held, path: &[u8], flags: c_int) -> rawfs::fs::Result<File> {
+fn open_file(image: &OpenImage, path: &[u8], flags: c_int) -> rawfs::fs::Result<File> {
     let asked = |flag: c_int| flags & flag != 0;
     let mut how = if asked(sys::SQLITE_OPEN_READONLY) { OFlags::RDONLY } else { OFlags::RDWR };
     how.set(OFlags::CREATE, asked(sys::SQLITE_OPEN_CREATE));
@@ -206,7 +206,7 @@ fn open_file(image: &Held, path: &[u8], flags: c_int) -> rawfs::fs::Result<File>
 }
 
 /// The database of a path, one for all connections.
-fn database(image: Held, path: &[u8], flags: c_int) -> Outcome<Arc<Database>> {
+fn database(image: OpenImage, path: &[u8], flags: c_int) -> Outcome<Arc<Database>> {
     let known = |databases: &mut HashMap<Vec<u8>, Weak<Database>>| {
         databases.retain(|_, database| database.strong_count() > 0);
         databases.get(path).and_then(Weak::upgrade)
@@ -216,10 +216,10 @@ fn database(image: Held, path: &[u8], flags: c_int) -> Outcome<Arc<Database>> {
     }
     let shown = format!("{}/{}", image.name.display(), String::from_utf8_lossy(path));
     // Others of this process may write, whatever this connection may.
-    let file = open_file(&image, path, flags & !sys::SQLITE_OPEN_READONLY).map_err(Fault::of(sys::SQLITE_CANTOPEN, &*shown))?;
+    let file = open_file(&image, path, flags & !sys::SQLITE_OPEN_READONLY).map_err(VfsError::of(sys::SQLITE_CANTOPEN, &*shown))?;
     let other = image.databases.lock().values().filter_map(Weak::upgrade).find(|other| other.ino() == file.node().ino());
     if other.is_some() {
-        return Err(Fault::new(sys::SQLITE_CANTOPEN, format!("{shown} is open by another name: use one for all connections")));
+        return Err(VfsError::new(sys::SQLITE_CANTOPEN, format!("{shown} is open by another name: use one for all connections")));
     }
     let database = Arc::new(Database::new(image, path.to_vec(), file)?);
     database.image().databases.lock().insert(path.to_vec(), Arc::downgrade(&database));
@@ -227,12 +227,12 @@ fn database(image: Held, path: &[u8], flags: c_int) -> Outcome<Arc<Database>> {
 }
 
 /// The database in use whose journal this is.
-fn of_journal(image: &Held, path: &[u8]) -> Option<Arc<Database>> {
+fn of_journal(image: &OpenImage, path: &[u8]) -> Option<Arc<Database>> {
     of_file(image, path, b"-journal")
 }
 
 /// The database in use to which a file with this ending belongs.
-fn of_file(image: &Held, path: &[u8], ending: &[u8]) -> Option<Arc<Database>> {
+fn of_file(image: &OpenImage, path: &[u8], ending: &[u8]) -> Option<Arc<Database>> {
     image.databases.lock().get(path.strip_suffix(ending)?).and_then(Weak::upgrade)
 }
 
@@ -247,16 +247,16 @@ unsafe extern "C" fn delete(_: *mut sys::sqlite3_vfs, name: *const c_char, sync:
             None => match image.fs.unlink(image.fs.root(), path, &image.creds) {
                 Ok(()) => true,
                 Err(error) if error.errno() == Errno::NOENT => false,
-                Err(error) => return Err(Fault::of(sys::SQLITE_IOERR_DELETE, String::from_utf8_lossy(name))(error)),
+                Err(error) => return Err(VfsError::of(sys::SQLITE_IOERR_DELETE, String::from_utf8_lossy(name))(error)),
             },
         };
         if !there {
-            return Err(Fault::quiet(sys::SQLITE_IOERR_DELETE_NOENT));
+            return Err(VfsError::quiet(sys::SQLITE_IOERR_DELETE_NOENT));
         }
         if sync != 0 {
             let store = image.fs.store();
             let synced = store.sync(store.applied()).map_err(Error::from);
-            synced.map_err(Fault::of(sys::SQLITE_IOERR_DIR_FSYNC, String::from_utf8_lossy(name)))?;
+            synced.map_err(VfsError::of(sys::SQLITE_IOERR_DIR_FSYNC, String::from_utf8_lossy(name)))?;
         }
         Ok(())
     })
@@ -273,7 +273,7 @@ unsafe extern "C" fn access(_: *mut sys::sqlite3_vfs, name: *const c_char, flags
         let is = match known.map_or_else(|| stat().map(|stat| flags != sys::SQLITE_ACCESS_EXISTS || stat.size > 0), Ok) {
             Ok(is) => is,
             Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => false,
-            Err(error) => return Err(Fault::of(sys::SQLITE_IOERR_ACCESS, String::from_utf8_lossy(name))(error)),
+            Err(error) => return Err(VfsError::of(sys::SQLITE_IOERR_ACCESS, String::from_utf8_lossy(name))(error)),
         };
         // SAFETY: a place for a number.
         unsafe { *out = c_int::from(is) };
@@ -290,7 +290,7 @@ unsafe extern "C" fn full_pathname(_: *mut sys::sqlite3_vfs, name: *const c_char
         let image = image.map(|image| PathBuf::from(std::ffi::OsStr::from_bytes(image)));
         let full = name::full(name, image, |path: &Path| image::known(path))?;
         if full.len() >= usize::try_from(room).unwrap_or(0) {
-            return Err(Fault::new(sys::SQLITE_CANTOPEN_FULLPATH, "the names of image and database are too long together"));
+            return Err(VfsError::new(sys::SQLITE_CANTOPEN_FULLPATH, "the names of image and database are too long together"));
         }
         // SAFETY: there is room for it and a zero.
         unsafe {

@@ -14,7 +14,7 @@ use rawfs::fs::{Error, File};
 use rustix::io::Errno;
 
 use crate::database::Database;
-use crate::fault::Outcome;
+use crate::error::Outcome;
 
 const HEADER: usize = 32;
 const FRAME: usize = 24;

@@ -216,7 +216,7 @@ pub(crate) mod every_order {
     }
 
     /// A lock, what it guards (two words that are equal, unless somebody died in between), and who is dead.
-    struct World {
+    struct TestWorld {
         lock: LoomU32,
         first: LoomU32,
         second: LoomU32,
@@ -224,7 +224,7 @@ pub(crate) mod every_order {
         bed: FutexModel,
     }
 
-    impl WaitKernel<LoomU32> for &World {
+    impl WaitKernel<LoomU32> for &TestWorld {
         const SPINS: u32 = 0;
         fn wait(&self, word: &LoomU32, expected: u32, _: u32) -> bool {
             self.bed.wait(word, expected, || Owner::of(expected).is_some_and(|owner| !self.is_alive(owner)))
@@ -238,10 +238,16 @@ pub(crate) mod every_order {
         Owner::new(ProcessSlot(process), 7)
     }
 
-    impl World {
-        fn new() -> Arc<World> {
+    impl TestWorld {
+        fn new() -> Arc<TestWorld> {
             let zero = || LoomU32::new(0);
-            Arc::new(World { lock: zero(), first: zero(), second: zero(), dead: [zero(), zero(), zero(), zero()], bed: FutexModel::new() })
+            Arc::new(TestWorld {
+                lock: zero(),
+                first: zero(),
+                second: zero(),
+                dead: [zero(), zero(), zero(), zero()],
+                bed: FutexModel::new(),
+            })
         }
 
         fn lock(&self, process: u8) -> bool {
@@ -286,29 +292,33 @@ pub(crate) mod every_order {
         }
     }
 
-    fn explore(preemptions: usize, threads: impl Fn(&Arc<World>) -> Vec<JoinHandle<()>> + Send + Sync + 'static, after: fn(&World)) {
+    fn explore(
+        preemptions: usize,
+        threads: impl Fn(&Arc<TestWorld>) -> Vec<JoinHandle<()>> + Send + Sync + 'static,
+        after: fn(&TestWorld),
+    ) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(preemptions);
         model.check(move || {
-            let world = World::new();
+            let world = TestWorld::new();
             threads(&world).into_iter().for_each(|thread| thread.join().expect("no panic"));
             after(&world);
         });
     }
 
-    fn run(world: &Arc<World>, does: impl FnOnce(&World) + 'static) -> JoinHandle<()> {
+    fn run(world: &Arc<TestWorld>, does: impl FnOnce(&TestWorld) + 'static) -> JoinHandle<()> {
         let world = world.clone();
         spawn(move || does(&world))
     }
 
     /// Done in full by so many, and the lock is free with no flag.
-    fn whole<const TIMES: u32>(world: &World) {
+    fn whole<const TIMES: u32>(world: &TestWorld) {
         assert_eq!((world.first.load(Relaxed), world.second.load(Relaxed)), (TIMES, TIMES));
         assert_eq!(world.lock.load(Relaxed), 0);
     }
 
     /// The same after one more, for whom the last may have left it.
-    fn whole_after_one_more<const TIMES: u32>(world: &World) {
+    fn whole_after_one_more<const TIMES: u32>(world: &TestWorld) {
         let told = world.lock(3);
         world.repair_if_told(told);
         world.unlock(3, false);
@@ -320,7 +330,7 @@ pub(crate) mod every_order {
         explore(
             2,
             |world| {
-                let twice = |process| move |world: &World| (0..2).for_each(|_| world.change(process));
+                let twice = |process| move |world: &TestWorld| (0..2).for_each(|_| world.change(process));
                 vec![run(world, twice(0)), run(world, twice(1))]
             },
             whole::<4>,
@@ -330,13 +340,13 @@ pub(crate) mod every_order {
     /// Also two threads of one process slot.
     #[test]
     fn three_take_turns() {
-        let three = |world: &Arc<World>| [0, 1, 1].map(|process| run(world, move |world| world.change(process))).into();
+        let three = |world: &Arc<TestWorld>| [0, 1, 1].map(|process| run(world, move |world| world.change(process))).into();
         explore(2, three, whole::<3>);
     }
 
     #[test]
     fn who_comes_after_a_dead_one_is_told() {
-        let dies = |world: &World| {
+        let dies = |world: &TestWorld| {
             world.repair_if_told(world.lock(0));
             world.half();
             world.die(0);
@@ -351,7 +361,7 @@ pub(crate) mod every_order {
     #[test]
     fn who_repairs_may_die_too() {
         let dies = |process| {
-            move |world: &World| {
+            move |world: &TestWorld| {
                 world.lock(process);
                 world.half();
                 world.die(process);
@@ -367,11 +377,11 @@ pub(crate) mod every_order {
     /// The dead one gave it back in time: taking it over must fail, and nobody is told.
     #[test]
     fn who_dies_after_giving_it_back_leaves_nothing() {
-        let in_time = |world: &World| {
+        let in_time = |world: &TestWorld| {
             world.change(0);
             world.die(0);
         };
-        let other = |world: &World| {
+        let other = |world: &TestWorld| {
             let told = world.lock(1);
             assert!(!world.repair_if_told(told), "half changed");
             world.half();
@@ -385,7 +395,7 @@ pub(crate) mod every_order {
     /// Left by a panic: free, with the mark, until somebody has repaired.
     #[test]
     fn an_abandoned_lock_is_told_once() {
-        let panics = |world: &World| {
+        let panics = |world: &TestWorld| {
             let told = world.lock(0);
             world.repair_if_told(told);
             world.half();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use datapath::shelf::{CATALOGUE, Entry};
 use serde::Serialize;
-use ssdcache::{FileKey, Item, PAGE_BYTES, SsdCache, Verified, Version};
+use ssdcache::{FileKey, Item, PAGE_BYTES, PageVersion, SsdCache, VerifyResult};
 
 use super::disk::Disk;
 use super::look::{self, Look};
@@ -67,7 +67,7 @@ type Paths = HashMap<FileKey, PathBuf>;
 /// The bytes of all pages.
 #[derive(Default)]
 struct Verify {
-    bad: Vec<(Item, Version)>,
+    bad: Vec<(Item, PageVersion)>,
     paths: Paths,
     done: u64,
 }
@@ -76,7 +76,7 @@ impl Verify {
     fn all(&mut self, disk: &Disk, cache: &SsdCache, of: u64, progress: Progress<'_>) {
         let mut page = [0; PAGE_BYTES];
         for (item, version) in cache.items() {
-            let is_good = disk.read(item.at, &mut page).is_ok() && cache.verify(&item, &page) == Verified::Good;
+            let is_good = disk.read(item.at, &mut page).is_ok() && cache.verify(&item, &page) == VerifyResult::Good;
             if !is_good {
                 self.bad.push((item, version));
             } else if item.key == CATALOGUE
@@ -109,10 +109,10 @@ fn whole(look: &Look) -> Vec<Finding> {
     [segments, reads, crowded].into_iter().flatten().collect()
 }
 
-fn page(item: &Item, version: Version, paths: &Paths) -> Finding {
+fn page(item: &Item, version: PageVersion, paths: &Paths) -> Finding {
     let (kind, what) = match version {
-        Version::Clean => ("damaged", "its bytes are not what was written; the file below has them"),
-        Version::Dirty => ("lost", "its bytes are not what was written, and it was newer than the file below"),
+        PageVersion::Clean => ("damaged", "its bytes are not what was written; the file below has them"),
+        PageVersion::Dirty => ("lost", "its bytes are not what was written, and it was newer than the file below"),
     };
     Finding { kind, detail: format!("{}: {what}", place(item, paths)), repaired: false }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
-use ssdcache::{DevicePage, PAGE_BYTES, Page, Superblock, Unusable};
+use ssdcache::{CacheOpenError, DevicePage, PAGE_BYTES, Page, Superblock};
 
 use super::signature;
 use crate::driven::{self, Blocks};
@@ -131,7 +131,7 @@ impl Disk {
     }
 
     /// # Errors
-    /// No cache is here; or, as `Unusable` says.
+    /// No cache is here; or, as `CacheOpenError` says.
     pub(super) fn superblock(&self) -> Result<Superblock, Error> {
         let mut pages = [[0; PAGE_BYTES]; 2];
         for (at, page) in pages.iter_mut().enumerate() {
@@ -145,10 +145,10 @@ impl Disk {
     /// Whether it is a cache, or was one before it was damaged.
     pub(super) fn is_ours(&self) -> Result<(), Error> {
         let found = self.signature().map_err(|error| self.failed("reading", &error))?;
-        if found == Some(signature::OURS) { Ok(()) } else { Err(self.unusable(Unusable::None)) }
+        if found == Some(signature::OURS) { Ok(()) } else { Err(self.unusable(CacheOpenError::None)) }
     }
 
-    pub(super) fn unusable(&self, why: Unusable) -> Error {
+    pub(super) fn unusable(&self, why: CacheOpenError) -> Error {
         Error::new(Kind::Device, Errno::PROTO, format!("{}: {why}", self.path.display()))
     }
 

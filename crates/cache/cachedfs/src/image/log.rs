@@ -2,7 +2,7 @@
 
 use datapath::shelf::CATALOGUE;
 use rustix::io::Errno;
-use ssdcache::{Item, PAGE_BYTES, Page, Put, Refused, SsdCache, Stamp};
+use ssdcache::{CacheError, Item, PAGE_BYTES, Page, PutResult, SsdCache, Stamp};
 
 use super::disk::Disk;
 use crate::error::{Error, Kind};
@@ -28,7 +28,7 @@ impl<'a> Log<'a> {
     }
 
     /// Puts a page, whatever has to be done before.
-    pub(super) fn put(&mut self, bytes: &Page, mut put: impl FnMut(&mut SsdCache) -> Result<Put, Refused>) -> Result<(), Error> {
+    pub(super) fn put(&mut self, bytes: &Page, mut put: impl FnMut(&mut SsdCache) -> Result<PutResult, CacheError>) -> Result<(), Error> {
         self.again(|cache| put(cache).map(|_| ()))?;
         self.pages.extend_from_slice(bytes);
         Ok(())
@@ -44,29 +44,29 @@ impl<'a> Log<'a> {
         self.flush()
     }
 
-    fn again(&mut self, mut call: impl FnMut(&mut SsdCache) -> Result<(), Refused>) -> Result<(), Error> {
+    fn again(&mut self, mut call: impl FnMut(&mut SsdCache) -> Result<(), CacheError>) -> Result<(), Error> {
         for _ in 0..TRIES {
             match call(self.cache) {
                 Ok(()) => return Ok(()),
-                Err(Refused::Seal) => self.seal()?,
-                Err(Refused::Flush | Refused::InFlight) => self.flush()?,
-                Err(Refused::Superblock) => {
+                Err(CacheError::Seal) => self.seal()?,
+                Err(CacheError::Flush | CacheError::InFlight) => self.flush()?,
+                Err(CacheError::Superblock) => {
                     self.seal()?;
                     self.superblock()?;
                 }
-                Err(Refused::Reclaim) => {
+                Err(CacheError::Reclaim) => {
                     self.cache.reclaim().map_err(|why| self.refused(why))?;
                 }
                 Err(why) => return Err(self.refused(why)),
             }
         }
-        Err(self.refused(Refused::Failed))
+        Err(self.refused(CacheError::Failed))
     }
 
-    fn refused(&self, why: Refused) -> Error {
+    fn refused(&self, why: CacheError) -> Error {
         let what = match why {
-            Refused::Dirty => "what is dirty does not fit: `hotshelf cache flush` first".to_owned(),
-            Refused::NotCacheable => "it holds pages of more files than it can".to_owned(),
+            CacheError::Dirty => "what is dirty does not fit: `hotshelf cache flush` first".to_owned(),
+            CacheError::NotCacheable => "it holds pages of more files than it can".to_owned(),
             why => format!("its log cannot go on ({why:?})"),
         };
         Error::new(Kind::Device, Errno::NOSPC, format!("{}: {what}", self.disk.path.display()))

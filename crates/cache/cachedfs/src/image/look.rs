@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use datapath::shelf::CATALOGUE;
 use serde::Serialize;
-use ssdcache::{DevicePage, PAGE_BYTES, Page, Recovered, SsdCache};
+use ssdcache::{DevicePage, PAGE_BYTES, Page, RecoveryResult, SsdCache};
 
 use super::disk::Disk;
 use crate::error::Error;
@@ -65,7 +65,7 @@ pub(super) fn of(disk: &Disk) -> Result<Look, Error> {
 }
 
 /// The books themselves, too.
-pub(super) fn books(disk: &Disk) -> Result<(SsdCache, Recovered, Look), Error> {
+pub(super) fn books(disk: &Disk) -> Result<(SsdCache, RecoveryResult, Look), Error> {
     let begin = Instant::now();
     let superblock = disk.superblock()?;
     let files_max = u64::from(superblock.shape.slots()).clamp(16, FILES_MAX - 1) as u32;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 use serde::Serialize;
-use ssdcache::{DevicePage, PAGE_BYTES, SsdCache, Verified, Version};
+use ssdcache::{DevicePage, PAGE_BYTES, PageVersion, SsdCache, VerifyResult};
 
 use super::Progress;
 use super::create::{self, Unnamed};
@@ -140,18 +140,18 @@ fn copy(old: &Disk, cache: &SsdCache, new: &Disk, resized: &mut Resized, progres
         if n.is_multiple_of(256) {
             progress(n as u64, pages);
         }
-        if version == Version::Clean && leave > 0 {
+        if version == PageVersion::Clean && leave > 0 {
             leave -= 1;
             continue;
         }
-        let is_good = old.read(item.at, &mut page).is_ok() && cache.verify(&item, &page) == Verified::Good;
+        let is_good = old.read(item.at, &mut page).is_ok() && cache.verify(&item, &page) == VerifyResult::Good;
         match version {
             _ if is_good => {}
-            Version::Clean => {
+            PageVersion::Clean => {
                 resized.left_out += 1;
                 continue;
             }
-            Version::Dirty => return Err(damaged(old, item.at)),
+            PageVersion::Dirty => return Err(damaged(old, item.at)),
         }
         log.put(&page, |books| books.put(item.key, item.page, version, &page))?;
         resized.pages += 1;

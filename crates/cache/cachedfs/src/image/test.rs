@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use ssdcache::{DevicePage, FileKey, Lookup, PAGE_BYTES, PageIndex, Version};
+use ssdcache::{DevicePage, FileKey, LookupResult, PAGE_BYTES, PageIndex, PageVersion};
 
 use super::disk::Disk;
 use super::log::Log;
@@ -23,11 +23,13 @@ fn fill(path: &Path, count: u64) {
     let (mut cache, ..) = look::books(&disk).expect("a cache");
     let mut log = Log::open(&disk, &mut cache).expect("a life");
     for page in 0..2 {
-        log.put(&[0xcc; PAGE_BYTES], |books| books.put(datapath::shelf::CATALOGUE, PageIndex(page), Version::Dirty, &[0xcc; PAGE_BYTES]))
-            .expect("put");
+        log.put(&[0xcc; PAGE_BYTES], |books| {
+            books.put(datapath::shelf::CATALOGUE, PageIndex(page), PageVersion::Dirty, &[0xcc; PAGE_BYTES])
+        })
+        .expect("put");
     }
     for page in 0..count {
-        let (bytes, version) = (bytes_of(page), if page % 5 == 0 { Version::Dirty } else { Version::Clean });
+        let (bytes, version) = (bytes_of(page), if page % 5 == 0 { PageVersion::Dirty } else { PageVersion::Clean });
         log.put(&bytes, |books| books.put(FileKey(7), PageIndex(page), version, &bytes)).expect("put");
     }
     log.end().expect("durable");
@@ -43,7 +45,7 @@ fn present(path: &Path, count: u64) -> u64 {
     let (cache, ..) = look::books(&disk).expect("a cache");
     let mut page = [0; PAGE_BYTES];
     let there = (0..count).filter(|number| match cache.lookup(FileKey(7), PageIndex(*number)) {
-        Lookup::Hit(item) => {
+        LookupResult::Hit(item) => {
             disk.read(item.at, &mut page).expect("read");
             assert_eq!(page, bytes_of(*number), "page {number}");
             true
@@ -160,7 +162,7 @@ fn a_whole_cache_is_clean_and_a_damaged_page_is_found_and_dropped() {
     let at = |number: u64| {
         let disk = Disk::alone(&path).expect("opened");
         let (cache, ..) = look::books(&disk).expect("a cache");
-        let Lookup::Hit(item) = cache.lookup(FileKey(7), PageIndex(number)) else { panic!("page {number} is not there") };
+        let LookupResult::Hit(item) = cache.lookup(FileKey(7), PageIndex(number)) else { panic!("page {number} is not there") };
         item.at
     };
     let damage =

@@ -464,7 +464,7 @@ impl Worker {
     fn cut_tail(&mut self, shelf: &Shelf, key: FileKey, len: u64) -> Result<(), Errno> {
         let (page, offset) = (PageIndex(len / PAGE_BYTES as u64), (len % PAGE_BYTES as u64) as usize);
         let Some(log) = &mut self.log else { return Ok(()) };
-        if offset == 0 || log.books.lookup(key, page) == ssdcache::Lookup::Miss {
+        if offset == 0 || log.books.lookup(key, page) == ssdcache::LookupResult::Miss {
             return Ok(());
         }
         if !log.books.is_dirty(key, page) {
@@ -472,7 +472,7 @@ impl Worker {
         }
         let mut bytes = log.read(key, page).ok_or(Errno::IO)?;
         bytes[offset..].fill(0);
-        self.put(shelf, key, page, ssdcache::Version::Dirty, &bytes)
+        self.put(shelf, key, page, ssdcache::PageVersion::Dirty, &bytes)
     }
 
     /// The entry says it first, durably; so whoever finds the file not cut knows that it was us, and ends it.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use block::Error;
 use rustix::io::Errno;
-use ssdcache::{FileKey, Item, PAGE_BYTES, Page, Scope, Verified, runs};
+use ssdcache::{CollectScope, FileKey, Item, PAGE_BYTES, Page, VerifyResult, runs};
 
 use super::{STEP_PAGES, Worker};
 use crate::shelf::layout::Word;
@@ -94,7 +94,7 @@ impl Worker {
         let mut items = Vec::new();
         if let ([key], _) | ([key, ..], true) = (due, due.len() <= DUE_ONE_BY_ONE) {
             self.last_due = *key;
-            log.books.collect_dirty(Scope::File(*key), most, &mut items);
+            log.books.collect_dirty(CollectScope::File(*key), most, &mut items);
             let is_all = items.len() < most;
             let written = self.write_back(shelf, &items).unwrap_or(0);
             if let Some(since_ms) = self.dirty_since.get_mut(key).filter(|_| is_all) {
@@ -139,7 +139,7 @@ impl Worker {
             let flushed = if shelf.header.ssd_failed() == 0 { log.flush() } else { Ok(()) };
             flushed.unwrap_or_else(|stop| _ = self.stopped(shelf, stop));
             let Some(log) = &self.log else { return Ok(()) };
-            log.books.collect_dirty(Scope::File(key), SWEEP_PAGES, &mut items);
+            log.books.collect_dirty(CollectScope::File(key), SWEEP_PAGES, &mut items);
             if !self.has_log(shelf) {
                 items.retain(|item| !is_newer_in_frame(shelf, *item));
             }
@@ -299,7 +299,7 @@ impl Worker {
             match log.reclaim() {
                 Ok(()) => return Ok(()),
                 // Only what is durable is written back.
-                Err(ssdcache::Refused::Dirty) => log.flush().map_err(|stop| self.stopped(shelf, stop))?,
+                Err(ssdcache::CacheError::Dirty) => log.flush().map_err(|stop| self.stopped(shelf, stop))?,
                 Err(refused) => {
                     log.resolve(refused).map_err(|stop| self.stopped(shelf, stop))?;
                     continue;
@@ -307,7 +307,7 @@ impl Worker {
             }
             let Some(log) = &mut self.log else { return Ok(()) };
             // More than the oldest: neighbours are worth waiting for.
-            log.books.collect_dirty(Scope::Oldest(8), SWEEP_PAGES, &mut items);
+            log.books.collect_dirty(CollectScope::Oldest(8), SWEEP_PAGES, &mut items);
             items.retain(|item| item.key != CATALOGUE);
             let result = self.write_back(shelf, &items);
             if round == 3 {
@@ -325,7 +325,7 @@ impl Worker {
             let Some(log) = &mut self.log else { return Ok(()) };
             let page = match log.read_item(item) {
                 Ok(page) => page,
-                Err(Verified::Changed) => continue,
+                Err(VerifyResult::Changed) => continue,
                 Err(_) => self.known_entry(shelf, item)?,
             };
             let Some(log) = &mut self.log else { return Ok(()) };

@@ -67,7 +67,7 @@ impl Worker {
     }
 
     /// Recovery found that something durable is missing.
-    fn damaged(&mut self, shelf: &Shelf, found: &ssdcache::Recovered) {
+    fn damaged(&mut self, shelf: &Shelf, found: &ssdcache::RecoveryResult) {
         let (damaged, suspect) = (found.damaged, found.suspect.len());
         if damaged == 0 {
             return;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use pagecache::shared::{Marks, Which};
 use rustix::io::Errno;
-use ssdcache::{FileKey, Page, PageIndex, Version};
+use ssdcache::{FileKey, Page, PageIndex, PageVersion};
 
 use super::Worker;
 use crate::shelf::log::Stop;
@@ -118,7 +118,7 @@ impl Worker {
             let Some(log) = &mut self.log else { return Err(Errno::IO) };
             let put = match is_making_room {
                 true => log.put_own(place(key), &entry.encode()),
-                false => log.put(CATALOGUE, place(key), Version::Dirty, &entry.encode()),
+                false => log.put(CATALOGUE, place(key), PageVersion::Dirty, &entry.encode()),
             };
             match put {
                 Ok(()) => {
@@ -838,7 +838,7 @@ impl Worker {
     }
 
     /// Puts a page; makes room if need be.
-    pub(super) fn put(&mut self, shelf: &Shelf, key: FileKey, page: PageIndex, version: Version, bytes: &Page) -> Result<(), Errno> {
+    pub(super) fn put(&mut self, shelf: &Shelf, key: FileKey, page: PageIndex, version: PageVersion, bytes: &Page) -> Result<(), Errno> {
         self.room_ahead(shelf)?;
         for _ in 0..3 {
             let Some(log) = &mut self.log else { return Err(Errno::IO) };

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pagecache::shared::{Marks, Name, Snapshot};
 use rustix::io::Errno;
-use ssdcache::{FileKey, Mode, PAGE_BYTES, Page, PageIndex, Version};
+use ssdcache::{FileKey, Mode, PAGE_BYTES, Page, PageIndex, PageVersion};
 
 use super::Worker;
 use crate::shelf::open::errno_of;
@@ -183,7 +183,7 @@ impl Worker {
         self.note(shelf, no)?;
         let now = self.now();
         for (name, snapshot, bytes) in dirty {
-            self.put(shelf, key, PageIndex(name.page.0), Version::Dirty, &bytes)?;
+            self.put(shelf, key, PageIndex(name.page.0), PageVersion::Dirty, &bytes)?;
             if let Some(admission) = &mut self.admission {
                 admission.spend(now, PAGE_BYTES as u64);
             }
@@ -235,7 +235,7 @@ impl Worker {
             self.prepare_drops(shelf, pages.len())?;
             let Some(log) = &self.log else { return Ok(()) };
             let is_clean = |page: &&u64| {
-                log.books.lookup(key, PageIndex(**page)) != ssdcache::Lookup::Miss && !log.books.is_dirty(key, PageIndex(**page))
+                log.books.lookup(key, PageIndex(**page)) != ssdcache::LookupResult::Miss && !log.books.is_dirty(key, PageIndex(**page))
             };
             let clean: Vec<u64> = pages.iter().filter(is_clean).copied().collect();
             if clean.is_empty() {
@@ -316,7 +316,7 @@ impl Worker {
         let mut replace = Vec::new();
         for (name, snapshot, bytes) in stale {
             let page = PageIndex(name.page.0);
-            let was_here = self.log.as_ref().is_some_and(|log| log.books.lookup(key, page) != ssdcache::Lookup::Miss);
+            let was_here = self.log.as_ref().is_some_and(|log| log.books.lookup(key, page) != ssdcache::LookupResult::Miss);
             self.drop_pages(shelf, key, page.0..page.0 + 1)?;
             if was_here && mode == Mode::WriteThrough && self.has_log(shelf) {
                 replace.push((page, bytes));
@@ -330,7 +330,7 @@ impl Worker {
         let is_durable = self.below(shelf, key).is_ok_and(|below| below.sync().is_ok());
         if is_durable && self.note(shelf, no).is_ok() {
             for (page, bytes) in replace {
-                self.put(shelf, key, page, Version::Clean, &bytes)?;
+                self.put(shelf, key, page, PageVersion::Clean, &bytes)?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ssdcache::{PAGE_BYTES, Rule};
+use ssdcache::{AdmissionRule, PAGE_BYTES};
 
 use super::layout::Word;
 use super::open::Open;
@@ -128,12 +128,13 @@ impl Open {
             return asked;
         }
         let record = self.record();
-        if record.rule() == Rule::Never || self.bypasses_cache() {
+        if record.rule() == AdmissionRule::Never || self.bypasses_cache() {
             return asked;
         }
         let end = self.size().div_ceil(PAGE_BYTES as u64);
         let mut pages = asked.start / unit * unit..((asked.end - 1) / unit * unit + unit).min(end).max(asked.end);
-        let is_here = |page: u64| self.shelf.pages.contains(self.name(page)) || !matches!(self.look_on_ssd(page), ssdcache::Seen::Miss);
+        let is_here =
+            |page: u64| self.shelf.pages.contains(self.name(page)) || !matches!(self.look_on_ssd(page), ssdcache::ViewLookup::Miss);
         while pages.start < asked.start && is_here(pages.start) {
             pages.start += 1;
         }

@@ -12,7 +12,7 @@ pub struct Expected<'a> {
     pub(super) at: u64,
     pub(super) in_frames: pagecache::shared::Sought,
     /// None: it cannot be there.
-    pub(super) on_ssd: Option<ssdcache::Sought>,
+    pub(super) on_ssd: Option<ssdcache::LookupKey>,
 }
 
 impl Open {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use block::{Device, Error};
 use shm::Region;
 use ssdcache::{
-    DevicePage, FileKey, Item, Lookup, PAGE_BYTES, Page, PageIndex, Recovered, Refused, SsdCache, Unusable, Verified, Version, recover,
+    CacheError, CacheOpenError, DevicePage, FileKey, Item, LookupResult, PAGE_BYTES, Page, PageIndex, PageVersion, RecoveryResult,
+    SsdCache, VerifyResult, recover,
 };
 
 use super::catalogue::CATALOGUE;
@@ -51,7 +52,7 @@ pub(crate) enum OpenLog {
     #[error("{0}")]
     Device(#[from] block::OpenError),
     #[error("{0}")]
-    Unusable(#[from] Unusable),
+    Unusable(#[from] CacheOpenError),
     #[error("{0}")]
     Failed(Error),
 }
@@ -65,7 +66,7 @@ impl Log {
         published: (&Arc<Region>, usize),
         held: &[(FileKey, u32)],
         counters: Counters,
-    ) -> Result<(Log, Recovered), OpenLog> {
+    ) -> Result<(Log, RecoveryResult), OpenLog> {
         let mut disk = Disk::open(device)?;
         let pages = disk.pages();
         let mut scattered = Scattered { lane: readers.and_then(|lanes| Lane::open(lanes.device()).ok()), bytes: Box::new([0; PAGE_BYTES]) };
@@ -86,7 +87,7 @@ impl Log {
         published: (&Arc<Region>, usize),
         held: &[(FileKey, u32)],
         counters: Counters,
-    ) -> Result<(Log, u64), Unusable> {
+    ) -> Result<(Log, u64), CacheOpenError> {
         let (books, unknown) = SsdCache::of_published(published.0, published.1, files, held)?;
         let disk = device.and_then(|device| Disk::open(device).ok());
         Ok((Log { books, disk, batch: Vec::new(), spare: Vec::new(), counters, unflushed: false, untold: false }, unknown))
@@ -108,18 +109,18 @@ impl Log {
     }
 
     /// What a refusal asks for, unless that is more than the log can do alone.
-    pub(crate) fn resolve(&mut self, refused: Refused) -> Result<(), Stop> {
+    pub(crate) fn resolve(&mut self, refused: CacheError) -> Result<(), Stop> {
         match refused {
-            Refused::Seal => self.seal(),
-            Refused::Flush | Refused::InFlight => self.flush(),
-            Refused::Superblock => {
+            CacheError::Seal => self.seal(),
+            CacheError::Flush | CacheError::InFlight => self.flush(),
+            CacheError::Superblock => {
                 self.seal()?;
                 self.superblock().map_err(Stop::Failed)
             }
-            Refused::Reclaim => Err(Stop::Room),
-            Refused::Failed => Err(Stop::Failed(Error::Media)),
-            Refused::Dirty | Refused::Changed => Err(Stop::Changed),
-            Refused::NotCacheable => Err(Stop::Never),
+            CacheError::Reclaim => Err(Stop::Room),
+            CacheError::Failed => Err(Stop::Failed(Error::Media)),
+            CacheError::Dirty | CacheError::Changed => Err(Stop::Changed),
+            CacheError::NotCacheable => Err(Stop::Never),
         }
     }
 
@@ -130,7 +131,7 @@ impl Log {
     }
 
     /// Puts a page into the open batch.
-    pub(crate) fn put(&mut self, key: FileKey, page: PageIndex, version: Version, bytes: &Page) -> Result<(), Stop> {
+    pub(crate) fn put(&mut self, key: FileKey, page: PageIndex, version: PageVersion, bytes: &Page) -> Result<(), Stop> {
         for _ in 0..RESOLVED {
             match self.books.put(key, page, version, bytes) {
                 Ok(_) => {
@@ -211,7 +212,7 @@ impl Log {
     }
 
     /// Makes the oldest segment free.
-    pub(crate) fn reclaim(&mut self) -> Result<(), Refused> {
+    pub(crate) fn reclaim(&mut self) -> Result<(), CacheError> {
         self.books.reclaim()?;
         self.untold = true;
         Ok(())
@@ -244,11 +245,11 @@ impl Log {
     /// The page's bytes, from the open batch or the device. None: not there, or bad.
     pub(crate) fn read(&mut self, key: FileKey, page: PageIndex) -> Option<Box<Page>> {
         let item = match self.books.lookup(key, page) {
-            Lookup::Miss => return None,
-            Lookup::Hit(item) => item,
-            Lookup::Pending(_) => {
+            LookupResult::Miss => return None,
+            LookupResult::Hit(item) => item,
+            LookupResult::Pending(_) => {
                 self.seal().ok()?;
-                let Lookup::Hit(item) = self.books.lookup(key, page) else { return None };
+                let LookupResult::Hit(item) = self.books.lookup(key, page) else { return None };
                 item
             }
         };
@@ -256,14 +257,14 @@ impl Log {
     }
 
     /// As [`Log::read`], of an item.
-    pub(crate) fn read_item(&mut self, item: &Item) -> Result<Box<Page>, Verified> {
+    pub(crate) fn read_item(&mut self, item: &Item) -> Result<Box<Page>, VerifyResult> {
         let mut bytes = Box::new([0; PAGE_BYTES]);
         if self.disk().and_then(|disk| disk.read(item.at, &mut bytes[..])).is_err() {
-            return Err(Verified::Bad);
+            return Err(VerifyResult::Bad);
         }
         self.counters.add(Count::SsdRead, PAGE_BYTES as u64);
         match self.books.verify(item, &bytes) {
-            Verified::Good => Ok(bytes),
+            VerifyResult::Good => Ok(bytes),
             other => Err(other),
         }
     }
@@ -279,7 +280,7 @@ impl Log {
         }
         self.counters.add(Count::SsdRead, (items.len() * PAGE_BYTES) as u64);
         for (item, page) in items.iter().zip(&mut pages) {
-            if page.as_ref().is_some_and(|page| self.books.verify(item, page) != Verified::Good) {
+            if page.as_ref().is_some_and(|page| self.books.verify(item, page) != VerifyResult::Good) {
                 *page = None;
             }
         }

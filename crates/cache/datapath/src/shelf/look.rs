@@ -169,7 +169,7 @@ impl Look {
         };
         let page = PAGE_BYTES as u64;
         for n in 0..file.size.div_ceil(page) {
-            let is_dirty = matches!(view.lookup(number, file.key, PageIndex(n)), ssdcache::Seen::Hit(found) if found.is_dirty());
+            let is_dirty = matches!(view.lookup(number, file.key, PageIndex(n)), ssdcache::ViewLookup::Hit(found) if found.is_dirty());
             match ranges.last_mut() {
                 _ if !is_dirty => {}
                 Some(last) if last.end == n * page => last.end = (n + 1) * page,

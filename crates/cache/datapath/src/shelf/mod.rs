@@ -200,13 +200,13 @@ pub struct Limits {
     /// If the page alone takes less, nothing is read around it. Zero: that is not measured.
     pub slow_below: Duration,
     /// What is admitted to the SSD.
-    pub admission: ssdcache::Limits,
+    pub admission: ssdcache::AdmissionLimits,
 }
 
 impl Limits {
     /// For an SSD of so many slots; 0: none.
     pub fn new(slots: u32) -> Limits {
-        let admission = ssdcache::Limits::new(slots);
+        let admission = ssdcache::AdmissionLimits::new(slots);
         Limits {
             dirty_age_ms: 5_000,
             dirty_percent: 40,

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use pagecache::shared::{Left, Marks, OfFile};
 use rustix::io::Errno;
 use shm::OwnedLockGuard;
-use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule};
+use ssdcache::{AdmissionRule, FileKey, Mode, PAGE_BYTES};
 
 use super::layout::{NEVER_OPENED, Word};
 use super::ours::{Change, Difference, Writer, difference};
@@ -54,7 +54,7 @@ pub struct How {
     /// The mode wanted: the file has the one that trusts the SSD least of all its opens, within the instance's at each call.
     pub mode: Mode,
     /// Admission to the SSD.
-    pub rule: Rule,
+    pub rule: AdmissionRule,
 }
 
 impl Shelf {
@@ -143,7 +143,7 @@ impl Shelf {
             let stamp = below.stamp().map_err(|error| OpenFailed::Failed(errno_of(&error)))?;
             record.size().fetch_max(stamp.size, Ordering::AcqRel);
         }
-        if how.rule != Rule::Normal || found.is_none() {
+        if how.rule != AdmissionRule::Normal || found.is_none() {
             record.set_rule(how.rule);
         }
         record.used().store(self.world.now_ms(), Ordering::Relaxed);

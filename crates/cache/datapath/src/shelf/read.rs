@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pagecache::shared::{Inserted, Marks, Pin, Sought, Ticket};
 use rustix::io::Errno;
-use ssdcache::{Found, PAGE_BYTES, Page, PageIndex, Seen, Verified};
+use ssdcache::{PAGE_BYTES, Page, PageIndex, VerifyResult, ViewHit, ViewLookup};
 
 use super::Tries;
 use super::counters::{Count, Tier};
@@ -132,12 +132,12 @@ impl Open {
         let Some(lanes) = &self.shelf.lanes else { return false };
         let mut seen = self.look_where(expected.on_ssd.as_ref());
         let mut ticket = None;
-        if matches!(seen, Seen::Hit(_)) && self.wants_sought(piece, &expected.in_frames) {
+        if matches!(seen, ViewLookup::Hit(_)) && self.wants_sought(piece, &expected.in_frames) {
             ticket = self.shelf.pages.ticket_of_missing(&expected.in_frames);
             // What was looked at has to be newer than the ticket. Few are wanted.
             seen = self.look_again(expected.on_ssd.as_ref());
         }
-        let Seen::Hit(found) = seen else { return false };
+        let ViewLookup::Hit(found) = seen else { return false };
         self.touch_on_ssd(&found);
         let begun = is_timed().then(Instant::now);
         let is_read = match to.get_mut(piece.at..piece.at + piece.len).and_then(whole_page).filter(|_| ticket.is_none()) {
@@ -162,7 +162,7 @@ impl Open {
     }
 
     /// What was read on the SSD goes to the caller, and with a ticket into a frame, unless it is not what it should be.
-    fn give_if_good(&self, piece: Piece, found: &Found, bytes: &Page, to: &mut [u8], ticket: Option<Ticket>) -> bool {
+    fn give_if_good(&self, piece: Piece, found: &ViewHit, bytes: &Page, to: &mut [u8], ticket: Option<Ticket>) -> bool {
         let is_good = self.is_good(found, bytes);
         if is_good {
             self.give(piece, bytes, to);
@@ -185,13 +185,13 @@ impl Open {
 
     /// Whether these are the bytes of a page that was found on the SSD.
     #[inline]
-    pub(super) fn is_good(&self, found: &Found, bytes: &Page) -> bool {
-        self.shelf.view.as_ref().is_some_and(|view| view.verify(found, bytes) == Verified::Good)
+    pub(super) fn is_good(&self, found: &ViewHit, bytes: &Page) -> bool {
+        self.shelf.view.as_ref().is_some_and(|view| view.verify(found, bytes) == VerifyResult::Good)
     }
 
     /// A page that was found on the SSD is being read: it stays longer.
     #[inline]
-    pub(super) fn touch_on_ssd(&self, found: &Found) {
+    pub(super) fn touch_on_ssd(&self, found: &ViewHit) {
         if let Some(view) = &self.shelf.view {
             view.touch(found);
         }
@@ -302,14 +302,14 @@ impl Open {
     }
 
     /// What the SSD has of a page. One that has failed is asked only for what nobody else has.
-    fn on_ssd(&self, page: u64) -> Result<Option<Found>, Errno> {
+    fn on_ssd(&self, page: u64) -> Result<Option<ViewHit>, Errno> {
         let mut tries = Tries::new();
         while tries.again() {
             match self.look_on_ssd(page) {
-                Seen::Hit(found) => return Ok(Some(found)),
-                Seen::Miss => return Ok(None),
+                ViewLookup::Hit(found) => return Ok(Some(found)),
+                ViewLookup::Miss => return Ok(None),
                 // The leader is at it, or a new one: he answers when he is done.
-                Seen::Unsure => self.shelf.ready()?,
+                ViewLookup::Unsure => self.shelf.ready()?,
             }
         }
         // Its map was being exchanged when all was lost, and will be no more; or somebody writes over it all the time.
@@ -317,29 +317,29 @@ impl Open {
     }
 
     /// As `on_ssd`, without waiting.
-    pub(super) fn look_on_ssd(&self, page: u64) -> Seen {
+    pub(super) fn look_on_ssd(&self, page: u64) -> ViewLookup {
         self.look_where(self.sought_on_ssd(page).as_ref())
     }
 
     /// Likewise a page that is sought.
     #[inline(always)]
-    pub(super) fn look_where(&self, sought: Option<&ssdcache::Sought>) -> Seen {
-        let (Some(view), Some(sought)) = (&self.shelf.view, sought) else { return Seen::Miss };
+    pub(super) fn look_where(&self, sought: Option<&ssdcache::LookupKey>) -> ViewLookup {
+        let (Some(view), Some(sought)) = (&self.shelf.view, sought) else { return ViewLookup::Miss };
         match view.lookup_sought(sought, self.key) {
-            Seen::Hit(found) if !found.is_dirty() && !self.shelf.has_ssd() => Seen::Miss,
+            ViewLookup::Hit(found) if !found.is_dirty() && !self.shelf.has_ssd() => ViewLookup::Miss,
             seen => seen,
         }
     }
 
     /// The same once more.
     #[cold]
-    pub(super) fn look_again(&self, sought: Option<&ssdcache::Sought>) -> Seen {
+    pub(super) fn look_again(&self, sought: Option<&ssdcache::LookupKey>) -> ViewLookup {
         self.look_where(sought)
     }
 
     /// Where a page is looked for on the SSD. None: it cannot be there.
     #[inline]
-    pub(super) fn sought_on_ssd(&self, page: u64) -> Option<ssdcache::Sought> {
+    pub(super) fn sought_on_ssd(&self, page: u64) -> Option<ssdcache::LookupKey> {
         self.shelf.view.as_ref()?.sought(self.record().on_ssd()?, PageIndex(page))
     }
 
@@ -355,7 +355,7 @@ impl Open {
 
     fn fetch_from_ssd(
         &self,
-        found: &[(Piece, Ticket, Found)],
+        found: &[(Piece, Ticket, ViewHit)],
         to: &mut [u8],
         below: &mut Vec<(Piece, Ticket)>,
         again: &mut Vec<Piece>,
@@ -370,9 +370,9 @@ impl Open {
         let read = lanes.with(|lane| {
             lane.read(&places, &mut page, |n, bytes| {
                 let (piece, ticket, entry) = &found[n];
-                let verdict = bytes.map_or(Verified::Bad, |bytes| view.verify(entry, bytes));
+                let verdict = bytes.map_or(VerifyResult::Bad, |bytes| view.verify(entry, bytes));
                 match (verdict, bytes) {
-                    (Verified::Good, Ok(bytes)) => {
+                    (VerifyResult::Good, Ok(bytes)) => {
                         view.touch(entry);
                         self.shelf.count_ssd_hits(1);
                         self.give(*piece, bytes, to);
@@ -380,7 +380,7 @@ impl Open {
                             self.insert_clean(*piece, *ticket, bytes);
                         }
                     }
-                    (Verified::Changed, _) => again.push(*piece),
+                    (VerifyResult::Changed, _) => again.push(*piece),
                     (_, Err(error)) if lanes.is_away(error) => away.push(found[n]),
                     // The SSD lost it. What is below is as new, unless the page was dirty.
                     _ => {
@@ -411,7 +411,7 @@ impl Open {
     /// This process cannot read the SSD, or not now: what is clean is the same below, and what is not is written there by who can.
     fn fetch_without(
         &self,
-        found: &[(Piece, Ticket, Found)],
+        found: &[(Piece, Ticket, ViewHit)],
         below: &mut Vec<(Piece, Ticket)>,
         again: &mut Vec<Piece>,
     ) -> Result<(), Errno> {
@@ -547,10 +547,10 @@ impl Open {
                 return Ok(Some(ticket));
             };
             match self.whole_on_ssd(&found, page, bytes)? {
-                Some(Verified::Good) => return Ok(Some(ticket)),
-                Some(Verified::Changed) => {}
+                Some(VerifyResult::Good) => return Ok(Some(ticket)),
+                Some(VerifyResult::Changed) => {}
                 None if found.is_dirty() => self.clean()?,
-                Some(Verified::Bad) if found.is_dirty() => return Err(Errno::IO),
+                Some(VerifyResult::Bad) if found.is_dirty() => return Err(Errno::IO),
                 verdict => {
                     self.shelf.counters.add(Count::Damaged, u64::from(verdict.is_some()));
                     self.whole_below(page, bytes)?;
@@ -564,9 +564,9 @@ impl Open {
     }
 
     /// What the SSD gives for a page. None: this process cannot read there, or not now.
-    fn whole_on_ssd(&self, found: &Found, page: u64, bytes: &mut Page) -> Result<Option<Verified>, Errno> {
+    fn whole_on_ssd(&self, found: &ViewHit, page: u64, bytes: &mut Page) -> Result<Option<VerifyResult>, Errno> {
         let (Some(view), Some(lanes)) = (&self.shelf.view, &self.shelf.lanes) else { return Ok(None) };
-        let mut verdict = Some(Verified::Bad);
+        let mut verdict = Some(VerifyResult::Bad);
         let mut scratch = [0; PAGE_BYTES];
         let read = lanes.with(|lane| {
             lane.read(&[found.item.at], &mut scratch, |_, read| match read {

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use block::tracked::Patience;
 use block::{Arena, Armed, Buf, Clock, Completion, Error, Lba, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag, Time, Tracked};
 use pagecache::shared::{Sought, Ticket};
-use ssdcache::{Found, PAGE_BYTES, Page, Seen};
+use ssdcache::{PAGE_BYTES, Page, ViewHit, ViewLookup};
 
 use super::Shelf;
 use super::counters::Tier;
@@ -161,7 +161,7 @@ struct Missed<'a> {
     piece: Piece,
     in_frames: &'a Sought,
     /// Where to look for it.
-    on_ssd: Option<&'a ssdcache::Sought>,
+    on_ssd: Option<&'a ssdcache::LookupKey>,
 }
 
 /// A page in the queue.
@@ -169,7 +169,7 @@ struct Missed<'a> {
 struct Part {
     read: u32,
     piece: Piece,
-    found: Found,
+    found: ViewHit,
     /// Its page is to go into a frame.
     ticket: Option<Ticket>,
     /// The device writes into memory of the caller, not of the place.
@@ -277,7 +277,7 @@ impl Lane {
 
     /// A page of a read, which goes to these bytes of its memory. False: there is no place.
     #[inline]
-    fn submit(&mut self, read: u32, piece: Piece, found: &Found, ticket: Option<Ticket>, to: &[u8]) -> bool {
+    fn submit(&mut self, read: u32, piece: Piece, found: &ViewHit, ticket: Option<Ticket>, to: &[u8]) -> bool {
         let Some(&slot) = self.free.last() else { return false };
         let due = self.due.unwrap_or_else(|| self.queue.clock().due(self.timeout));
         let lba = Lba(bytes_at(found.item.at) / PAGE_BYTES as u64 * u64::from(self.blocks));
@@ -382,12 +382,12 @@ impl Read {
         let &Missed { piece, in_frames, on_ssd } = missed;
         let mut seen = open.look_where(on_ssd);
         let mut ticket = None;
-        if matches!(seen, Seen::Hit(_)) && open.wants_sought(piece, in_frames) {
+        if matches!(seen, ViewLookup::Hit(_)) && open.wants_sought(piece, in_frames) {
             ticket = open.shelf.pages.ticket_of_missing(in_frames);
             // What was looked at has to be newer than the ticket. Few are wanted.
             seen = open.look_again(on_ssd);
         }
-        let Seen::Hit(found) = seen else {
+        let ViewLookup::Hit(found) = seen else {
             self.is_slow = true;
             return true;
         };

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use shm::{OwnedLock, ProcessSlot, ProcessSlots, Region, SharedRef, SharedSlice};
-use ssdcache::{FileKey, Mode, Rule};
+use ssdcache::{AdmissionRule, FileKey, Mode};
 
 use super::ours::OwnStamp;
 
@@ -368,19 +368,19 @@ impl<'a> Record<'a> {
         OwnStamp { windows: self.u64(104), stamp: [self.u64(56), self.u64(64), self.u64(72)] }
     }
 
-    pub(crate) fn rule(self) -> Rule {
+    pub(crate) fn rule(self) -> AdmissionRule {
         match self.u32(80).load(Ordering::Relaxed) {
-            1 => Rule::Never,
-            2 => Rule::Always,
-            _ => Rule::Normal,
+            1 => AdmissionRule::Never,
+            2 => AdmissionRule::Always,
+            _ => AdmissionRule::Normal,
         }
     }
 
-    pub(crate) fn set_rule(self, rule: Rule) {
+    pub(crate) fn set_rule(self, rule: AdmissionRule) {
         let value = match rule {
-            Rule::Normal => 0,
-            Rule::Never => 1,
-            Rule::Always => 2,
+            AdmissionRule::Normal => 0,
+            AdmissionRule::Never => 1,
+            AdmissionRule::Always => 2,
         };
         self.u32(80).store(value, Ordering::Relaxed);
     }

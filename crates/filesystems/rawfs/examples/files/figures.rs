@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use block::driver::file::{FileDevice, FileOptions};
-use rawfs::fs::{Creds, Error, Fs, FsSettings, Stamp};
+use rawfs::fs::{Creds, Error, Fs, FsSettings, Timestamp};
 use rawfs::{Disk, DiskSettings, FormatOptions, Settings, Store};
 use rustix::fs::{OFlags, RenameFlags};
 
@@ -158,7 +158,7 @@ pub fn all(files: u64, image: &Path) {
     let options = FormatOptions { metadata_bytes: Some(bytes / 2), ..FormatOptions::default() };
     Store::format(&image.disk(), &options).expect("formatted");
     let (store, _) = Store::open(image.disk(), &Settings::default()).expect("opened");
-    Fs::format(&store, Stamp::now()).expect("made");
+    Fs::format(&store, Timestamp::now()).expect("made");
     store.close().expect("closed");
     let before = memory().0;
     let fs = image.open();

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use block::Buf;
 use block::handle::{Data, Done, Full, Io, Ticket};
 
-use super::lane::LaneQueue;
-use super::{Disk, Lane};
+use super::class_queue::ClassQueue;
+use super::{Disk, QueueClass};
 use crate::error::Error;
 use crate::units::{BLOCK_BYTES, Block};
 
 /// Requests under way. Dropped, it waits for them; their outcome is then lost: finish it.
 #[must_use]
-pub struct Flight<'d, 'm> {
+pub struct InFlight<'d, 'm> {
     disk: &'d Disk,
-    lane: &'d LaneQueue,
+    class: &'d ClassQueue,
     /// With where the bytes of a read go.
     under_way: VecDeque<(Ticket, Option<&'m mut [u8]>)>,
     failed: Option<block::Error>,
@@ -22,9 +22,9 @@ pub struct Flight<'d, 'm> {
     pub(super) through: bool,
 }
 
-impl<'d, 'm> Flight<'d, 'm> {
-    pub(super) fn new(disk: &'d Disk, lane: Lane) -> Flight<'d, 'm> {
-        Flight { disk, lane: disk.lane(lane), under_way: VecDeque::new(), failed: None, through: false }
+impl<'d, 'm> InFlight<'d, 'm> {
+    pub(super) fn new(disk: &'d Disk, class: QueueClass) -> InFlight<'d, 'm> {
+        InFlight { disk, class: disk.class(class), under_way: VecDeque::new(), failed: None, through: false }
     }
 
     /// Whether nothing is under way any more.
@@ -52,7 +52,7 @@ impl<'d, 'm> Flight<'d, 'm> {
     pub(super) fn read(&mut self, mut at: Block, mut to: &'m mut [u8]) {
         assert!(to.len().is_multiple_of(BLOCK_BYTES), "whole blocks");
         while !to.is_empty() {
-            let (piece, rest) = to.split_at_mut(to.len().min(self.lane.piece_bytes));
+            let (piece, rest) = to.split_at_mut(to.len().min(self.class.piece_bytes));
             let bytes = piece.len();
             let buf = self.buffer(bytes);
             self.disk.count_read(bytes);
@@ -80,7 +80,7 @@ impl<'d, 'm> Flight<'d, 'm> {
         let mut slices = from.iter().map(|(_, slice)| *slice);
         let mut slice: &[u8] = &[];
         while bytes > 0 {
-            let piece = bytes.min(self.lane.piece_bytes);
+            let piece = bytes.min(self.class.piece_bytes);
             let buf = self.buffer(piece);
             let mut filled = 0;
             while filled < piece {
@@ -100,26 +100,26 @@ impl<'d, 'm> Flight<'d, 'm> {
     }
 
     /// Of ours some come back before others are waited for: so nobody waits for who waits. That is why a thread has one flight at a
-    /// time on a lane, and does nothing else there as long as it has it.
+    /// time on a queue class, and does nothing else there as long as it has it.
     fn buffer(&mut self, bytes: usize) -> Buf {
         loop {
-            if let Some(buf) = self.lane.try_buffer(bytes) {
+            if let Some(buf) = self.class.try_buffer(bytes) {
                 return buf;
             }
             if !self.end_one() {
-                return self.lane.buffer(bytes);
+                return self.class.buffer(bytes);
             }
         }
     }
 
     fn submit(&mut self, mut io: Io, mut to: Option<&'m mut [u8]>) {
         loop {
-            match self.lane.submit(io) {
+            match self.class.submit(io) {
                 Ok(ticket) => return self.under_way.push_back((ticket, to)),
                 Err(Full(back)) => io = back,
             }
             if !self.end_one() {
-                let done = self.lane.run(io);
+                let done = self.class.run(io);
                 return self.ended(done, to.take());
             }
         }
@@ -128,7 +128,7 @@ impl<'d, 'm> Flight<'d, 'm> {
     /// Waits for the oldest; false: there is none.
     fn end_one(&mut self) -> bool {
         let Some((ticket, to)) = self.under_way.pop_front() else { return false };
-        let done = self.lane.wait_for(ticket);
+        let done = self.class.wait_for(ticket);
         self.ended(done, to);
         true
     }
@@ -144,11 +144,11 @@ impl<'d, 'm> Flight<'d, 'm> {
         if let (Some(to), Some(buf), Ok(())) = (to, &buf, done.status) {
             buf.read(0, to);
         }
-        self.lane.give_back(buf);
+        self.class.give_back(buf);
     }
 }
 
-impl Drop for Flight<'_, '_> {
+impl Drop for InFlight<'_, '_> {
     fn drop(&mut self) {
         while self.end_one() {}
     }

@@ -1,12 +1,12 @@
 //! The device, in blocks of 4 KiB.
 //!
-//! Three lanes, each with queues and buffers of its own, so that a long row of data does not stand before a commit: control (the
-//! log, superblocks), metadata and data. Calls come from many threads. A flush covers what was completed on any lane before it.
+//! Three queue classes, each with queues and buffers of its own, so that a long row of data does not stand before a commit: control (the
+//! log, superblocks), metadata and data. Calls come from many threads. A flush covers what was completed on any queue class before it.
 
+mod class_queue;
+mod exclusive_queue;
 mod flight;
-mod lane;
-mod later;
-mod lone;
+mod pending_calls;
 #[cfg(test)]
 mod test;
 
@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::handle::Io;
 use block::{Device, Geometry, Params, SharedHandle, SharedQueue};
 
-pub use flight::Flight;
-use lane::LaneQueue;
-use lone::Lones;
+use class_queue::ClassQueue;
+use exclusive_queue::ExclusiveQueues;
+pub use flight::InFlight;
 
 use crate::error::Error;
 use crate::units::{BLOCK_BYTES, Block, Extent};
 
 /// Which queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lane {
+pub enum QueueClass {
     /// Log and superblocks: what somebody waits for.
     Control = 0,
     /// Nodes and bitmaps.
@@ -37,7 +37,7 @@ pub enum Lane {
 /// How a disk is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskSettings {
-    /// Memory for what is in flight, in bytes, for each lane; at least 1 MiB is taken.
+    /// Memory for what is in flight, in bytes, for each queue class; at least 1 MiB is taken.
     pub buffer_bytes: usize,
     /// Of the queues.
     pub params: Params,
@@ -51,7 +51,7 @@ impl Default for DiskSettings {
 
 /// What went to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
+pub struct IoCounts {
     /// Requests.
     pub reads: u64,
     /// Their bytes.
@@ -69,7 +69,7 @@ pub struct Counts {
 }
 
 #[derive(Default)]
-struct Counters {
+struct IoCounters {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     writes: AtomicU64,
@@ -81,10 +81,10 @@ struct Counters {
 
 /// See the module.
 pub struct Disk {
-    lanes: [LaneQueue; 3],
-    lones: Lones,
+    classes: [ClassQueue; 3],
+    lones: ExclusiveQueues,
     geometry: Geometry,
-    counters: Counters,
+    counters: IoCounters,
 }
 
 impl Disk {
@@ -103,10 +103,10 @@ impl Disk {
     /// With queues more of the device, if it is one of the kernel's, for requests that are waited for one by one.
     #[must_use]
     pub fn with_lones(self, device: &dyn Device, settings: &DiskSettings) -> Disk {
-        Disk { lones: Lones::of(device, settings), ..self }
+        Disk { lones: ExclusiveQueues::of(device, settings), ..self }
     }
 
-    /// Over queues that are there, by lane; they may be the same one.
+    /// Over queues that are there, by queue class; they may be the same one.
     ///
     /// # Errors
     /// No memory, or blocks that do not divide 4 KiB.
@@ -116,8 +116,13 @@ impl Disk {
             return Err(Error::Sizes("the device's blocks are larger than 4 KiB"));
         }
         let [a, b, c] = queues;
-        let lane = |queue| LaneQueue::new(queue, settings);
-        Ok(Disk { lanes: [lane(a)?, lane(b)?, lane(c)?], lones: Lones::default(), geometry, counters: Counters::default() })
+        let class = |queue| ClassQueue::new(queue, settings);
+        Ok(Disk {
+            classes: [class(a)?, class(b)?, class(c)?],
+            lones: ExclusiveQueues::default(),
+            geometry,
+            counters: IoCounters::default(),
+        })
     }
 
     /// Whole blocks of it.
@@ -130,9 +135,9 @@ impl Disk {
         &self.geometry
     }
 
-    /// The handle of a lane, for those who have memory of their own (`SharedQueue::register` it first, by [`Disk::register`]).
-    pub fn handle(&self, lane: Lane) -> &SharedHandle {
-        self.lanes[lane as usize].handle()
+    /// The handle of a queue class, for those who have memory of their own (`SharedQueue::register` it first, by [`Disk::register`]).
+    pub fn handle(&self, class: QueueClass) -> &SharedHandle {
+        self.classes[class as usize].handle()
     }
 
     /// Makes memory known to all queues.
@@ -140,29 +145,29 @@ impl Disk {
     /// # Errors
     /// As the device says.
     pub fn register(&self, arena: &block::Arena) -> Result<(), Error> {
-        self.lanes.iter().try_for_each(|lane| lane.register(arena)).map_err(Error::Device)
+        self.classes.iter().try_for_each(|class| class.register(arena)).map_err(Error::Device)
     }
 
     /// Whole blocks into memory.
     ///
     /// # Errors
     /// As the device says.
-    pub fn read_blocks(&self, lane: Lane, at: Block, to: &mut [u8]) -> Result<(), Error> {
-        self.read_many(lane, &mut [(at, to)])
+    pub fn read_blocks(&self, class: QueueClass, at: Block, to: &mut [u8]) -> Result<(), Error> {
+        self.read_many(class, &mut [(at, to)])
     }
 
     /// Several pieces at once; all are in flight together as far as there are buffers.
     ///
     /// # Errors
     /// The first that failed; what the others hold is not said.
-    pub fn read_many(&self, lane: Lane, reads: &mut [(Block, &mut [u8])]) -> Result<(), Error> {
+    pub fn read_many(&self, class: QueueClass, reads: &mut [(Block, &mut [u8])]) -> Result<(), Error> {
         if let [(at, to)] = reads
             && let Some(done) = self.lones.read(*at, to)
         {
             self.count_read(to.len());
             return done.map_err(Error::Device);
         }
-        let mut flight = Flight::new(self, lane);
+        let mut flight = InFlight::new(self, class);
         for (at, to) in reads {
             flight.read(*at, to);
         }
@@ -174,10 +179,10 @@ impl Disk {
     ///
     /// # Errors
     /// The first that failed; any of the others may have been done.
-    pub fn write_blocks(&self, lane: Lane, writes: &[(Block, &[u8])]) -> Result<(), Error> {
+    pub fn write_blocks(&self, class: QueueClass, writes: &[(Block, &[u8])]) -> Result<(), Error> {
         match self.write_alone(writes, false) {
             Some(done) => done,
-            None => self.start_writes(lane, writes).finish(),
+            None => self.start_writes(class, writes).finish(),
         }
     }
 
@@ -185,11 +190,11 @@ impl Disk {
     ///
     /// # Errors
     /// The first that failed: then nothing is known of any.
-    pub fn write_through(&self, lane: Lane, writes: &[(Block, &[u8])]) -> Result<(), Error> {
+    pub fn write_through(&self, class: QueueClass, writes: &[(Block, &[u8])]) -> Result<(), Error> {
         if let Some(done) = self.write_alone(writes, true) {
             return done;
         }
-        let mut flight = self.flight(lane);
+        let mut flight = self.flight(class);
         flight.through = true;
         flight.write(writes);
         flight.finish()
@@ -202,24 +207,24 @@ impl Disk {
     }
 
     /// As [`Disk::write_blocks`], and waits only for buffers: the bytes are copied, the flight is to be finished later.
-    pub fn start_writes(&self, lane: Lane, writes: &[(Block, &[u8])]) -> Flight<'_, 'static> {
-        let mut flight = self.flight(lane);
+    pub fn start_writes(&self, class: QueueClass, writes: &[(Block, &[u8])]) -> InFlight<'_, 'static> {
+        let mut flight = self.flight(class);
         flight.write(writes);
         flight
     }
 
     /// With nothing in it yet.
-    pub(crate) fn flight(&self, lane: Lane) -> Flight<'_, 'static> {
-        Flight::new(self, lane)
+    pub(crate) fn flight(&self, class: QueueClass) -> InFlight<'_, 'static> {
+        InFlight::new(self, class)
     }
 
-    /// What was completed before, on any lane, survives a loss of power when this returns.
+    /// What was completed before, on any queue class, survives a loss of power when this returns.
     ///
     /// # Errors
     /// As the device says: then nothing is known of what was written since the last flush.
     pub fn flush(&self) -> Result<(), Error> {
         self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-        self.lones.flush().unwrap_or_else(|| self.handle(Lane::Control).flush()).map_err(Error::Device)
+        self.lones.flush().unwrap_or_else(|| self.handle(QueueClass::Control).flush()).map_err(Error::Device)
     }
 
     /// Tells the device that nobody needs these blocks. A device that does not know of this is left alone.
@@ -232,17 +237,17 @@ impl Disk {
         }
         self.counters.discards.fetch_add(1, Ordering::Relaxed);
         let bytes = u64::from(extent.blocks) * BLOCK_BYTES as u64;
-        match self.handle(Lane::Data).run(Io::discard(extent.start.byte(), bytes)).status {
+        match self.handle(QueueClass::Data).run(Io::discard(extent.start.byte(), bytes)).status {
             Err(block::Error::Unsupported) | Ok(()) => Ok(()),
             Err(error) => Err(Error::Device(error)),
         }
     }
 
     /// What was done through this disk.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> IoCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let all = &self.counters;
-        Counts {
+        IoCounts {
             reads: of(&all.reads),
             read_bytes: of(&all.read_bytes),
             writes: of(&all.writes),
@@ -253,13 +258,13 @@ impl Disk {
         }
     }
 
-    fn lane(&self, lane: Lane) -> &LaneQueue {
-        &self.lanes[lane as usize]
+    fn class(&self, class: QueueClass) -> &ClassQueue {
+        &self.classes[class as usize]
     }
 
-    /// Of a lane that has or had calls under way.
-    fn later(&self, lane: Lane) -> &later::Later {
-        self.lanes[lane as usize].later().expect("made by the first call")
+    /// Of a queue class that has or had calls under way.
+    fn later(&self, class: QueueClass) -> &pending_calls::PendingCalls {
+        self.classes[class as usize].later().expect("made by the first call")
     }
 
     fn count_read(&self, bytes: usize) {

@@ -5,10 +5,10 @@
 
 use rustix::io::Errno;
 
-use super::core::Core;
+use super::core::FsCore;
 use super::creds::{Creds, EXEC, WRITE};
 use super::error::{Error, Result};
-use super::record::{Kind, Record};
+use super::record::{FileKind, Record};
 use super::xattr::Attributes;
 use crate::Batch;
 
@@ -29,7 +29,7 @@ const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
+struct AclEntry {
     tag: u16,
     perm: u16,
     id: u32,
@@ -37,7 +37,7 @@ struct Entry {
 
 /// A list that is one: owner, users, group, groups, mask (where there are users or groups), others, in this order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Acl(Vec<Entry>);
+pub struct Acl(Vec<AclEntry>);
 
 impl Acl {
     /// Reads one; `None`: it has no entries, which means that there is to be none.
@@ -56,7 +56,7 @@ impl Acl {
         if !more.is_empty() {
             return Err(Errno::INVAL);
         }
-        let entries: std::result::Result<Vec<Entry>, Errno> = entries.iter().map(entry).collect();
+        let entries: std::result::Result<Vec<AclEntry>, Errno> = entries.iter().map(entry).collect();
         Ok(entries.map(Acl)?.some())
     }
 
@@ -67,7 +67,7 @@ impl Acl {
     /// EINVAL unless every entry is where it belongs.
     pub fn check(&self) -> std::result::Result<(), Errno> {
         let (mut next, mut masked) = (USER_OBJ, false);
-        for Entry { tag, perm, .. } in &self.0 {
+        for AclEntry { tag, perm, .. } in &self.0 {
             if *perm > 7 {
                 return Err(Errno::INVAL);
             }
@@ -94,7 +94,7 @@ impl Acl {
     /// As it is stored.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
-        for Entry { tag, perm, id } in &self.0 {
+        for AclEntry { tag, perm, id } in &self.0 {
             bytes.extend_from_slice(&tag.to_le_bytes());
             bytes.extend_from_slice(&perm.to_le_bytes());
             bytes.extend_from_slice(&id.to_le_bytes());
@@ -147,7 +147,7 @@ impl Acl {
         if let Some(user) = self.0.iter().find(|entry| entry.tag == USER && entry.id == creds.uid) {
             return all(user.perm & mask);
         }
-        let ours = |entry: &&Entry| entry.tag == GROUP_OBJ && creds.in_group(group) || entry.tag == GROUP && creds.in_group(entry.id);
+        let ours = |entry: &&AclEntry| entry.tag == GROUP_OBJ && creds.in_group(group) || entry.tag == GROUP && creds.in_group(entry.id);
         let mut groups = self.0.iter().filter(ours).peekable();
         if groups.peek().is_none() {
             return all(self.of(OTHER).unwrap_or(0));
@@ -157,12 +157,12 @@ impl Acl {
     }
 }
 
-fn entry(bytes: &[u8; ENTRY]) -> std::result::Result<Entry, Errno> {
+fn entry(bytes: &[u8; ENTRY]) -> std::result::Result<AclEntry, Errno> {
     let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
     let (tag, perm, id) = (word(0), word(2), u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]));
     match tag {
-        USER_OBJ | GROUP_OBJ | MASK | OTHER => Ok(Entry { tag, perm, id: NOBODY }),
-        USER | GROUP if id != NOBODY => Ok(Entry { tag, perm, id }),
+        USER_OBJ | GROUP_OBJ | MASK | OTHER => Ok(AclEntry { tag, perm, id: NOBODY }),
+        USER | GROUP if id != NOBODY => Ok(AclEntry { tag, perm, id }),
         _ => Err(Errno::INVAL),
     }
 }
@@ -172,7 +172,7 @@ pub fn is_acl(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-impl Core {
+impl FsCore {
     /// A list of a file; damaged ones are an error, as who may what is not known then.
     fn acl(&self, record: &Record, name: &[u8]) -> Result<Option<Acl>> {
         let Some(value) = self.xattr_of(record, name)? else { return Ok(None) };
@@ -216,10 +216,10 @@ impl Core {
         creds: &Creds,
     ) -> Result<bool> {
         let mut acl = value.map_or(Ok(None), Acl::parse)?;
-        if record.kind == Kind::Symlink {
+        if record.kind == FileKind::Symlink {
             return Err(Errno::OPNOTSUPP.into());
         }
-        if name == DEFAULT && record.kind != Kind::Dir {
+        if name == DEFAULT && record.kind != FileKind::Dir {
             return if acl.is_some() { Err(Errno::ACCESS.into()) } else { Ok(false) };
         }
         if !creds.is_owner(record) {
@@ -252,8 +252,8 @@ impl Core {
     }
 
     /// What files that are made in a directory inherit; none: the umask counts.
-    pub(super) fn default_acl(&self, dir: &Record, kind: Kind) -> Result<Option<Acl>> {
-        if dir.xattrs && kind != Kind::Symlink { self.acl(dir, DEFAULT) } else { Ok(None) }
+    pub(super) fn default_acl(&self, dir: &Record, kind: FileKind) -> Result<Option<Acl>> {
+        if dir.xattrs && kind != FileKind::Symlink { self.acl(dir, DEFAULT) } else { Ok(None) }
     }
 
     /// Gives a new file what it inherits: its mode is not more than the list allows, and the list not more than the mode.
@@ -265,7 +265,7 @@ impl Core {
         if !own.is_mode() {
             set(&mut all, ACCESS, Some(own.bytes()));
         }
-        if record.kind == Kind::Dir {
+        if record.kind == FileKind::Dir {
             set(&mut all, DEFAULT, Some(inherited.bytes()));
         }
         if all.is_empty() { Ok(()) } else { self.put_xattrs(batch, record, &all) }
@@ -287,7 +287,7 @@ mod test {
     use super::*;
 
     fn list(entries: &[(u16, u16, u32)]) -> Acl {
-        Acl(entries.iter().map(|(tag, perm, id)| Entry { tag: *tag, perm: *perm, id: *id }).collect())
+        Acl(entries.iter().map(|(tag, perm, id)| AclEntry { tag: *tag, perm: *perm, id: *id }).collect())
     }
 
     fn user(uid: u32, groups: &[u32]) -> Creds {

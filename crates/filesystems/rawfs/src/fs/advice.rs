@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::error::Result;
 use super::file::File;
-use super::record::Kind;
+use super::record::FileKind;
 use crate::BLOCK_BYTES;
 
 const NORMAL: u8 = 0;
@@ -41,7 +41,7 @@ impl File {
         if self.flags().contains(OFlags::PATH) {
             return Err(Errno::BADF.into());
         }
-        if self.node().kind() != Kind::File {
+        if self.node().kind() != FileKind::File {
             return Ok(());
         }
         let set = |advice| {

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::core::{Core, Held};
+use super::core::{FsCore, HeldInode};
 use super::creds::{Creds, WRITE, mode_given};
 use super::error::{Error, Result};
 use super::name::Name;
-use super::record::{Body, Kind, Record, Value};
-use super::table::{At, Inode, State};
-use super::time::{SetTime, Stamp};
-use super::trial::Effect;
-use super::walk::Found;
+use super::record::{FileKind, NameValue, Record, RecordBody};
+use super::table::{Inode, InodeState, RecordLocation};
+use super::time::{SetTime, Timestamp};
+use super::trial::TrialEffect;
+use super::walk::WalkResult;
 use crate::{BLOCK_BYTES, Batch};
 
 /// What is told of a file.
@@ -21,7 +21,7 @@ pub struct Stat {
     /// Its number. Never given to another file, so a generation is not needed: it is always 0.
     pub ino: u64,
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Kind and permissions, as in `st_mode`.
     pub mode: u32,
     /// Names.
@@ -37,13 +37,13 @@ pub struct Stat {
     /// Number of a device.
     pub device: u64,
     /// Last read.
-    pub atime: Stamp,
+    pub atime: Timestamp,
     /// Last change of content.
-    pub mtime: Stamp,
+    pub mtime: Timestamp,
     /// Last change of anything.
-    pub ctime: Stamp,
+    pub ctime: Timestamp,
     /// Made.
-    pub btime: Stamp,
+    pub btime: Timestamp,
 }
 
 /// What is to be set.
@@ -85,16 +85,16 @@ pub struct StatFs {
 impl Stat {
     /// Of a record, and pages that have no place yet.
     pub(super) fn of(record: &Record, unplaced: usize) -> Stat {
-        let device = matches!(record.kind, Kind::CharDevice | Kind::BlockDevice);
+        let device = matches!(record.kind, FileKind::CharDevice | FileKind::BlockDevice);
         let (size, device) = match record.kind {
-            Kind::Dir => (BLOCK_BYTES as u64, 0),
+            FileKind::Dir => (BLOCK_BYTES as u64, 0),
             _ if device => (0, record.size),
             _ => (record.size, 0),
         };
         let blocks = match (&record.body, record.kind) {
             // A file with content and no blocks would look like one hole.
-            (Body::Inline(_), Kind::File) => record.size.div_ceil(512),
-            (_, Kind::Dir) => 8,
+            (RecordBody::Inline(_), FileKind::File) => record.size.div_ceil(512),
+            (_, FileKind::Dir) => 8,
             _ => record.blocks.max(unplaced as u64) * 8,
         };
         let Record { ino, kind, nlink, uid, gid, atime, mtime, ctime, btime, .. } = *record;
@@ -103,20 +103,20 @@ impl Stat {
     }
 }
 
-impl Core {
+impl FsCore {
     /// Of what a path led to.
-    pub fn stat_found(&self, found: &Found) -> Result<Stat> {
+    pub fn stat_found(&self, found: &WalkResult) -> Result<Stat> {
         match found {
-            Found::Dir(name) => self.stat_dir(name),
-            Found::Entry { value: None, .. } => Err(Errno::NOENT.into()),
-            Found::Entry { value: Some(value), slash, .. } if *slash && value.kind() != Kind::Dir => Err(Errno::NOTDIR.into()),
-            Found::Entry { value: Some(value), .. } => self.stat_value(value),
+            WalkResult::Dir(name) => self.stat_dir(name),
+            WalkResult::Entry { value: None, .. } => Err(Errno::NOENT.into()),
+            WalkResult::Entry { value: Some(value), slash, .. } if *slash && value.kind() != FileKind::Dir => Err(Errno::NOTDIR.into()),
+            WalkResult::Entry { value: Some(value), .. } => self.stat_value(value),
         }
     }
 
     /// Of what a name leads to.
-    pub fn stat_value(&self, value: &Value) -> Result<Stat> {
-        if value.kind() != Kind::Dir
+    pub fn stat_value(&self, value: &NameValue) -> Result<Stat> {
+        if value.kind() != FileKind::Dir
             && let Some(held) = self.in_use(value.ino())
         {
             let state = held.state.read();
@@ -140,7 +140,7 @@ impl Core {
     /// The record of a file in use as it is now.
     pub fn record(&self, inode: &Inode) -> Result<(Record, usize)> {
         let state = inode.state.read();
-        if let (Kind::Dir, Some(At::Name(name))) = (state.record.kind, &state.at)
+        if let (FileKind::Dir, Some(RecordLocation::Name(name))) = (state.record.kind, &state.at)
             && !name.is_gone()
         {
             return self.dir_record(name).map(|record| (record, 0));
@@ -153,7 +153,7 @@ impl Core {
         self.may_change()?;
         let names = self.locks.shared();
         let dir = match &*inode.state.read() {
-            State { record, at: Some(At::Name(name)), .. } if record.kind == Kind::Dir => Some(Arc::clone(name)),
+            InodeState { record, at: Some(RecordLocation::Name(name)), .. } if record.kind == FileKind::Dir => Some(Arc::clone(name)),
             _ => None,
         };
         if let Some(dir) = dir.filter(|dir| !dir.is_gone()) {
@@ -163,7 +163,7 @@ impl Core {
                 let (tree, key) = self.dir_key(&dir);
                 batch.put(tree, &key, &record.bytes());
                 inode.state.write().lsn = self.apply(batch)?;
-                self.note(|| Effect::Changed { record, in_files: false, attributes: true });
+                self.note(|| TrialEffect::Changed { record, in_files: false, attributes: true });
             }
             return Ok(());
         }
@@ -172,9 +172,9 @@ impl Core {
         if !change(&mut record, &mut batch)? {
             return Ok(());
         }
-        let Some(at) = state.at.clone().filter(|_| record.kind != Kind::Dir) else {
+        let Some(at) = state.at.clone().filter(|_| record.kind != FileKind::Dir) else {
             // A removed directory.
-            if let Some(At::Name(name)) = &state.at {
+            if let Some(RecordLocation::Name(name)) = &state.at {
                 name.set_last(record.clone());
             }
             state.record = record;
@@ -193,7 +193,7 @@ impl Core {
         let (tree, key) = self.key(inode.ino, &at);
         batch.put(tree, &key, &record.bytes());
         state.lsn = self.apply(batch)?;
-        self.note(|| Effect::Changed { record: record.clone(), in_files: false, attributes: true });
+        self.note(|| TrialEffect::Changed { record: record.clone(), in_files: false, attributes: true });
         state.record = record;
         Ok(())
     }
@@ -212,7 +212,7 @@ impl Core {
     }
 
     /// Holds what a path leads to.
-    pub fn hold_path(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds) -> Result<Held<'_>> {
+    pub fn hold_path(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds) -> Result<HeldInode<'_>> {
         let mut again = false;
         loop {
             let names = self.locks.shared();
@@ -222,11 +222,11 @@ impl Core {
             // Of a damaged image one key for the whole path may give what the directory's own names do not: that is not asked twice.
             let found = if again { self.find_slowly(base, path, follow, creds, &mut 0) } else { self.find(base, path, follow, creds) };
             let (dir, name, slash, found) = match found? {
-                Found::Dir(name) => return self.hold_dir(&name),
-                Found::Entry { value: None, .. } => return Err(Errno::NOENT.into()),
-                Found::Entry { dir, name, slash, value: Some(value) } => (dir, name, slash, value.kind()),
+                WalkResult::Dir(name) => return self.hold_dir(&name),
+                WalkResult::Entry { value: None, .. } => return Err(Errno::NOENT.into()),
+                WalkResult::Entry { dir, name, slash, value: Some(value) } => (dir, name, slash, value.kind()),
             };
-            if slash && found != Kind::Dir {
+            if slash && found != FileKind::Dir {
                 return Err(Errno::NOTDIR.into());
             }
             let _dir = self.locks.look(&names, &dir);
@@ -241,7 +241,7 @@ impl Core {
     }
 }
 
-impl Core {
+impl FsCore {
     fn may_set(&self, record: &Record, set: &SetAttr, creds: &Creds) -> Result<()> {
         if set.mode.is_some() && !creds.is_owner(record) {
             return Err(Errno::PERM.into());
@@ -256,7 +256,7 @@ impl Core {
                 return Err(Errno::PERM.into());
             }
             // Losing a set-id bit is a change of mode.
-            if record.kind != Kind::Dir && !own && mode_given(record, creds) != record.mode {
+            if record.kind != FileKind::Dir && !own && mode_given(record, creds) != record.mode {
                 return Err(Errno::PERM.into());
             }
         }
@@ -270,7 +270,7 @@ impl Core {
 }
 
 /// Whether anything was set.
-fn put_attr(record: &mut Record, set: &SetAttr, creds: &Creds, now: Stamp) -> bool {
+fn put_attr(record: &mut Record, set: &SetAttr, creds: &Creds, now: Timestamp) -> bool {
     if let Some(mode) = set.mode {
         record.mode = mode & 0o7777;
         if !creds.in_group(record.gid) && !creds.is_capable() {
@@ -278,7 +278,7 @@ fn put_attr(record: &mut Record, set: &SetAttr, creds: &Creds, now: Stamp) -> bo
         }
     }
     if let Some((uid, gid)) = set.owner {
-        if record.kind != Kind::Dir {
+        if record.kind != FileKind::Dir {
             record.mode = mode_given(record, creds);
         }
         (record.uid, record.gid) = (uid.unwrap_or(record.uid), gid.unwrap_or(record.gid));

@@ -21,7 +21,7 @@ use crate::page::{Bytes, Page};
 const SHARDS: usize = 32;
 
 /// A file's number, and a block's place in the file.
-type Key = (u64, u64);
+type BlockKey = (u64, u64);
 
 /// What a block takes with what is known of it, and what the allocator adds, in bytes.
 pub const EACH_BYTES: usize = BLOCK_BYTES + 160;
@@ -29,8 +29,8 @@ pub const EACH_BYTES: usize = BLOCK_BYTES + 160;
 pub const SPARES_MAX: usize = 512;
 
 /// See the module.
-pub struct Cache {
-    shards: Vec<Mutex<Shard>>,
+pub struct BlockCache {
+    shards: Vec<Mutex<CacheShard>>,
     /// In all shards.
     blocks: AtomicUsize,
     /// The shard that the next one is taken from.
@@ -44,22 +44,22 @@ pub struct Cache {
 }
 
 #[derive(Default)]
-struct Shard {
-    places: HashMap<Key, usize>,
-    slots: Vec<Slot>,
+struct CacheShard {
+    places: HashMap<BlockKey, usize>,
+    slots: Vec<CacheSlot>,
     hand: usize,
 }
 
-struct Slot {
-    key: Key,
+struct CacheSlot {
+    key: BlockKey,
     page: Page,
     again: bool,
 }
 
-impl Cache {
+impl BlockCache {
     /// Of so many bytes, at least one block a shard; of all that is left of a budget, if there is one.
-    pub fn new(bytes: usize, budget: Option<Arc<Budget>>) -> Cache {
-        Cache {
+    pub fn new(bytes: usize, budget: Option<Arc<Budget>>) -> BlockCache {
+        BlockCache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             blocks: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
@@ -69,7 +69,7 @@ impl Cache {
         }
     }
 
-    fn shard(&self, (ino, block): Key) -> &Mutex<Shard> {
+    fn shard(&self, (ino, block): BlockKey) -> &Mutex<CacheShard> {
         // Rows of blocks are spread, and stay together a little.
         &self.shards[ino.wrapping_mul(11).wrapping_add(block / 8) as usize % SHARDS]
     }
@@ -149,14 +149,14 @@ impl Cache {
     }
 }
 
-impl Shard {
+impl CacheShard {
     /// Returns what was there.
-    fn put(&mut self, key: Key, page: Page) -> Option<Page> {
+    fn put(&mut self, key: BlockKey, page: Page) -> Option<Page> {
         if let Some(at) = self.places.get(&key) {
             return Some(std::mem::replace(&mut self.slots[*at].page, page));
         }
         self.places.insert(key, self.slots.len());
-        self.slots.push(Slot { key, page, again: false });
+        self.slots.push(CacheSlot { key, page, again: false });
         None
     }
 
@@ -173,7 +173,7 @@ impl Shard {
         None
     }
 
-    fn remove(&mut self, key: Key) -> Option<Page> {
+    fn remove(&mut self, key: BlockKey) -> Option<Page> {
         let at = self.places.remove(&key)?;
         let gone = self.slots.swap_remove(at);
         if let Some(moved) = self.slots.get(at) {
@@ -186,13 +186,13 @@ impl Shard {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::budget::Part;
+    use crate::budget::MemoryPart;
 
     #[test]
     fn it_is_bounded_and_what_it_says_is_right() {
         let mut rng = crate::testing::rng();
         let budget = Arc::new(Budget::new(SHARDS * 9 * EACH_BYTES, SHARDS * 4 * EACH_BYTES));
-        let cache = Cache::new(SHARDS * 4 * EACH_BYTES, Some(Arc::clone(&budget)));
+        let cache = BlockCache::new(SHARDS * 4 * EACH_BYTES, Some(Arc::clone(&budget)));
         let mut model = std::collections::HashMap::new();
         for n in 0..20_000u32 {
             let (ino, block) = (rng.u64(1..20), rng.u64(0..50));
@@ -206,7 +206,7 @@ mod test {
                     model.remove(&(ino, block));
                 }
                 2 => {
-                    budget.set(Part::Changed, rng.usize(0..10) * SHARDS * EACH_BYTES);
+                    budget.set(MemoryPart::Changed, rng.usize(0..10) * SHARDS * EACH_BYTES);
                     cache.give_way();
                     let here: usize = cache.shards.iter().map(|shard| shard.lock().slots.len()).sum();
                     assert!(here == cache.blocks.load(Ordering::Relaxed) && here <= (budget.left() / EACH_BYTES).max(4 * SHARDS));

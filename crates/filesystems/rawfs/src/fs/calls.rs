@@ -6,35 +6,35 @@ use parking_lot::Mutex;
 use rustix::fs::{OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
+use super::async_calls::AsyncCalls;
 use super::attrs::{SetAttr, Stat, StatFs};
-use super::core::{Core, Held, ROOT};
+use super::core::{FsCore, HeldInode, ROOT};
 use super::creds::Creds;
 use super::error::{Error, Result};
 use super::file::{File, Node};
-use super::key::{self, Item};
-use super::later::Later;
-use super::make::New;
-use super::memory::Counted;
+use super::key::{self, FileItem};
+use super::make::NewFile;
+use super::memory::OpenFileCount;
 use super::name::Name;
 use super::open::sane;
-use super::record::{Kind, Record};
+use super::record::{FileKind, Record};
 use super::settings::FsSettings;
-use super::time::{SetTime, Stamp};
-use super::walk::Found;
-use super::writer::Writer;
+use super::time::{SetTime, Timestamp};
+use super::walk::WalkResult;
+use super::writer::WriteBackThread;
 use super::{BLOCKS_MAX, NAME_MAX};
-use crate::{BLOCK_BYTES, Batch, Store, Tree};
+use crate::{BLOCK_BYTES, Batch, Store, TreeId};
 
 /// A file system in use. Paths are bytes, relative to a held directory, or absolute: from the root of this file system.
 pub struct Fs {
     root: Node,
     /// Started when it is first needed.
-    pub(super) later: Mutex<Option<Later>>,
+    pub(super) later: Mutex<Option<AsyncCalls>>,
     /// Ends with it.
-    _writer: Option<Writer>,
+    _writer: Option<WriteBackThread>,
 }
 
-impl Core {
+impl FsCore {
     /// Where a path begins.
     pub fn base(&self, at: &Node, path: &[u8]) -> Result<Arc<Name>> {
         if path.first() == Some(&b'/') { Ok(Arc::clone(&self.root)) } else { self.dir_of(&at.inode) }
@@ -46,11 +46,11 @@ impl Fs {
     ///
     /// # Errors
     /// The store's.
-    pub fn format(store: &Store, now: Stamp) -> Result<()> {
+    pub fn format(store: &Store, now: Timestamp) -> Result<()> {
         let mut batch = Batch::new();
-        let root = Record::new(Kind::Dir, ROOT, 0o755, (0, 0), now);
-        batch.put(Tree::Files, &key::file(ROOT, Item::Record, 0), &root.bytes());
-        batch.put(Tree::Files, &key::file(0, Item::Numbers, 0), &(ROOT + 1).to_le_bytes());
+        let root = Record::new(FileKind::Dir, ROOT, 0o755, (0, 0), now);
+        batch.put(TreeId::Files, &key::file(ROOT, FileItem::Record, 0), &root.bytes());
+        batch.put(TreeId::Files, &key::file(0, FileItem::Numbers, 0), &(ROOT + 1).to_le_bytes());
         let lsn = store.apply(batch)?;
         Ok(store.sync(lsn)?)
     }
@@ -61,9 +61,9 @@ impl Fs {
     /// # Errors
     /// The store's; no file system is in it.
     pub fn open(store: Store, settings: FsSettings) -> Result<(Fs, u64)> {
-        let core = Arc::new(Core::new(store, settings)?);
+        let core = Arc::new(FsCore::new(store, settings)?);
         let orphans = if core.read_only { 0 } else { core.remove_orphans()? };
-        let writer = if core.read_only { None } else { Writer::start(&core)? };
+        let writer = if core.read_only { None } else { WriteBackThread::start(&core)? };
         let inode = core.hold_dir(&core.root)?.keep();
         Ok((Fs { root: Node { core, inode }, later: Mutex::default(), _writer: writer }, orphans))
     }
@@ -81,11 +81,11 @@ impl Fs {
         Ok(core.store.close()?)
     }
 
-    pub(super) fn core(&self) -> &Core {
+    pub(super) fn core(&self) -> &FsCore {
         &self.root.core
     }
 
-    fn node(&self, held: Held<'_>) -> Node {
+    fn node(&self, held: HeldInode<'_>) -> Node {
         Node { core: Arc::clone(&self.root.core), inode: held.keep() }
     }
 
@@ -131,11 +131,11 @@ impl Fs {
         let base = self.base(at, path)?;
         let _names = self.core().locks.shared();
         match self.core().find(&base, path, true, creds)? {
-            Found::Dir(name) if name.is_gone() => Err(Errno::NOENT.into()),
-            Found::Dir(name) => Ok(name.path()),
-            Found::Entry { value: None, .. } => Err(Errno::NOENT.into()),
-            Found::Entry { value: Some(value), slash: true, .. } if value.kind() != Kind::Dir => Err(Errno::NOTDIR.into()),
-            Found::Entry { dir, name, .. } => {
+            WalkResult::Dir(name) if name.is_gone() => Err(Errno::NOENT.into()),
+            WalkResult::Dir(name) => Ok(name.path()),
+            WalkResult::Entry { value: None, .. } => Err(Errno::NOENT.into()),
+            WalkResult::Entry { value: Some(value), slash: true, .. } if value.kind() != FileKind::Dir => Err(Errno::NOTDIR.into()),
+            WalkResult::Entry { dir, name, .. } => {
                 let mut path = dir.path();
                 path.extend_from_slice(if dir.is_root() { b"" } else { b"/" });
                 path.extend_from_slice(&name);
@@ -149,7 +149,7 @@ impl Fs {
     /// # Errors
     /// As open(2); ENFILE if as many are open as may be; ENXIO for pipes, sockets and devices, which are no matter of this library.
     pub fn open_at(&self, at: &Node, path: &[u8], flags: OFlags, mode: u16, creds: &Creds) -> Result<File> {
-        let (flags, counted) = (sane(flags)?, Counted::new(&self.root.core)?);
+        let (flags, counted) = (sane(flags)?, OpenFileCount::new(&self.root.core)?);
         let held = self.core().open(&self.base(at, path)?, path, flags, mode, creds)?;
         Ok(File::new(self.node(held), flags, creds.clone(), counted))
     }
@@ -159,9 +159,9 @@ impl Fs {
     /// # Errors
     /// As open(2).
     pub fn open_node(&self, node: &Node, flags: OFlags, creds: &Creds) -> Result<File> {
-        let (node, counted) = (node.clone(), Counted::new(&self.root.core)?);
+        let (node, counted) = (node.clone(), OpenFileCount::new(&self.root.core)?);
         node.core.table.hold_again(&node.inode);
-        let held = Held { core: &node.core, inode: Arc::clone(&node.inode) };
+        let held = HeldInode { core: &node.core, inode: Arc::clone(&node.inode) };
         drop(node.core.opened(held, flags, creds)?);
         Ok(File::new(node, flags, creds.clone(), counted))
     }
@@ -171,18 +171,18 @@ impl Fs {
     /// # Errors
     /// As mkdir(2).
     pub fn mkdir(&self, at: &Node, path: &[u8], mode: u16, creds: &Creds) -> Result<Node> {
-        self.make(at, path, &New::of(Kind::Dir, mode & 0o1777), creds)
+        self.make(at, path, &NewFile::of(FileKind::Dir, mode & 0o1777), creds)
     }
 
     /// Makes a file, a pipe, a socket or a device (with its number).
     ///
     /// # Errors
     /// As mknod(2).
-    pub fn mknod(&self, at: &Node, path: &[u8], kind: Kind, mode: u16, device: u64, creds: &Creds) -> Result<Node> {
+    pub fn mknod(&self, at: &Node, path: &[u8], kind: FileKind, mode: u16, device: u64, creds: &Creds) -> Result<Node> {
         match kind {
-            Kind::Dir => Err(Errno::PERM.into()),
-            Kind::Symlink => Err(Errno::INVAL.into()),
-            _ => self.make(at, path, &New { device, ..New::of(kind, mode) }, creds),
+            FileKind::Dir => Err(Errno::PERM.into()),
+            FileKind::Symlink => Err(Errno::INVAL.into()),
+            _ => self.make(at, path, &NewFile { device, ..NewFile::of(kind, mode) }, creds),
         }
     }
 
@@ -191,10 +191,10 @@ impl Fs {
     /// # Errors
     /// As symlink(2).
     pub fn symlink(&self, target: &[u8], at: &Node, path: &[u8], creds: &Creds) -> Result<Node> {
-        self.make(at, path, &New { target, ..New::of(Kind::Symlink, 0o777) }, creds)
+        self.make(at, path, &NewFile { target, ..NewFile::of(FileKind::Symlink, 0o777) }, creds)
     }
 
-    fn make(&self, at: &Node, path: &[u8], new: &New<'_>, creds: &Creds) -> Result<Node> {
+    fn make(&self, at: &Node, path: &[u8], new: &NewFile<'_>, creds: &Creds) -> Result<Node> {
         self.core().make(&self.base(at, path)?, path, new, creds).map(|held| self.node(held))
     }
 
@@ -211,7 +211,7 @@ impl Fs {
     /// # Errors
     /// EINVAL if it is none; EIO.
     pub fn target(&self, node: &Node) -> Result<Vec<u8>> {
-        if node.kind() != Kind::Symlink {
+        if node.kind() != FileKind::Symlink {
             return Err(Errno::INVAL.into());
         }
         self.core().target(&self.core().record(&node.inode)?.0)
@@ -224,7 +224,7 @@ impl Fs {
     pub fn link(&self, node: &Node, at: &Node, path: &[u8], creds: &Creds) -> Result<()> {
         let base = self.base(at, path)?;
         node.core.table.hold_again(&node.inode);
-        self.core().link(&Held { core: self.core(), inode: Arc::clone(&node.inode) }, &base, path, creds)
+        self.core().link(&HeldInode { core: self.core(), inode: Arc::clone(&node.inode) }, &base, path, creds)
     }
 
     /// Removes a name.
@@ -261,7 +261,7 @@ impl Fs {
     pub fn stat(&self, at: &Node, path: &[u8], follow: bool, creds: &Creds) -> Result<Stat> {
         let base = self.base(at, path)?;
         let _names = self.core().locks.shared();
-        let found: Found = self.core().find(&base, path, follow, creds)?;
+        let found: WalkResult = self.core().find(&base, path, follow, creds)?;
         self.core().stat_found(&found)
     }
 
@@ -300,8 +300,8 @@ impl Fs {
     /// EISDIR, EINVAL, EACCES, EFBIG.
     pub fn set_len(&self, node: &Node, size: u64, creds: &Creds) -> Result<()> {
         match node.kind() {
-            Kind::File => {}
-            Kind::Dir => return Err(Errno::ISDIR.into()),
+            FileKind::File => {}
+            FileKind::Dir => return Err(Errno::ISDIR.into()),
             _ => return Err(Errno::INVAL.into()),
         }
         if creds.looks() {

@@ -9,10 +9,10 @@ use std::fmt;
 use super::core::ROOT;
 use super::error::Result;
 use super::extent::Run;
-use super::key::{self, Enc, Item, Parts};
-use super::record::{Body, Kind, Record, Value};
+use super::key::{self, FileItem, KeyParts, KeyPrefix};
+use super::record::{FileKind, NameValue, Record, RecordBody};
 use crate::store::salvage::found_parts;
-use crate::{Block, Extent, Next, Store, Tree};
+use crate::{Block, Extent, ScanStep, Store, TreeId};
 
 /// Something that is wrong, and what it means.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,14 +20,14 @@ pub enum Finding {
     /// A key that names nothing.
     Key {
         /// Of Names, or of Files.
-        tree: Tree,
+        tree: TreeId,
         /// The key.
         key: Vec<u8>,
     },
     /// A value that cannot be read.
     Value {
         /// Of Names, or of Files.
-        tree: Tree,
+        tree: TreeId,
         /// Its key.
         key: Vec<u8>,
         /// Where.
@@ -77,14 +77,14 @@ pub enum Finding {
         /// The number it has.
         ino: u64,
         /// What it is.
-        what: Item,
+        what: FileItem,
     },
     /// Something that a file says is in Files, and is not.
     Missing {
         /// The file.
         ino: u64,
         /// What it is.
-        what: Item,
+        what: FileItem,
     },
     /// Blocks of two files, or twice of one.
     Shared {
@@ -152,7 +152,7 @@ impl Finding {
 
 /// What there is, and what is wrong.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Report {
+pub struct CheckReport {
     /// Names that were read.
     pub names: u64,
     /// Directories, with the top.
@@ -168,8 +168,8 @@ pub struct Report {
 }
 
 /// What is remembered of a file.
-struct Seen {
-    kind: Kind,
+struct FileTally {
+    kind: FileKind,
     nlink: u32,
     blocks: u64,
     items: bool,
@@ -182,16 +182,16 @@ struct Seen {
 }
 
 #[derive(Default)]
-struct Check {
-    report: Report,
-    seen: HashMap<u64, Seen>,
+struct Checker {
+    report: CheckReport,
+    seen: HashMap<u64, FileTally>,
     /// Directories by what their keys begin with: number, what their own key's beginning is, directories in them.
     dirs: HashMap<Vec<u8>, (u64, Vec<u8>, u32)>,
     /// Beginnings that names have, with one of the names.
     begins: BTreeMap<Vec<u8>, String>,
     links: HashMap<u64, u32>,
     /// What names say of the kind of their file, with one of the names.
-    kinds: HashMap<(u64, Kind), Vec<u8>>,
+    kinds: HashMap<(u64, FileKind), Vec<u8>>,
     /// Marked for removal or cutting, from a block on.
     marks: HashMap<u64, u64>,
     runs: Vec<(u64, u32, u64)>,
@@ -202,20 +202,20 @@ struct Check {
 ///
 /// # Errors
 /// Nodes that cannot be read. What is wrong with what could be read is in the report.
-pub fn check(store: &Store) -> Result<Report> {
-    let mut check = Check::default();
-    store.scan(Tree::Names, &[], &[0xff; 16], &mut |key, value| {
+pub fn check(store: &Store) -> Result<CheckReport> {
+    let mut check = Checker::default();
+    store.scan(TreeId::Names, &[], &[0xff; 16], &mut |key, value| {
         check.name(key, value);
-        Next::Go
+        ScanStep::Go
     })?;
-    store.scan(Tree::Files, &[], &[0xff; 18], &mut |key, value| {
+    store.scan(TreeId::Files, &[], &[0xff; 18], &mut |key, value| {
         check.first(key, value);
-        Next::Go
+        ScanStep::Go
     })?;
     // Items of a file may come before its record is known to be there.
-    store.scan(Tree::Files, &[], &[0xff; 18], &mut |key, value| {
+    store.scan(TreeId::Files, &[], &[0xff; 18], &mut |key, value| {
         check.item(key, value);
-        Next::Go
+        ScanStep::Go
     })?;
     check.reach();
     check.counts();
@@ -224,19 +224,19 @@ pub fn check(store: &Store) -> Result<Report> {
 }
 
 /// Tells the blocks that an entry names, whether or not anything leads to it.
-pub fn owns(tree: Tree, key: &[u8], value: &[u8], each: &mut dyn FnMut(Extent)) {
+pub fn owns(tree: TreeId, key: &[u8], value: &[u8], each: &mut dyn FnMut(Extent)) {
     let record = match tree {
-        Tree::Names => match Value::parse(value) {
-            Ok(Value::Here(record)) => Some(record),
+        TreeId::Names => match NameValue::parse(value) {
+            Ok(NameValue::Here(record)) => Some(record),
             _ => None,
         },
-        Tree::Files => match key::file_parts(key).map(|parts| parts.1) {
-            Some(Item::Record) => Record::parse(value).ok(),
-            Some(Item::Extent) => return Run::parse(value).into_iter().for_each(|run| each(run.extent())),
+        TreeId::Files => match key::file_parts(key).map(|parts| parts.1) {
+            Some(FileItem::Record) => Record::parse(value).ok(),
+            Some(FileItem::Extent) => return Run::parse(value).into_iter().for_each(|run| each(run.extent())),
             Some(_) => None,
             // Of a node whose way is lost: which item it was is in the rest of the key.
             None => match found_parts(tree, key).map(|(_, end)| end) {
-                Some([.., kind, _, _, _, _, _, _, _, _]) if *kind != Item::Extent as u8 && *kind != Item::Record as u8 => None,
+                Some([.., kind, _, _, _, _, _, _, _, _]) if *kind != FileItem::Extent as u8 && *kind != FileItem::Record as u8 => None,
                 Some(_) => match Run::parse(value) {
                     Ok(run) => return each(run.extent()),
                     Err(_) => Record::parse(value).ok(),
@@ -245,39 +245,39 @@ pub fn owns(tree: Tree, key: &[u8], value: &[u8], each: &mut dyn FnMut(Extent)) 
             },
         },
     };
-    if let Some(Body::Runs(runs)) = record.map(|record| record.body) {
+    if let Some(RecordBody::Runs(runs)) = record.map(|record| record.body) {
         runs.iter().for_each(|run| each(run.extent()));
     }
 }
 
-fn shown(parts: &Parts) -> String {
+fn shown(parts: &KeyParts) -> String {
     let begin = parts.zone.map_or_else(String::new, |zone| format!("(zone {zone})"));
     let names = parts.dirs.iter().chain([&parts.name]);
     names.fold(begin, |path, name| format!("{path}/{}", String::from_utf8_lossy(name)))
 }
 
-impl Check {
+impl Checker {
     fn found(&mut self, finding: Finding) {
         self.report.findings.push(finding);
     }
 
     fn name(&mut self, key: &[u8], value: &[u8]) {
         self.report.names += 1;
-        let Some(parts) = Parts::of(key) else { return self.nameless(Tree::Names, key, value) };
+        let Some(parts) = KeyParts::of(key) else { return self.nameless(TreeId::Names, key, value) };
         let path = shown(&parts);
         let enc = parts.enc();
-        let value = match Value::parse(value) {
+        let value = match NameValue::parse(value) {
             Ok(value) => value,
-            Err(malformed) => return self.found(Finding::Value { tree: Tree::Names, key: key.to_vec(), path, what: malformed.0 }),
+            Err(malformed) => return self.found(Finding::Value { tree: TreeId::Names, key: key.to_vec(), path, what: malformed.0 }),
         };
         self.begins.entry(enc.bytes().to_vec()).or_insert(path);
         match value {
-            Value::Link { ino, kind } => {
+            NameValue::Link { ino, kind } => {
                 *self.links.entry(ino).or_default() += 1;
                 self.kinds.entry((ino, kind)).or_insert_with(|| key.to_vec());
             }
-            Value::Here(record) => {
-                if record.kind == Kind::Dir {
+            NameValue::Here(record) => {
+                if record.kind == FileKind::Dir {
                     self.dir(&enc, &parts.name, &record);
                 }
                 self.record(&record, 1);
@@ -286,13 +286,13 @@ impl Check {
     }
 
     /// A key of no file; what it names belongs to it all the same.
-    fn nameless(&mut self, tree: Tree, key: &[u8], value: &[u8]) {
+    fn nameless(&mut self, tree: TreeId, key: &[u8], value: &[u8]) {
         owns(tree, key, value, &mut |extent| self.runs.push((extent.start.0, extent.blocks, 0)));
         self.found(Finding::Key { tree, key: key.to_vec() });
     }
 
-    fn dir(&mut self, parent: &Enc, name: &[u8], record: &Record) {
-        let enc = if record.zone { Enc::zone(record.ino) } else { parent.below(name) };
+    fn dir(&mut self, parent: &KeyPrefix, name: &[u8], record: &Record) {
+        let enc = if record.zone { KeyPrefix::zone(record.ino) } else { parent.below(name) };
         let own = self.dirs.get(enc.bytes()).map_or(0, |dir| dir.2);
         self.dirs.insert(enc.bytes().to_vec(), (record.ino, parent.bytes().to_vec(), own));
         // The parent may come later, if it is in a zone.
@@ -300,8 +300,8 @@ impl Check {
     }
 
     fn record(&mut self, record: &Record, links: u32) {
-        let items = record.body == Body::Items;
-        let seen = Seen {
+        let items = record.body == RecordBody::Items;
+        let seen = FileTally {
             kind: record.kind,
             nlink: record.nlink,
             blocks: record.blocks,
@@ -312,7 +312,7 @@ impl Check {
             has_xattrs: false,
             has_target: false,
         };
-        if record.kind == Kind::Dir {
+        if record.kind == FileKind::Dir {
             self.report.dirs += 1
         } else {
             self.report.files += 1
@@ -320,7 +320,7 @@ impl Check {
         if self.seen.insert(record.ino, seen).is_some() {
             self.found(Finding::Twice { ino: record.ino });
         }
-        if let Body::Runs(runs) = &record.body {
+        if let RecordBody::Runs(runs) = &record.body {
             runs.iter().for_each(|run| self.run(record.ino, run));
         }
     }
@@ -335,15 +335,15 @@ impl Check {
 
     /// Records and marks.
     fn first(&mut self, key: &[u8], value: &[u8]) {
-        let Some((ino, item, offset)) = key::file_parts(key) else { return self.nameless(Tree::Files, key, value) };
-        let wrong = |what| Finding::Value { tree: Tree::Files, key: key.to_vec(), path: format!("file {ino}"), what };
+        let Some((ino, item, offset)) = key::file_parts(key) else { return self.nameless(TreeId::Files, key, value) };
+        let wrong = |what| Finding::Value { tree: TreeId::Files, key: key.to_vec(), path: format!("file {ino}"), what };
         let number = value.try_into().ok().map(u64::from_le_bytes);
         match (item, number) {
-            (Item::Record, _) => match Record::parse(value) {
+            (FileItem::Record, _) => match Record::parse(value) {
                 Ok(record) if record.ino == ino => {
                     let links = self.links.remove(&ino).unwrap_or(0);
                     if ino == ROOT {
-                        let enc = Enc::root();
+                        let enc = KeyPrefix::root();
                         let own = self.dirs.get(enc.bytes()).map_or(0, |dir| dir.2);
                         self.dirs.insert(enc.bytes().to_vec(), (ROOT, Vec::new(), own));
                     }
@@ -352,12 +352,12 @@ impl Check {
                 Ok(_) => self.found(Finding::Twice { ino }),
                 Err(malformed) => self.found(wrong(malformed.0)),
             },
-            (Item::Numbers, Some(next)) => self.next = next,
-            (Item::Orphan, Some(from)) => {
+            (FileItem::Numbers, Some(next)) => self.next = next,
+            (FileItem::Orphan, Some(from)) => {
                 self.marks.insert(offset, from);
                 self.report.orphans += 1;
             }
-            (Item::Numbers | Item::Orphan, None) => self.found(Finding::Key { tree: Tree::Files, key: key.to_vec() }),
+            (FileItem::Numbers | FileItem::Orphan, None) => self.found(Finding::Key { tree: TreeId::Files, key: key.to_vec() }),
             _ => {}
         }
     }
@@ -365,17 +365,17 @@ impl Check {
     /// What belongs to a record.
     fn item(&mut self, key: &[u8], value: &[u8]) {
         let Some((ino, item, offset)) = key::file_parts(key) else { return };
-        let wrong = |what| Finding::Value { tree: Tree::Files, key: key.to_vec(), path: format!("file {ino}"), what };
+        let wrong = |what| Finding::Value { tree: TreeId::Files, key: key.to_vec(), path: format!("file {ino}"), what };
         let seen = self.seen.get_mut(&ino);
         match (item, seen) {
-            (Item::Record | Item::Orphan | Item::Numbers, _) => {}
-            (Item::Extent, Some(seen)) if seen.items && seen.kind == Kind::File => match Run::parse(value) {
+            (FileItem::Record | FileItem::Orphan | FileItem::Numbers, _) => {}
+            (FileItem::Extent, Some(seen)) if seen.items && seen.kind == FileKind::File => match Run::parse(value) {
                 Ok(run) if run.at == offset => self.run(ino, &run),
                 Ok(_) => self.found(wrong("a run of blocks in a wrong place")),
                 Err(malformed) => self.found(wrong(malformed.0)),
             },
-            (Item::Xattrs, Some(seen)) if seen.xattrs => seen.has_xattrs = true,
-            (Item::Target, Some(seen)) if seen.items && seen.kind == Kind::Symlink => seen.has_target = true,
+            (FileItem::Xattrs, Some(seen)) if seen.xattrs => seen.has_xattrs = true,
+            (FileItem::Target, Some(seen)) if seen.items && seen.kind == FileKind::Symlink => seen.has_target = true,
             (what, _) => self.found(Finding::Stray { ino, what }),
         }
     }
@@ -417,7 +417,7 @@ impl Check {
         for (ino, seen) in &self.seen {
             let ino = *ino;
             let mark = self.marks.get(&ino);
-            let links = if seen.kind == Kind::Dir { 2 + subdirs.get(&ino).copied().unwrap_or(0) } else { seen.links };
+            let links = if seen.kind == FileKind::Dir { 2 + subdirs.get(&ino).copied().unwrap_or(0) } else { seen.links };
             if seen.nlink != links || links == 0 && mark.is_none() {
                 findings.push(Finding::Links { ino, says: seen.nlink, are: links });
             }
@@ -426,10 +426,10 @@ impl Check {
                 findings.push(Finding::Blocks { ino, says: seen.blocks, are: seen.counted });
             }
             if seen.xattrs && !seen.has_xattrs {
-                findings.push(Finding::Missing { ino, what: Item::Xattrs });
+                findings.push(Finding::Missing { ino, what: FileItem::Xattrs });
             }
-            if seen.kind == Kind::Symlink && seen.items && !seen.has_target {
-                findings.push(Finding::Missing { ino, what: Item::Target });
+            if seen.kind == FileKind::Symlink && seen.items && !seen.has_target {
+                findings.push(Finding::Missing { ino, what: FileItem::Target });
             }
             if ino >= self.next {
                 findings.push(Finding::Number { ino });
@@ -437,16 +437,16 @@ impl Check {
         }
         for ((ino, kind), key) in &self.kinds {
             if self.seen.get(ino).is_some_and(|seen| seen.kind != *kind) {
-                let path = Parts::of(key).map_or_else(String::new, |parts| shown(&parts));
+                let path = KeyParts::of(key).map_or_else(String::new, |parts| shown(&parts));
                 let what = "its name says another kind of file than its record";
-                findings.push(Finding::Value { tree: Tree::Names, key: key.clone(), path, what });
+                findings.push(Finding::Value { tree: TreeId::Names, key: key.clone(), path, what });
             }
         }
         if !self.seen.contains_key(&ROOT) {
-            findings.push(Finding::Missing { ino: ROOT, what: Item::Record });
+            findings.push(Finding::Missing { ino: ROOT, what: FileItem::Record });
         }
         // Names that lead to no record.
-        findings.extend(self.links.keys().map(|ino| Finding::Missing { ino: *ino, what: Item::Record }));
+        findings.extend(self.links.keys().map(|ino| Finding::Missing { ino: *ino, what: FileItem::Record }));
         findings.sort_by_key(ToString::to_string);
         self.report.findings.extend(findings);
     }

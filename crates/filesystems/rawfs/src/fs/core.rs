@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::cache::Cache;
+use super::cache::BlockCache;
 use super::error::{Error, Result};
-use super::key::{self, Item};
+use super::key::{self, FileItem};
 use super::locks::Locks;
 use super::name::Name;
-use super::recent::Recent;
-use super::record::{Kind, Record, Value};
+use super::recent::RecentDirs;
+use super::record::{FileKind, NameValue, Record};
 use super::settings::FsSettings;
-use super::table::{At, Inode, State, Table};
-use super::time::Stamp;
-use super::trial::{Effect, Trial};
-use super::writer::Bell;
-use crate::{Batch, Lsn, Store, Tree};
+use super::table::{Inode, InodeState, InodeTable, RecordLocation};
+use super::time::Timestamp;
+use super::trial::{TrialContext, TrialEffect};
+use super::writer::WriteBackSignal;
+use crate::{Batch, Lsn, Store, TreeId};
 
 /// The number of the top directory.
 pub const ROOT: u64 = 1;
@@ -27,14 +27,14 @@ pub const ROOT: u64 = 1;
 const NUMBERS: u64 = 1024;
 
 /// See the module.
-pub struct Core {
+pub struct FsCore {
     pub store: Store,
     pub settings: FsSettings,
     pub locks: Locks,
-    pub table: Arc<Table>,
+    pub table: Arc<InodeTable>,
     pub root: Arc<Name>,
-    pub cache: Arc<Cache>,
-    pub recent: Recent,
+    pub cache: Arc<BlockCache>,
+    pub recent: RecentDirs,
     /// Nothing can be changed.
     pub read_only: bool,
     /// What is to be written back, by number; one hold each.
@@ -48,18 +48,18 @@ pub struct Core {
     /// Where to go on writing back when memory is full.
     pub room_from: Mutex<u64>,
     /// Of the thread that writes back, if there is one.
-    pub bell: Arc<Bell>,
+    pub bell: Arc<WriteBackSignal>,
     /// This one tries what a transaction does to names; nobody else sees it.
-    pub trial: Option<Trial>,
+    pub trial: Option<TrialContext>,
     /// Files that are open.
     pub opened: AtomicUsize,
     /// Counted up before names of a directory change, with its lock.
     pub names_changed: AtomicU64,
     /// Where files are that were looked for by their numbers.
-    pub hints: super::number::Hints,
+    pub hints: super::number::NumberHints,
     /// Entries of directories, as they were read last.
-    pub windows: Mutex<VecDeque<super::list::Known>>,
-    numbers: Mutex<Numbers>,
+    pub windows: Mutex<VecDeque<super::list::CachedWindow>>,
+    numbers: Mutex<InodeNumbers>,
     last: AtomicU64,
 }
 
@@ -69,25 +69,25 @@ const PIECE: usize = 2048;
 
 const OTHER_KIND: &str = "a name says that it is of another kind than its record";
 
-struct Numbers {
+struct InodeNumbers {
     next: u64,
     /// From here on they are not set aside.
     end: u64,
 }
 
 /// A file in use, held by a call.
-pub struct Held<'a> {
-    pub core: &'a Core,
+pub struct HeldInode<'a> {
+    pub core: &'a FsCore,
     pub inode: Arc<Inode>,
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldInode<'_> {
     fn drop(&mut self) {
         self.core.release(&self.inode);
     }
 }
 
-impl std::ops::Deref for Held<'_> {
+impl std::ops::Deref for HeldInode<'_> {
     type Target = Inode;
 
     fn deref(&self) -> &Inode {
@@ -95,18 +95,18 @@ impl std::ops::Deref for Held<'_> {
     }
 }
 
-impl<'a> Held<'a> {
-    /// Keeps it held, for a handle; to be given to [`Core::release`].
+impl<'a> HeldInode<'a> {
+    /// Keeps it held, for a handle; to be given to [`FsCore::release`].
     pub fn keep(self) -> Arc<Inode> {
         self.core.table.hold_again(&self.inode);
         Arc::clone(&self.inode)
     }
 }
 
-impl Core {
-    pub fn new(store: Store, settings: FsSettings) -> Result<Core> {
+impl FsCore {
+    pub fn new(store: Store, settings: FsSettings) -> Result<FsCore> {
         let budget = store.budget().cloned();
-        let cache = Arc::new(Cache::new(settings.cache_bytes, budget.clone()));
+        let cache = Arc::new(BlockCache::new(settings.cache_bytes, budget.clone()));
         if let Some(budget) = budget {
             let cache = Arc::downgrade(&cache);
             budget.on_growth(move || {
@@ -115,8 +115,8 @@ impl Core {
                 }
             });
         }
-        let numbers = Mutex::new(Numbers { next: 0, end: 0 });
-        let core = Core {
+        let numbers = Mutex::new(InodeNumbers { next: 0, end: 0 });
+        let core = FsCore {
             read_only: store.is_read_only(),
             store,
             settings,
@@ -124,7 +124,7 @@ impl Core {
             table: Arc::default(),
             root: Name::root(),
             cache,
-            recent: Recent::default(),
+            recent: RecentDirs::default(),
             dirty: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
@@ -134,45 +134,46 @@ impl Core {
             trial: None,
             opened: AtomicUsize::new(0),
             names_changed: AtomicU64::new(0),
-            hints: super::number::Hints::default(),
+            hints: super::number::NumberHints::default(),
             windows: Mutex::default(),
             numbers,
             last: AtomicU64::new(0),
         };
-        let next =
-            core.get(Tree::Files, &key::file(0, Item::Numbers, 0))?.ok_or(Error::Malformed { ino: 0, what: "no numbers for files" })?;
+        let next = core
+            .get(TreeId::Files, &key::file(0, FileItem::Numbers, 0))?
+            .ok_or(Error::Malformed { ino: 0, what: "no numbers for files" })?;
         let next = u64::from_le_bytes(next.try_into().map_err(|_| Error::Malformed { ino: 0, what: "numbers of a wrong length" })?);
         if next >= super::record::INO_END {
             return Err(Error::Malformed { ino: 0, what: "numbers for files that there are not" });
         }
-        *core.numbers.lock() = Numbers { next, end: next };
+        *core.numbers.lock() = InodeNumbers { next, end: next };
         Ok(core)
     }
 
     /// One to try changes on, over a store made for it, with so many numbers for new files.
-    pub fn try_out(&self, numbers: u64) -> Result<Core> {
+    pub fn try_out(&self, numbers: u64) -> Result<FsCore> {
         let first = self.numbers(numbers)?;
-        Ok(Core {
+        Ok(FsCore {
             read_only: false,
             store: self.store.try_out()?,
             settings: self.settings.clone(),
             locks: Locks::default(),
             table: Arc::default(),
             root: Name::root(),
-            cache: Arc::new(Cache::new(0, None)),
-            recent: Recent::default(),
+            cache: Arc::new(BlockCache::new(0, None)),
+            recent: RecentDirs::default(),
             dirty: Mutex::default(),
             dirty_pages: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             dirty_files: AtomicU64::new(0),
             room_from: Mutex::new(0),
             bell: Arc::default(),
-            trial: Some(Trial::beside(&self.table)),
+            trial: Some(TrialContext::beside(&self.table)),
             opened: AtomicUsize::new(0),
             names_changed: AtomicU64::new(0),
-            hints: super::number::Hints::default(),
+            hints: super::number::NumberHints::default(),
             windows: Mutex::default(),
-            numbers: Mutex::new(Numbers { next: first, end: first + numbers }),
+            numbers: Mutex::new(InodeNumbers { next: first, end: first + numbers }),
             last: AtomicU64::new(self.last().0),
         })
     }
@@ -183,12 +184,12 @@ impl Core {
     }
 
     /// The time.
-    pub fn now(&self) -> Stamp {
+    pub fn now(&self) -> Timestamp {
         (self.settings.clock)()
     }
 
     /// A value of the store.
-    pub fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub fn get(&self, tree: TreeId, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         Ok(self.store.get(tree, key, &mut value)?.then_some(value))
     }
@@ -221,7 +222,7 @@ impl Core {
         if numbers.next + count > numbers.end {
             let end = numbers.end + count.next_multiple_of(NUMBERS);
             let mut batch = Batch::new();
-            batch.put(Tree::Files, &key::file(0, Item::Numbers, 0), &end.to_le_bytes());
+            batch.put(TreeId::Files, &key::file(0, FileItem::Numbers, 0), &end.to_le_bytes());
             self.apply(batch)?;
             numbers.end = end;
         }
@@ -232,23 +233,23 @@ impl Core {
     // ---- values that may be too long for one item
 
     /// Puts what belongs to a file, at most [`LONG_MAX`] bytes, in as many pieces as it needs.
-    pub fn put_long(&self, batch: &mut Batch, ino: u64, item: Item, bytes: &[u8]) {
+    pub fn put_long(&self, batch: &mut Batch, ino: u64, item: FileItem, bytes: &[u8]) {
         self.delete_long(batch, ino, item);
         for (n, piece) in (0..).zip(bytes.chunks(PIECE)) {
-            batch.put(Tree::Files, &key::file(ino, item, n), piece);
+            batch.put(TreeId::Files, &key::file(ino, item, n), piece);
         }
     }
 
     /// Removes it.
-    pub fn delete_long(&self, batch: &mut Batch, ino: u64, item: Item) {
-        (0..LONG_MAX.div_ceil(PIECE) as u64).for_each(|n| batch.delete(Tree::Files, &key::file(ino, item, n)));
+    pub fn delete_long(&self, batch: &mut Batch, ino: u64, item: FileItem) {
+        (0..LONG_MAX.div_ceil(PIECE) as u64).for_each(|n| batch.delete(TreeId::Files, &key::file(ino, item, n)));
     }
 
     /// What was put.
-    pub fn get_long(&self, ino: u64, item: Item) -> Result<Vec<u8>> {
+    pub fn get_long(&self, ino: u64, item: FileItem) -> Result<Vec<u8>> {
         let mut all = Vec::new();
         for n in 0..LONG_MAX.div_ceil(PIECE) as u64 {
-            match self.get(Tree::Files, &key::file(ino, item, n))? {
+            match self.get(TreeId::Files, &key::file(ino, item, n))? {
                 Some(piece) => all.extend_from_slice(&piece),
                 None => break,
             }
@@ -259,17 +260,17 @@ impl Core {
     // ---- entries
 
     /// What a name in a directory leads to.
-    pub fn entry(&self, dir: &Name, name: &[u8]) -> Result<Option<Value>> {
+    pub fn entry(&self, dir: &Name, name: &[u8]) -> Result<Option<NameValue>> {
         self.entry_at(&dir.entry(name))
     }
 
-    pub fn entry_at(&self, key: &[u8]) -> Result<Option<Value>> {
-        self.store.get_with(Tree::Names, key, Value::parse)?.transpose().map_err(Error::malformed(0))
+    pub fn entry_at(&self, key: &[u8]) -> Result<Option<NameValue>> {
+        self.store.get_with(TreeId::Names, key, NameValue::parse)?.transpose().map_err(Error::malformed(0))
     }
 
     /// The record in Files.
     pub fn record_of(&self, ino: u64) -> Result<Record> {
-        let bytes = self.get(Tree::Files, &key::file(ino, Item::Record, 0))?;
+        let bytes = self.get(TreeId::Files, &key::file(ino, FileItem::Record, 0))?;
         let record =
             Record::parse(&bytes.ok_or(Error::Malformed { ino, what: "a name without a record" })?).map_err(Error::malformed(ino))?;
         if record.ino != ino {
@@ -279,10 +280,10 @@ impl Core {
     }
 
     /// The record as the store has it; the file may be in use and have a newer one.
-    pub fn stored(&self, value: Value) -> Result<Record> {
+    pub fn stored(&self, value: NameValue) -> Result<Record> {
         match value {
-            Value::Here(record) => Ok(record),
-            Value::Link { ino, kind } => {
+            NameValue::Here(record) => Ok(record),
+            NameValue::Link { ino, kind } => {
                 let record = self.record_of(ino)?;
                 if record.kind == kind { Ok(record) } else { Err(Error::Malformed { ino, what: OTHER_KIND }) }
             }
@@ -290,8 +291,8 @@ impl Core {
     }
 
     /// The record of what a name leads to, as it is now: of a file in use the store may have another owner yet.
-    pub fn newest(&self, value: &Value) -> Result<Record> {
-        if value.kind() != Kind::Dir
+    pub fn newest(&self, value: &NameValue) -> Result<Record> {
+        if value.kind() != FileKind::Dir
             && let Some(held) = self.in_use(value.ino())
         {
             let state = held.state.read();
@@ -309,7 +310,7 @@ impl Core {
         }
         let Some(key) = dir.key() else { return self.record_of(ROOT) };
         match self.entry_at(&key)? {
-            Some(Value::Here(record)) if record.kind == Kind::Dir => Ok(record),
+            Some(NameValue::Here(record)) if record.kind == FileKind::Dir => Ok(record),
             Some(_) => Err(Errno::NOTDIR.into()),
             None => Err(Errno::NOENT.into()),
         }
@@ -321,38 +322,38 @@ impl Core {
     }
 
     /// Where the record of a directory is.
-    pub fn dir_key(&self, dir: &Name) -> (Tree, Vec<u8>) {
-        dir.key().map_or_else(|| (Tree::Files, key::file(ROOT, Item::Record, 0).to_vec()), |key| (Tree::Names, key))
+    pub fn dir_key(&self, dir: &Name) -> (TreeId, Vec<u8>) {
+        dir.key().map_or_else(|| (TreeId::Files, key::file(ROOT, FileItem::Record, 0).to_vec()), |key| (TreeId::Names, key))
     }
 
     /// Where a record is.
-    pub fn key(&self, ino: u64, at: &At) -> (Tree, Vec<u8>) {
+    pub fn key(&self, ino: u64, at: &RecordLocation) -> (TreeId, Vec<u8>) {
         match at {
-            At::Name(name) => self.dir_key(name),
-            At::Files => (Tree::Files, key::file(ino, Item::Record, 0).to_vec()),
+            RecordLocation::Name(name) => self.dir_key(name),
+            RecordLocation::Files => (TreeId::Files, key::file(ino, FileItem::Record, 0).to_vec()),
         }
     }
 
     // ---- files in use
 
     /// Holds what a name in a directory leads to. The directory's lock is held, so the name stays what it is.
-    pub fn hold(&self, dir: &Arc<Name>, name: &[u8]) -> Result<Option<Held<'_>>> {
+    pub fn hold(&self, dir: &Arc<Name>, name: &[u8]) -> Result<Option<HeldInode<'_>>> {
         let epoch = self.table.epoch();
         let Some(value) = self.entry(dir, name)? else { return Ok(None) };
         self.hold_value(dir, name, &value, epoch).map(Some)
     }
 
-    /// As [`Core::hold`], of what was just read there; `epoch` is of before that.
-    pub fn hold_value(&self, dir: &Arc<Name>, name: &[u8], value: &Value, epoch: u64) -> Result<Held<'_>> {
+    /// As [`FsCore::hold`], of what was just read there; `epoch` is of before that.
+    pub fn hold_value(&self, dir: &Arc<Name>, name: &[u8], value: &NameValue, epoch: u64) -> Result<HeldInode<'_>> {
         let (ino, at) = match value {
-            Value::Here(record) => {
+            NameValue::Here(record) => {
                 let zone = record.zone.then_some(record.ino);
-                (record.ino, At::Name(dir.child(name, zone)))
+                (record.ino, RecordLocation::Name(dir.child(name, zone)))
             }
-            Value::Link { ino, .. } => (*ino, At::Files),
+            NameValue::Link { ino, .. } => (*ino, RecordLocation::Files),
         };
         if let Some(inode) = self.table.hold(ino) {
-            let held = Held { core: self, inode };
+            let held = HeldInode { core: self, inode };
             self.load(&held, &at)?;
             if held.state.read().record.kind != value.kind() {
                 return Err(Error::Malformed { ino, what: OTHER_KIND });
@@ -360,7 +361,7 @@ impl Core {
             return Ok(held);
         }
         let record = self.stored(value.clone())?;
-        let held = Held { core: self, inode: self.table.enter(&record, None) };
+        let held = HeldInode { core: self, inode: self.table.enter(&record, None) };
         let mut state = held.state.write();
         if state.at.is_none() && self.table.epoch() == epoch {
             (state.record, state.lsn, state.at) = (record, self.last(), Some(at));
@@ -374,7 +375,7 @@ impl Core {
     }
 
     /// Reads the record of a file that was put into the table, unless somebody did.
-    fn load(&self, held: &Held<'_>, at: &At) -> Result<()> {
+    fn load(&self, held: &HeldInode<'_>, at: &RecordLocation) -> Result<()> {
         if held.state.read().at.is_some() {
             return Ok(());
         }
@@ -390,21 +391,21 @@ impl Core {
     }
 
     /// Holds a directory.
-    pub fn hold_dir(&self, dir: &Arc<Name>) -> Result<Held<'_>> {
+    pub fn hold_dir(&self, dir: &Arc<Name>) -> Result<HeldInode<'_>> {
         let record = self.dir_or_gone(dir)?;
-        Ok(Held { core: self, inode: self.table.enter(&record, Some(&At::Name(Arc::clone(dir)))) })
+        Ok(HeldInode { core: self, inode: self.table.enter(&record, Some(&RecordLocation::Name(Arc::clone(dir)))) })
     }
 
     /// Holds a file that was just made.
-    pub fn hold_new(&self, record: &Record, at: &At, lsn: Lsn) -> Held<'_> {
-        let held = Held { core: self, inode: self.table.enter(record, Some(at)) };
+    pub fn hold_new(&self, record: &Record, at: &RecordLocation, lsn: Lsn) -> HeldInode<'_> {
+        let held = HeldInode { core: self, inode: self.table.enter(record, Some(at)) };
         held.state.write().lsn = lsn;
         held
     }
 
     /// A file in use that has this number, if there is one.
-    pub fn in_use(&self, ino: u64) -> Option<Held<'_>> {
-        self.table.hold(ino).map(|inode| Held { core: self, inode })
+    pub fn in_use(&self, ino: u64) -> Option<HeldInode<'_>> {
+        self.table.hold(ino).map(|inode| HeldInode { core: self, inode })
     }
 
     /// Lets go of a file; the last to do so removes one that has no name.
@@ -418,7 +419,7 @@ impl Core {
 
     /// What a removed file has in memory need not be written, once only the list of what is to be written holds it.
     fn forget_removed(&self, inode: &Arc<Inode>) -> bool {
-        let removed = |state: &State| state.listed && state.record.nlink == 0;
+        let removed = |state: &InodeState| state.listed && state.record.nlink == 0;
         if !removed(&inode.state.read()) {
             return false;
         }
@@ -437,11 +438,11 @@ impl Core {
     fn leave(&self, inode: &Arc<Inode>) {
         let mut state = inode.state.write();
         self.reserved.fetch_sub(std::mem::take(&mut state.reserved), Ordering::SeqCst);
-        if state.at.is_none() || state.record.nlink > 0 || state.record.kind == Kind::Dir {
+        if state.at.is_none() || state.record.nlink > 0 || state.record.kind == FileKind::Dir {
             return;
         }
         if let Some(trial) = &self.trial {
-            return trial.note(Effect::Left(state.record.clone()));
+            return trial.note(TrialEffect::Left(state.record.clone()));
         }
         self.forget_pages(&mut state, ..);
         if let Err(error) = self.purge(&state.record) {
@@ -451,7 +452,7 @@ impl Core {
     }
 
     /// Remembers that a file is to be written back. Its lock is held.
-    pub fn list(&self, inode: &Arc<Inode>, state: &mut State) {
+    pub fn list(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         if !state.listed {
             if state.is_clean() {
                 return;

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::error::Result;
-use super::record::{Kind, Record};
+use super::record::{FileKind, Record};
 
 /// Who makes a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,7 +61,7 @@ impl Creds {
             return Ok(());
         }
         let granted = if self.uid == 0 {
-            let executable = record.kind == Kind::Dir || record.mode & 0o111 != 0;
+            let executable = record.kind == FileKind::Dir || record.mode & 0o111 != 0;
             READ | WRITE | if executable { EXEC } else { 0 }
         } else if self.uid == record.uid {
             record.mode >> 6
@@ -84,13 +84,13 @@ impl Creds {
 
     /// Mode and owner of what is made in a directory: it passes its group on if its mode says so. `masked`:
     /// the umask counts, as nothing is inherited.
-    pub(super) fn of_new(&self, dir: &Record, kind: Kind, mode: u16, masked: bool) -> (u16, (u32, u32)) {
+    pub(super) fn of_new(&self, dir: &Record, kind: FileKind, mode: u16, masked: bool) -> (u16, (u32, u32)) {
         let (asked, umask) = (mode, if masked { self.umask & 0o777 } else { 0 });
-        let mut mode = if kind == Kind::Symlink { 0o777 } else { mode & 0o7777 & !umask };
+        let mut mode = if kind == FileKind::Symlink { 0o777 } else { mode & 0o7777 & !umask };
         if dir.mode & SET_GROUP == 0 {
             return (mode, (self.uid, self.gid));
         }
-        if kind == Kind::Dir {
+        if kind == FileKind::Dir {
             mode |= SET_GROUP;
         } else if asked & 0o2010 == 0o2010 && !self.in_group(dir.gid) && !self.is_capable() {
             mode &= !SET_GROUP;
@@ -113,13 +113,13 @@ pub fn mode_given(record: &Record, creds: &Creds) -> u16 {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::fs::Stamp;
+    use crate::fs::Timestamp;
 
     /// The group's execute bit counts as it was asked for, before the umask (`vfs_prepare_mode` in Linux).
     #[test]
     fn a_strange_group_s_set_group_bit_is_not_given() {
-        let dir = Record::new(Kind::Dir, 2, 0o2777, (0, 7), Stamp::default());
-        let of = |gid, umask, mode| Creds { uid: 5, gid, groups: vec![], umask, check: true }.of_new(&dir, Kind::File, mode, true);
+        let dir = Record::new(FileKind::Dir, 2, 0o2777, (0, 7), Timestamp::default());
+        let of = |gid, umask, mode| Creds { uid: 5, gid, groups: vec![], umask, check: true }.of_new(&dir, FileKind::File, mode, true);
         assert_eq!(of(6, 0o077, 0o2755), (0o700, (5, 7)));
         assert_eq!(of(6, 0o077, 0o2745), (0o2700, (5, 7)));
         assert_eq!(of(7, 0o077, 0o2755), (0o2700, (5, 7)));

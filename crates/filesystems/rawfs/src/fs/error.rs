@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::record::Malformed;
+use super::record::MalformedRecordError;
 
 /// Why a call on the file system failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -55,8 +55,8 @@ impl Error {
         }
     }
 
-    pub(super) fn malformed(ino: u64) -> impl Fn(Malformed) -> Error {
-        move |Malformed(what)| Error::Malformed { ino, what }
+    pub(super) fn malformed(ino: u64) -> impl Fn(MalformedRecordError) -> Error {
+        move |MalformedRecordError(what)| Error::Malformed { ino, what }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::record::Malformed;
+use super::record::MalformedRecordError;
 use crate::{Block, Extent};
 
 /// Blocks of a run at most.
@@ -130,37 +130,37 @@ impl Run {
     }
 
     /// Takes one off the begin of stored bytes.
-    fn take(bytes: &mut &[u8]) -> Result<Run, Malformed> {
-        let head: &[u8; HEAD] = bytes.first_chunk().ok_or(Malformed("a run cut off"))?;
+    fn take(bytes: &mut &[u8]) -> Result<Run, MalformedRecordError> {
+        let head: &[u8; HEAD] = bytes.first_chunk().ok_or(MalformedRecordError("a run cut off"))?;
         let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
         let u16_at = |at: usize| u16::from_le_bytes(head[at..at + 2].try_into().expect("2 bytes"));
         let (at, start, blocks, flags) = (u64_at(0), u64_at(8), u32::from(u16_at(16)), u16_at(18));
         let last = at.checked_add(u64::from(blocks)).is_some_and(|end| end <= super::BLOCKS_MAX);
         let on_device = start.checked_add(u64::from(blocks)).is_some_and(|end| end <= crate::layout::shape::BLOCKS_MAX);
         if blocks == 0 || blocks > RUN_MAX || flags > WRITTEN || !last || !on_device {
-            return Err(Malformed("a run out of its range"));
+            return Err(MalformedRecordError("a run out of its range"));
         }
         let sums = if flags == WRITTEN { 4 * blocks as usize } else { 0 };
-        let body = bytes.get(HEAD..HEAD + sums).ok_or(Malformed("sums of a run cut off"))?;
+        let body = bytes.get(HEAD..HEAD + sums).ok_or(MalformedRecordError("sums of a run cut off"))?;
         let read = body.chunks_exact(4).map(|sum| u32::from_le_bytes(sum.try_into().expect("4 bytes"))).collect();
         *bytes = &bytes[HEAD + sums..];
         Ok(Run { at, start: Block(start), blocks, sums: (flags == WRITTEN).then_some(read) })
     }
 
     /// Reads an item of Files.
-    pub fn parse(mut bytes: &[u8]) -> Result<Run, Malformed> {
+    pub fn parse(mut bytes: &[u8]) -> Result<Run, MalformedRecordError> {
         let run = Run::take(&mut bytes)?;
-        if bytes.is_empty() { Ok(run) } else { Err(Malformed("bytes behind a run")) }
+        if bytes.is_empty() { Ok(run) } else { Err(MalformedRecordError("bytes behind a run")) }
     }
 }
 
 /// Reads the runs of a record: in order, none over another.
-pub fn parse_all(mut bytes: &[u8]) -> Result<Vec<Run>, Malformed> {
+pub fn parse_all(mut bytes: &[u8]) -> Result<Vec<Run>, MalformedRecordError> {
     let mut runs: Vec<Run> = Vec::new();
     while !bytes.is_empty() {
         let run = Run::take(&mut bytes)?;
         if runs.last().is_some_and(|last| last.end() > run.at) {
-            return Err(Malformed("runs out of order"));
+            return Err(MalformedRecordError("runs out of order"));
         }
         runs.push(run);
     }

@@ -10,13 +10,13 @@ use rustix::io::Errno;
 use super::SIZE_MAX;
 use super::advice;
 use super::attrs::Stat;
-use super::core::Core;
+use super::core::FsCore;
 use super::creds::Creds;
 use super::error::{Error, Result};
-use super::list::{DOTS, Entry, Window};
-use super::memory::Counted;
+use super::list::{DOTS, DirEntry, DirWindow};
+use super::memory::OpenFileCount;
 use super::open::access;
-use super::record::{Body, Kind, Record};
+use super::record::{FileKind, Record, RecordBody};
 use super::settings::Atime;
 use super::table::Inode;
 use crate::{BLOCK_BYTES, Batch, Lsn};
@@ -26,7 +26,7 @@ const DAY: i64 = 86_400;
 
 /// A file that is held: it is there until this goes, whatever happens to its names.
 pub struct Node {
-    pub(super) core: Arc<Core>,
+    pub(super) core: Arc<FsCore>,
     pub(super) inode: Arc<Inode>,
 }
 
@@ -50,7 +50,7 @@ impl Node {
     }
 
     /// What it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FileKind {
         self.inode.state.read().record.kind
     }
 
@@ -76,13 +76,13 @@ pub struct File {
     window: AtomicU64,
     /// What the program has said of its reads.
     pub(super) advice: AtomicU8,
-    list: Mutex<List>,
-    _counted: Counted,
+    list: Mutex<DirCursor>,
+    _counted: OpenFileCount,
 }
 
 /// What is still to be done for a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rest {
+pub(super) enum PendingWrite {
     /// It is in memory, and that is all.
     Nothing,
     /// It has to reach the device (O_DIRECT).
@@ -93,21 +93,21 @@ pub(super) enum Rest {
 
 /// Where a directory's handle is.
 #[derive(Default)]
-struct List {
-    window: Option<Arc<Window>>,
+struct DirCursor {
+    window: Option<Arc<DirWindow>>,
     /// The entry that comes next, if the listing goes on at this position.
     next: (u64, usize),
 }
 
-impl List {
+impl DirCursor {
     /// The number of the entry that comes next at a position.
-    fn next_at(&self, window: &Window, at: u64) -> usize {
+    fn next_at(&self, window: &DirWindow, at: u64) -> usize {
         if self.next.0 == at { self.next.1 } else { window.first(at) }
     }
 }
 
 impl File {
-    pub(super) fn new(node: Node, flags: OFlags, creds: Creds, counted: Counted) -> File {
+    pub(super) fn new(node: Node, flags: OFlags, creds: Creds, counted: OpenFileCount) -> File {
         let seen = AtomicU64::new(node.inode.state.read().seen_at_open());
         let kept = flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOCTTY);
         File {
@@ -151,7 +151,7 @@ impl File {
         self.may(true).map(drop)
     }
 
-    pub(super) fn core(&self) -> &Core {
+    pub(super) fn core(&self) -> &FsCore {
         &self.node.core
     }
 
@@ -165,14 +165,14 @@ impl File {
         self.may_as(flags, writes, self.node.kind())
     }
 
-    fn may_as(&self, flags: OFlags, writes: bool, kind: Kind) -> Result<OFlags> {
+    fn may_as(&self, flags: OFlags, writes: bool, kind: FileKind) -> Result<OFlags> {
         let (read, write) = access(flags);
         if flags.contains(OFlags::PATH) || !(if writes { write } else { read }) {
             return Err(Errno::BADF.into());
         }
         match kind {
-            Kind::File => Ok(flags),
-            Kind::Dir => Err(Errno::ISDIR.into()),
+            FileKind::File => Ok(flags),
+            FileKind::Dir => Err(Errno::ISDIR.into()),
             _ => Err(Errno::INVAL.into()),
         }
     }
@@ -244,7 +244,7 @@ impl File {
         loop {
             {
                 let state = self.inode().state.read();
-                if let Body::Inline(_) = state.record.body {
+                if let RecordBody::Inline(_) = state.record.body {
                     return core.read(&state, at, to, 0);
                 }
                 if state.pages.is_empty() {
@@ -300,9 +300,9 @@ impl File {
     fn write_from(&self, from: &[u8], at: Option<u64>) -> Result<(usize, u64)> {
         let (done, end, rest) = self.write_begun(from, at)?;
         match rest {
-            Rest::Nothing => {}
-            Rest::Place => drop(self.placed(false)?),
-            Rest::Sync => {
+            PendingWrite::Nothing => {}
+            PendingWrite::Place => drop(self.placed(false)?),
+            PendingWrite::Sync => {
                 // What fails is told by the sync.
                 let _ = self.placed(true);
                 self.sync()?;
@@ -312,19 +312,19 @@ impl File {
     }
 
     /// Up to what O_DIRECT and O_SYNC ask for.
-    pub(super) fn write_begun(&self, from: &[u8], at: Option<u64>) -> Result<(usize, u64, Rest)> {
+    pub(super) fn write_begun(&self, from: &[u8], at: Option<u64>) -> Result<(usize, u64, PendingWrite)> {
         let flags = self.may(true)?;
         at.map_or(Ok(()), |at| is_offset(at, from.len()))?;
         let at = at.filter(|_| !flags.contains(OFlags::APPEND));
         let (done, end) = self.core().write(self.inode(), at, from, &self.creds)?;
         let rest = if done == 0 {
-            Rest::Nothing
+            PendingWrite::Nothing
         } else if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
-            Rest::Sync
+            PendingWrite::Sync
         } else if flags.contains(OFlags::DIRECT) {
-            Rest::Place
+            PendingWrite::Place
         } else {
-            Rest::Nothing
+            PendingWrite::Nothing
         };
         Ok((done, end, rest))
     }
@@ -333,7 +333,7 @@ impl File {
     /// waits until it is.
     pub(super) fn placed(&self, synced: bool) -> Result<Lsn> {
         let (core, keep) = (self.core(), !self.flags().contains(OFlags::DIRECT));
-        if self.node.kind() == Kind::Dir {
+        if self.node.kind() == FileKind::Dir {
             return Ok(core.last());
         }
         let _names = core.locks.shared();
@@ -381,11 +381,11 @@ impl File {
             SeekFrom::Start(to) => to,
             SeekFrom::Current(offset) => by(*at, offset)?,
             SeekFrom::End(offset) => by(size()?, offset)?,
-            SeekFrom::Data(_) | SeekFrom::Hole(_) if self.node.kind() == Kind::Dir => return Err(Errno::INVAL.into()),
+            SeekFrom::Data(_) | SeekFrom::Hole(_) if self.node.kind() == FileKind::Dir => return Err(Errno::INVAL.into()),
             SeekFrom::Data(from) => self.core().seek_data(&state(), from)?,
             SeekFrom::Hole(from) => self.core().seek_hole(&state(), from)?,
         };
-        let most = if self.node.kind() == Kind::Dir { i64::MAX as u64 } else { SIZE_MAX };
+        let most = if self.node.kind() == FileKind::Dir { i64::MAX as u64 } else { SIZE_MAX };
         if new > most {
             return Err(Errno::INVAL.into());
         }
@@ -401,8 +401,11 @@ impl File {
     pub fn sync(&self) -> Result<()> {
         self.may_sync()?;
         let core = self.core();
-        let outcome =
-            if self.node.kind() == Kind::Dir { core.store.sync(core.last()).map_err(Error::from) } else { core.sync_file(self.inode()) };
+        let outcome = if self.node.kind() == FileKind::Dir {
+            core.store.sync(core.last()).map_err(Error::from)
+        } else {
+            core.sync_file(self.inode())
+        };
         self.told().and(outcome)
     }
 
@@ -444,7 +447,7 @@ impl File {
         if flags.contains(OFlags::PATH) {
             return Err(Errno::BADF.into());
         }
-        if !access(flags).1 || self.node.kind() != Kind::File {
+        if !access(flags).1 || self.node.kind() != FileKind::File {
             return Err(Errno::INVAL.into());
         }
         self.core().truncate(self.inode(), size, &self.creds)
@@ -495,7 +498,7 @@ impl File {
     ///
     /// # Errors
     /// ENOTDIR; EIO for metadata that is damaged.
-    pub fn read_dir(&self, each: &mut dyn FnMut(&Entry, u64) -> bool) -> Result<()> {
+    pub fn read_dir(&self, each: &mut dyn FnMut(&DirEntry, u64) -> bool) -> Result<()> {
         let core = self.core();
         let dir = core.dir_of(self.inode())?;
         if dir.is_gone() {
@@ -512,7 +515,7 @@ impl File {
             };
             while *at < 2 {
                 let which = usize::try_from(*at).expect("below 2");
-                let entry = Entry { name: [&b"."[..], b".."][which].to_vec(), ino: dots[which], kind: Kind::Dir };
+                let entry = DirEntry { name: [&b"."[..], b".."][which].to_vec(), ino: dots[which], kind: FileKind::Dir };
                 if !each(&entry, *at + 1) {
                     return Ok(());
                 }
@@ -520,7 +523,7 @@ impl File {
             }
         }
         if *at <= DOTS {
-            *list = List::default();
+            *list = DirCursor::default();
         }
         loop {
             let window = match list.window.take().filter(|window| window.covers(*at)) {

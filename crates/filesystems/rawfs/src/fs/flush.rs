@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use parking_lot::{RwLockUpgradableReadGuard, RwLockWriteGuard};
 
-use super::core::Core;
+use super::core::FsCore;
 use super::error::{Error, Result};
 use super::extent::{Run, pieces};
-use super::job::Job;
-use super::record::{Body, Record};
-use super::table::{Inode, State};
-use crate::disk::Flight;
-use crate::{BLOCK_BYTES, Batch, Block, Extent, Lane, Lsn};
+use super::job::WriteBackJob;
+use super::record::{Record, RecordBody};
+use super::table::{Inode, InodeState};
+use crate::disk::InFlight;
+use crate::{BLOCK_BYTES, Batch, Block, Extent, Lsn, QueueClass};
 
 /// Blocks of one batch, at most.
 const BATCH_MAX: usize = 8192;
@@ -31,13 +31,13 @@ const ROOM_PART: u64 = 8;
 const BEGIN_PART: u64 = 16;
 
 /// Writes under way. As long as there are any, nothing is read from files: reads need buffers that these may have.
-pub type Writes<'c> = Flight<'c, 'static>;
+pub type Writes<'c> = InFlight<'c, 'static>;
 
 /// Gives free blocks in a row, near a goal; perhaps fewer than are wanted.
-pub type Source<'s> = dyn FnMut(Option<Block>, u32) -> std::result::Result<Extent, crate::Error> + 's;
+pub type BlockSource<'s> = dyn FnMut(Option<Block>, u32) -> std::result::Result<Extent, crate::Error> + 's;
 
 /// What a batch will make of a file, when it is applied.
-pub struct Prepared {
+pub struct PreparedWriteBack {
     /// The record as it will be.
     pub record: Record,
     /// Where pages will be.
@@ -48,26 +48,26 @@ pub struct Prepared {
     keep: bool,
 }
 
-impl Prepared {
+impl PreparedWriteBack {
     /// Nothing yet.
-    pub(super) fn of(record: &Record) -> Prepared {
-        Prepared { record: record.clone(), places: Vec::new(), extents: Vec::new(), keep: true }
+    pub(super) fn of(record: &Record) -> PreparedWriteBack {
+        PreparedWriteBack { record: record.clone(), places: Vec::new(), extents: Vec::new(), keep: true }
     }
 
     /// What goes where.
-    pub fn writes<'s>(&'s self, state: &'s State) -> impl Iterator<Item = (Block, &'s [u8])> {
+    pub fn writes<'s>(&'s self, state: &'s InodeState) -> impl Iterator<Item = (Block, &'s [u8])> {
         self.places.iter().map(|(page, block)| (*block, &state.pages[page][..]))
     }
 }
 
-impl Core {
+impl FsCore {
     /// Brings a file to the store. Its lock is held, and the name space shared.
-    pub fn write_back(&self, inode: &Arc<Inode>, state: &mut State) -> Result<()> {
+    pub fn write_back(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
         self.write_back_and(inode, state, true)
     }
 
     /// Likewise; `keep`: in the cache, too.
-    pub fn write_back_and(&self, inode: &Arc<Inode>, state: &mut State, keep: bool) -> Result<()> {
+    pub fn write_back_and(&self, inode: &Arc<Inode>, state: &mut InodeState, keep: bool) -> Result<()> {
         while !state.is_clean() {
             if let Err(error) = self.write_back_some(inode, state, keep) {
                 state.errors += 1;
@@ -79,14 +79,14 @@ impl Core {
         Ok(())
     }
 
-    fn write_back_some(&self, inode: &Arc<Inode>, state: &mut State, keep: bool) -> Result<()> {
+    fn write_back_some(&self, inode: &Arc<Inode>, state: &mut InodeState, keep: bool) -> Result<()> {
         let (batch, mut prepared) = self.write_some(state, false)?;
         prepared.keep = keep;
         self.apply_some(inode, state, batch, prepared)
     }
 
     /// The part of it that readers need not wait for: the device. `synced`: a sync follows.
-    fn write_some(&self, state: &State, synced: bool) -> Result<(Batch, Prepared)> {
+    fn write_some(&self, state: &InodeState, synced: bool) -> Result<(Batch, PreparedWriteBack)> {
         let mut batch = Batch::new();
         if synced && self.fills(state.pages.len()) {
             let prepared = self.plan_filled(state, &mut batch)?;
@@ -98,20 +98,20 @@ impl Core {
         Ok((batch, prepared))
     }
 
-    fn apply_some(&self, inode: &Arc<Inode>, state: &mut State, batch: Batch, prepared: Prepared) -> Result<()> {
+    fn apply_some(&self, inode: &Arc<Inode>, state: &mut InodeState, batch: Batch, prepared: PreparedWriteBack) -> Result<()> {
         let lsn = self.apply_prepared(inode, state, batch, &prepared)?;
         self.finish(state, prepared, lsn);
         Ok(())
     }
 
-    fn apply_prepared(&self, inode: &Arc<Inode>, state: &State, mut batch: Batch, prepared: &Prepared) -> Result<Lsn> {
+    fn apply_prepared(&self, inode: &Arc<Inode>, state: &InodeState, mut batch: Batch, prepared: &PreparedWriteBack) -> Result<Lsn> {
         self.put_record(&mut batch, inode, state, &prepared.record);
         self.apply(batch).inspect_err(|_| self.undo(prepared))
     }
 
-    /// As [`Core::write_back`], for who holds no lock but the name space's, shared: others read the file while the device works, and while
-    /// the store takes the batch: what it changes is among the pages, which they look at first. Returns what has to be durable for the
-    /// file to be. `keep`: in the cache, too. `synced`: the caller waits until it is durable.
+    /// As [`FsCore::write_back`], for who holds no lock but the name space's, shared: others read the file while the device works, and
+    /// while the store takes the batch: what it changes is among the pages, which they look at first. Returns what has to be durable for
+    /// the file to be. `keep`: in the cache, too. `synced`: the caller waits until it is durable.
     pub fn write_back_beside_readers(&self, inode: &Arc<Inode>, keep: bool, synced: bool) -> Result<Lsn> {
         let mut state = inode.state.upgradable_read();
         while !state.is_clean() {
@@ -142,20 +142,20 @@ impl Core {
     }
 
     /// Puts a whole record into a batch.
-    pub fn put_record(&self, batch: &mut Batch, inode: &Arc<Inode>, state: &State, record: &Record) {
+    pub fn put_record(&self, batch: &mut Batch, inode: &Arc<Inode>, state: &InodeState, record: &Record) {
         let at = state.at.as_ref().expect("loaded");
         let (tree, key) = self.key(inode.ino, at);
         batch.put(tree, &key, &record.bytes());
     }
 
-    /// For [`Core::prepare`].
+    /// For [`FsCore::prepare`].
     pub fn writes(&self) -> Writes<'_> {
-        self.store.disk().flight(Lane::Data)
+        self.store.disk().flight(QueueClass::Data)
     }
 
     /// Begins to write pages, and puts their places into a batch; the record only into what is returned. They have to land
     /// before the batch is applied, or the preparation is undone.
-    pub fn prepare<'c>(&'c self, state: &State, batch: &mut Batch, writes: &mut Writes<'c>, most: usize) -> Result<Prepared> {
+    pub fn prepare<'c>(&'c self, state: &InodeState, batch: &mut Batch, writes: &mut Writes<'c>, most: usize) -> Result<PreparedWriteBack> {
         let prepared = self.plan(state, batch, most, &mut |goal, blocks| self.store.allocate(goal, blocks)).inspect_err(|_| {
             // Blocks are given back when nothing is on its way to them.
             let _ = writes.land();
@@ -167,15 +167,15 @@ impl Core {
         Ok(prepared)
     }
 
-    /// As [`Core::prepare`], but for the writing, and with blocks from somewhere else.
-    pub fn plan(&self, state: &State, batch: &mut Batch, most: usize, blocks: &mut Source<'_>) -> Result<Prepared> {
+    /// As [`FsCore::prepare`], but for the writing, and with blocks from somewhere else.
+    pub fn plan(&self, state: &InodeState, batch: &mut Batch, most: usize, blocks: &mut BlockSource<'_>) -> Result<PreparedWriteBack> {
         let pages: Vec<u64> = state.pages.keys().copied().take(most).collect();
-        let mut prepared = Prepared::of(&state.record);
+        let mut prepared = PreparedWriteBack::of(&state.record);
         if pages.is_empty() {
             return Ok(prepared);
         }
-        if matches!(prepared.record.body, Body::Inline(_)) {
-            prepared.record.body = Body::Runs(Vec::new());
+        if matches!(prepared.record.body, RecordBody::Inline(_)) {
+            prepared.record.body = RecordBody::Runs(Vec::new());
         }
         let outcome = self.place(state, &pages, &mut prepared, blocks).and_then(|runs| self.put_new(batch, &mut prepared.record, runs));
         outcome.inspect_err(|_| self.undo(&prepared))?;
@@ -183,7 +183,7 @@ impl Core {
     }
 
     /// Finds places for pages; returns the runs they make.
-    fn place(&self, state: &State, pages: &[u64], prepared: &mut Prepared, blocks: &mut Source<'_>) -> Result<Vec<Run>> {
+    fn place(&self, state: &InodeState, pages: &[u64], prepared: &mut PreparedWriteBack, blocks: &mut BlockSource<'_>) -> Result<Vec<Run>> {
         let mut goal = None;
         for row in rows(pages) {
             let mut at = row.start;
@@ -207,7 +207,7 @@ impl Core {
 
     /// Puts new runs into a batch, near ones together.
     fn put_new(&self, batch: &mut Batch, record: &mut Record, mut runs: Vec<Run>) -> Result<()> {
-        let together = record.body != Body::Items;
+        let together = record.body != RecordBody::Items;
         while !runs.is_empty() {
             let count = 1 + runs.windows(2).take_while(|pair| together || are_near(&pair[0], &pair[1])).count();
             let rest = runs.split_off(count);
@@ -220,7 +220,7 @@ impl Core {
     }
 
     /// The batch was applied: what was written is read from the cache from now on.
-    pub fn finish(&self, state: &mut State, prepared: Prepared, lsn: Lsn) {
+    pub fn finish(&self, state: &mut InodeState, prepared: PreparedWriteBack, lsn: Lsn) {
         let ino = prepared.record.ino;
         // First, so that the cache has the room.
         self.fewer_unwritten(prepared.places.len() as u64);
@@ -238,7 +238,7 @@ impl Core {
     }
 
     /// The batch was not applied.
-    pub fn undo(&self, prepared: &Prepared) {
+    pub fn undo(&self, prepared: &PreparedWriteBack) {
         prepared.extents.iter().for_each(|(_, extent)| self.store.abandon(*extent));
     }
 
@@ -291,7 +291,9 @@ impl Core {
     /// Writes back everything; the first error, but all are tried. `synced`: a sync follows.
     pub fn write_back_all(&self, synced: bool) -> Result<()> {
         let all: Vec<u64> = self.dirty.lock().keys().copied().collect();
-        let Some(job) = Job::new(&all, self.files_together()).filter(|_| synced) else { return self.write_back_each(&all, synced) };
+        let Some(job) = WriteBackJob::new(&all, self.files_together()).filter(|_| synced) else {
+            return self.write_back_each(&all, synced);
+        };
         let job = Arc::new(job);
         self.bell.help(&job);
         job.work(self);

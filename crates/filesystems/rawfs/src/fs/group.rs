@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use parking_lot::RwLockWriteGuard;
 
-use super::core::{Core, Held};
+use super::core::{FsCore, HeldInode};
 use super::error::{Error, Result};
-use super::flush::Prepared;
+use super::flush::PreparedWriteBack;
 use super::key::KEY_MAX;
-use super::record::{Body, HEAD, RUNS_MAX};
-use super::table::{Inode, State};
-use crate::{Batch, Block, Extent, Lane};
+use super::record::{HEAD, RUNS_MAX, RecordBody};
+use super::table::{Inode, InodeState};
+use crate::{Batch, Block, Extent, QueueClass};
 
 /// Files of one batch, at most; and at least, however little memory there is.
 const FILES_MAX: usize = 2048;
@@ -21,14 +21,14 @@ const CHANGED_PART: usize = 4;
 const BLOCKS_MAX: usize = 2048;
 
 /// Free blocks for many files, one behind the other.
-struct Row<'c> {
-    core: &'c Core,
+struct BlockRow<'c> {
+    core: &'c FsCore,
     /// Blocks that are still to be found a place for.
     wanted: u32,
     free: Option<Extent>,
 }
 
-impl Row<'_> {
+impl BlockRow<'_> {
     fn take(&mut self, blocks: u32) -> std::result::Result<Extent, crate::Error> {
         let row = match self.free.take() {
             Some(row) => row,
@@ -43,7 +43,7 @@ impl Row<'_> {
     }
 }
 
-impl Drop for Row<'_> {
+impl Drop for BlockRow<'_> {
     fn drop(&mut self) {
         if let Some(rest) = self.free.take() {
             self.core.store.abandon(rest);
@@ -51,15 +51,15 @@ impl Drop for Row<'_> {
     }
 }
 
-type Locked<'h> = Vec<(&'h Arc<Inode>, RwLockWriteGuard<'h, State>)>;
+type LockedInodes<'h> = Vec<(&'h Arc<Inode>, RwLockWriteGuard<'h, InodeState>)>;
 
 /// What a file takes of a batch, at most, if its blocks lie in few rows: key and record, and each block with its sum twice.
-fn log_bytes(state: &State) -> usize {
-    let inline = if let Body::Inline(content) = &state.record.body { content.len() } else { RUNS_MAX };
+fn log_bytes(state: &InodeState) -> usize {
+    let inline = if let RecordBody::Inline(content) = &state.record.body { content.len() } else { RUNS_MAX };
     KEY_MAX + HEAD + inline + 64 + 8 * state.pages.len()
 }
 
-impl Core {
+impl FsCore {
     /// Files of one batch, at most: each may change a node of its own.
     pub fn files_together(&self) -> usize {
         (self.store.changed_max() / CHANGED_PART).clamp(FILES_LEAST, FILES_MAX)
@@ -69,7 +69,7 @@ impl Core {
     pub fn write_back_each(&self, numbers: &[u64], synced: bool) -> Result<()> {
         let mut outcome = Ok(());
         for some in numbers.chunks(self.files_together()) {
-            let held: Vec<Held<'_>> = some.iter().filter_map(|ino| self.in_use(*ino)).collect();
+            let held: Vec<HeldInode<'_>> = some.iter().filter_map(|ino| self.in_use(*ino)).collect();
             let mut rest = &held[..];
             while rest.len() > 1 {
                 let _names = self.locks.shared();
@@ -86,8 +86,8 @@ impl Core {
     }
 
     /// As many of the first files as are good for one batch; returns how many that were. Whatever fails, they are as before.
-    fn write_back_together(&self, held: &[Held<'_>], synced: bool) -> usize {
-        let (mut files, mut blocks, mut bytes, mut taken) = (Locked::new(), 0, 0, 0);
+    fn write_back_together(&self, held: &[HeldInode<'_>], synced: bool) -> usize {
+        let (mut files, mut blocks, mut bytes, mut taken) = (LockedInodes::new(), 0, 0, 0);
         let bytes_max = self.store.batch_bytes_max();
         for held in held {
             // Who holds another file's lock never waits here for one.
@@ -108,11 +108,11 @@ impl Core {
     }
 
     /// An error: what was prepared is to be undone.
-    fn carry_out_together(&self, files: &mut Locked<'_>, prepared: &mut Vec<Prepared>, synced: bool) -> Result<()> {
+    fn carry_out_together(&self, files: &mut LockedInodes<'_>, prepared: &mut Vec<PreparedWriteBack>, synced: bool) -> Result<()> {
         let mut batch = Batch::new();
         let wanted: usize = files.iter().map(|(_, state)| state.pages.len()).sum();
         let fills = synced && self.fills(wanted);
-        let mut row = Row { core: self, wanted: wanted as u32, free: None };
+        let mut row = BlockRow { core: self, wanted: wanted as u32, free: None };
         for (inode, state) in &*files {
             let plan = if fills {
                 self.plan_filled(state, &mut batch)?
@@ -126,7 +126,7 @@ impl Core {
         if !fills {
             let mut writes: Vec<(Block, &[u8])> = files.iter().zip(&*prepared).flat_map(|((_, state), plan)| plan.writes(state)).collect();
             writes.sort_unstable_by_key(|(at, _)| *at);
-            self.store.disk().write_blocks(Lane::Data, &writes).map_err(Error::from)?;
+            self.store.disk().write_blocks(QueueClass::Data, &writes).map_err(Error::from)?;
         }
         let lsn = self.apply(batch)?;
         for ((inode, state), plan) in files.iter_mut().zip(prepared.drain(..)) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::core::Core;
+use super::core::FsCore;
 use super::error::{Error, Result};
 
 /// Fewer files than this are no work for two.
@@ -14,45 +14,45 @@ const FILES_MIN: usize = 128;
 const PIECES: usize = 4;
 
 /// See the module. A sync follows.
-pub struct Job {
+pub struct WriteBackJob {
     numbers: Vec<u64>,
     /// Files of a piece.
     piece: usize,
     /// The first piece that nobody has taken.
     next: AtomicUsize,
-    ended: Mutex<Ended>,
+    ended: Mutex<PieceOutcome>,
     all: Condvar,
 }
 
-struct Ended {
+struct PieceOutcome {
     pieces: usize,
     /// The first error, but all are tried.
     outcome: Result<()>,
 }
 
 /// A piece that somebody is at work on. Dropped without an outcome, it has failed.
-struct Taken<'j> {
-    job: &'j Job,
+struct ClaimedPiece<'j> {
+    job: &'j WriteBackJob,
     outcome: Result<()>,
 }
 
-impl Job {
+impl WriteBackJob {
     /// For files of these numbers, in pieces of so many at most; `None`: they are too few.
-    pub fn new(numbers: &[u64], most: usize) -> Option<Job> {
-        (numbers.len() >= FILES_MIN).then(|| Job {
+    pub fn new(numbers: &[u64], most: usize) -> Option<WriteBackJob> {
+        (numbers.len() >= FILES_MIN).then(|| WriteBackJob {
             numbers: numbers.to_vec(),
             piece: numbers.len().div_ceil(PIECES).min(most),
             next: AtomicUsize::new(0),
-            ended: Mutex::new(Ended { pieces: 0, outcome: Ok(()) }),
+            ended: Mutex::new(PieceOutcome { pieces: 0, outcome: Ok(()) }),
             all: Condvar::new(),
         })
     }
 
     /// Takes pieces as long as there are any.
-    pub fn work(&self, core: &Core) {
+    pub fn work(&self, core: &FsCore) {
         while let Some(files) = self.numbers.chunks(self.piece).nth(self.next.fetch_add(1, Ordering::Relaxed)) {
             let died = Err(Error::Store(crate::Error::NoResources));
-            let mut taken = Taken { job: self, outcome: died };
+            let mut taken = ClaimedPiece { job: self, outcome: died };
             taken.outcome = core.write_back_each(files, true);
         }
     }
@@ -67,7 +67,7 @@ impl Job {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for ClaimedPiece<'_> {
     fn drop(&mut self) {
         let mut ended = self.job.ended.lock();
         ended.pieces += 1;

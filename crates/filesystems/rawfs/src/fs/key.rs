@@ -26,23 +26,23 @@ pub const KEY_MAX: usize = 1024;
 
 /// The beginning of the keys below a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Enc(Vec<u8>);
+pub struct KeyPrefix(Vec<u8>);
 
-impl Enc {
+impl KeyPrefix {
     /// Of the root.
-    pub fn root() -> Enc {
-        Enc::default()
+    pub fn root() -> KeyPrefix {
+        KeyPrefix::default()
     }
 
     /// Of a zone.
-    pub fn zone(ino: u64) -> Enc {
+    pub fn zone(ino: u64) -> KeyPrefix {
         let mut bytes = vec![ZONE];
         bytes.extend_from_slice(&ino.to_be_bytes());
-        Enc(bytes)
+        KeyPrefix(bytes)
     }
 
     /// Of a directory in this one.
-    pub fn below(&self, name: &[u8]) -> Enc {
+    pub fn below(&self, name: &[u8]) -> KeyPrefix {
         let mut enc = self.clone();
         enc.push_below(name);
         enc
@@ -112,7 +112,7 @@ pub fn unescape(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// A key of Names, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Parts {
+pub struct KeyParts {
     /// The zone it begins in, if not the root.
     pub zone: Option<u64>,
     /// The directories from there.
@@ -121,9 +121,9 @@ pub struct Parts {
     pub name: Vec<u8>,
 }
 
-impl Parts {
+impl KeyParts {
     /// `None`: no key of ours.
-    pub fn of(key: &[u8]) -> Option<Parts> {
+    pub fn of(key: &[u8]) -> Option<KeyParts> {
         let (zone, mut rest) = match key.split_first()? {
             (&ZONE, rest) => (Some(u64::from_be_bytes(*rest.first_chunk()?)), &rest[8..]),
             _ => (None, key),
@@ -135,7 +135,7 @@ impl Parts {
             let (name, after) = name.split_at(end);
             match *kind {
                 BELOW => dirs.push(unescape(name)?),
-                ENTRY if after.is_empty() => return Some(Parts { zone, dirs, name: unescape(name)? }),
+                ENTRY if after.is_empty() => return Some(KeyParts { zone, dirs, name: unescape(name)? }),
                 _ => return None,
             }
             rest = after;
@@ -143,8 +143,8 @@ impl Parts {
     }
 
     /// Of the directory it is in.
-    pub fn enc(&self) -> Enc {
-        let begin = self.zone.map_or_else(Enc::root, Enc::zone);
+    pub fn enc(&self) -> KeyPrefix {
+        let begin = self.zone.map_or_else(KeyPrefix::root, KeyPrefix::zone);
         self.dirs.iter().fold(begin, |enc, name| enc.below(name))
     }
 }
@@ -164,7 +164,7 @@ fn end_of_name(bytes: &[u8]) -> usize {
 
 /// What a key of Files is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Item {
+pub enum FileItem {
     /// The record of a file that has no name, or more than one, or is the root; offset 0.
     Record = 0,
     /// Blocks of data; the offset is that of the first in the file, in blocks.
@@ -180,7 +180,7 @@ pub enum Item {
 }
 
 /// A key of Files.
-pub fn file(ino: u64, item: Item, offset: u64) -> [u8; 17] {
+pub fn file(ino: u64, item: FileItem, offset: u64) -> [u8; 17] {
     let mut key = [0; 17];
     key[..8].copy_from_slice(&ino.to_be_bytes());
     key[8] = item as u8;
@@ -189,17 +189,17 @@ pub fn file(ino: u64, item: Item, offset: u64) -> [u8; 17] {
 }
 
 /// A key of Files taken apart: number, kind, offset.
-pub fn file_parts(key: &[u8]) -> Option<(u64, Item, u64)> {
+pub fn file_parts(key: &[u8]) -> Option<(u64, FileItem, u64)> {
     let key: &[u8; 17] = key.try_into().ok()?;
-    let all = [Item::Record, Item::Extent, Item::Xattrs, Item::Orphan, Item::Numbers, Item::Target];
+    let all = [FileItem::Record, FileItem::Extent, FileItem::Xattrs, FileItem::Orphan, FileItem::Numbers, FileItem::Target];
     let item = all.into_iter().find(|item| *item as u8 == key[8])?;
     let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("8 bytes"));
     let (ino, offset) = (number(&key[..8]), number(&key[9..]));
     let right = match item {
-        Item::Record => offset == 0,
-        Item::Numbers => ino == 0 && offset == 0,
-        Item::Orphan => ino == 0,
-        Item::Extent | Item::Xattrs | Item::Target => true,
+        FileItem::Record => offset == 0,
+        FileItem::Numbers => ino == 0 && offset == 0,
+        FileItem::Orphan => ino == 0,
+        FileItem::Extent | FileItem::Xattrs | FileItem::Target => true,
     };
     (right && ino < super::record::INO_END).then_some((ino, item, offset))
 }
@@ -219,9 +219,9 @@ mod test {
         for _ in 0..2000 {
             let zone = rng.bool().then(|| rng.u64(..));
             let dirs: Vec<_> = (0..rng.usize(0..4)).map(|_| name(&mut rng)).collect();
-            let parts = Parts { zone, dirs, name: name(&mut rng) };
+            let parts = KeyParts { zone, dirs, name: name(&mut rng) };
             let key = parts.enc().entry(&parts.name);
-            assert_eq!(Parts::of(&key), Some(parts));
+            assert_eq!(KeyParts::of(&key), Some(parts));
         }
     }
 
@@ -231,7 +231,7 @@ mod test {
         for _ in 0..5000 {
             let path: Vec<_> = (0..rng.usize(1..4)).map(|_| name(&mut rng)).collect();
             let dir: Vec<_> = (0..rng.usize(0..3)).map(|_| name(&mut rng)).collect();
-            let enc = |path: &[Vec<u8>]| path.iter().fold(Enc::root(), |enc, name| enc.below(name));
+            let enc = |path: &[Vec<u8>]| path.iter().fold(KeyPrefix::root(), |enc, name| enc.below(name));
             let key = enc(&path[..path.len() - 1]).entry(&path[path.len() - 1]);
             let (from, to) = (enc(&dir).prefix(ENTRY), enc(&dir).prefix(ESCAPE));
             let is_below = path.len() > dir.len() && path[..dir.len()] == dir[..];
@@ -242,10 +242,10 @@ mod test {
     #[test]
     fn bytes_that_are_no_key_are_refused() {
         for bad in [&b""[..], b"\0", b"\0a\0b", b"\0\x02a", b"a", b"\x01a", b"\x03\0\0", b"\0..", b"\0a/b", b"\x04a"] {
-            assert_eq!(Parts::of(bad), None, "{bad:?}");
+            assert_eq!(KeyParts::of(bad), None, "{bad:?}");
         }
-        assert_eq!(file_parts(&file(7, Item::Extent, 9)), Some((7, Item::Extent, 9)));
-        assert_eq!(file_parts(&file(7, Item::Record, 9)), None);
+        assert_eq!(file_parts(&file(7, FileItem::Extent, 9)), Some((7, FileItem::Extent, 9)));
+        assert_eq!(file_parts(&file(7, FileItem::Record, 9)), None);
         assert_eq!(file_parts(&[9; 17]), None);
         assert_eq!(file_parts(&[0; 16]), None);
     }

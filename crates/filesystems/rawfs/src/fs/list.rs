@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::core::{Core, ROOT};
+use super::core::{FsCore, ROOT};
 use super::error::{Error, Result};
 use super::key::{BELOW, ENTRY, unescape};
 use super::name::Name;
-use super::record::{Kind, Value};
-use crate::{Next, Tree};
+use super::record::{FileKind, NameValue};
+use crate::{ScanStep, TreeId};
 
 /// Entries of a window, about.
 const WINDOW_MAX: usize = 1 << 16;
@@ -27,13 +27,13 @@ pub const DOTS: u64 = 2;
 
 /// An entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct DirEntry {
     /// What it is called.
     pub name: Vec<u8>,
     /// The number of its file.
     pub ino: u64,
     /// What that is.
-    pub kind: Kind,
+    pub kind: FileKind,
 }
 
 /// Where an entry with this name is among the others: 3 to 2^62 + 2. Clients of NFS have it over restarts, so it stays as it is.
@@ -46,28 +46,28 @@ pub fn position(name: &[u8]) -> u64 {
 }
 
 /// Entries of a directory, in the order of their positions.
-pub struct Window {
+pub struct DirWindow {
     /// All entries with positions from the first on, before the second.
     from: u64,
     until: u64,
-    entries: Vec<(u64, Entry)>,
+    entries: Vec<(u64, DirEntry)>,
     /// What could not be read.
     wrong: Option<Error>,
 }
 
 /// A window that was read.
-pub struct Known {
+pub struct CachedWindow {
     ino: u64,
     version: u64,
-    window: Arc<Window>,
+    window: Arc<DirWindow>,
 }
 
-impl Window {
-    fn new(from: u64) -> Window {
-        Window { from, until: u64::MAX, entries: Vec::new(), wrong: None }
+impl DirWindow {
+    fn new(from: u64) -> DirWindow {
+        DirWindow { from, until: u64::MAX, entries: Vec::new(), wrong: None }
     }
 
-    fn add(&mut self, at: u64, entry: Entry, most: usize) {
+    fn add(&mut self, at: u64, entry: DirEntry, most: usize) {
         if at >= self.from && at < self.until {
             self.entries.push((at, entry));
             if self.entries.len() >= 2 * most {
@@ -107,7 +107,7 @@ impl Window {
 
     /// An entry by number, with the position behind it: that of the entry itself if another has the same, which is listed twice then,
     /// rather than not at all.
-    pub fn get(&self, n: usize) -> Option<(&Entry, u64)> {
+    pub fn get(&self, n: usize) -> Option<(&DirEntry, u64)> {
         let (at, entry) = self.entries.get(n)?;
         let shared = self.entries.get(n + 1).is_some_and(|(next, _)| next == at);
         Some((entry, if shared { *at } else { at + 1 }))
@@ -124,43 +124,43 @@ impl Window {
     }
 }
 
-impl Core {
+impl FsCore {
     /// The entries from a position on, as many as a window has. `shared`: one that was read before is as good.
-    pub fn window(&self, dir: &Arc<Name>, ino: u64, from: u64, shared: bool) -> Result<Arc<Window>> {
+    pub fn window(&self, dir: &Arc<Name>, ino: u64, from: u64, shared: bool) -> Result<Arc<DirWindow>> {
         let version = {
             // With the lock: of a change that is under way nothing is counted yet, or all of it is there.
             let names = self.locks.shared();
             let _dir = self.locks.look(&names, dir);
             self.names_changed.load(Ordering::SeqCst)
         };
-        let is_known = |known: &Known| known.ino == ino && known.version == version && known.window.covers(from);
+        let is_known = |known: &CachedWindow| known.ino == ino && known.version == version && known.window.covers(from);
         if shared && let Some(known) = self.windows.lock().iter().find(|known| is_known(known)) {
             return Ok(Arc::clone(&known.window));
         }
         let window = Arc::new(self.read_window(dir, from)?);
         let mut known = self.windows.lock();
         known.retain(|known| known.ino != ino);
-        known.push_front(Known { ino, version, window: Arc::clone(&window) });
+        known.push_front(CachedWindow { ino, version, window: Arc::clone(&window) });
         known.truncate(WINDOWS);
         Ok(window)
     }
 
-    fn read_window(&self, dir: &Name, from: u64) -> Result<Window> {
+    fn read_window(&self, dir: &Name, from: u64) -> Result<DirWindow> {
         let _names = self.locks.shared();
-        let mut window = Window::new(from);
+        let mut window = DirWindow::new(from);
         if dir.is_gone() {
             return Ok(window);
         }
         let enc = dir.enc();
         let begin = enc.prefix(ENTRY).len();
         let mut wrong = None;
-        let scanned = self.store.scan(Tree::Names, &enc.prefix(ENTRY), &enc.prefix(BELOW), &mut |key, value| {
-            match (unescape(&key[begin.min(key.len())..]), Value::parse(value)) {
-                (Some(name), Ok(value)) => window.add(position(&name), Entry { name, ino: value.ino(), kind: value.kind() }, WINDOW_MAX),
+        let scanned = self.store.scan(TreeId::Names, &enc.prefix(ENTRY), &enc.prefix(BELOW), &mut |key, value| {
+            match (unescape(&key[begin.min(key.len())..]), NameValue::parse(value)) {
+                (Some(name), Ok(value)) => window.add(position(&name), DirEntry { name, ino: value.ino(), kind: value.kind() }, WINDOW_MAX),
                 (_, Err(malformed)) => wrong = Some(malformed.0),
                 (None, _) => wrong = Some("a name that is none"),
             }
-            Next::Go
+            ScanStep::Go
         });
         let wrong = wrong.map(|what| Error::Malformed { ino: 0, what });
         // What could be read is listed first.
@@ -179,7 +179,9 @@ impl Core {
     /// A directory in use.
     pub fn dir_of(&self, inode: &super::table::Inode) -> Result<Arc<Name>> {
         match &*inode.state.read() {
-            super::table::State { record, at: Some(super::table::At::Name(name)), .. } if record.kind == Kind::Dir => Ok(Arc::clone(name)),
+            super::table::InodeState { record, at: Some(super::table::RecordLocation::Name(name)), .. } if record.kind == FileKind::Dir => {
+                Ok(Arc::clone(name))
+            }
             _ => Err(Errno::NOTDIR.into()),
         }
     }
@@ -192,9 +194,9 @@ mod test {
     fn listed(names: &[u64], from: u64, most: usize, weak: u64) -> Vec<(u64, u64)> {
         let (mut all, mut at) = (Vec::new(), from);
         loop {
-            let mut window = Window::new(at);
+            let mut window = DirWindow::new(at);
             for name in names {
-                window.add(name % weak + 3, Entry { name: name.to_be_bytes().to_vec(), ino: *name, kind: Kind::File }, most);
+                window.add(name % weak + 3, DirEntry { name: name.to_be_bytes().to_vec(), ino: *name, kind: FileKind::File }, most);
             }
             window.finish(most);
             let mut n = window.first(at);

@@ -21,16 +21,16 @@ pub struct Locks {
 }
 
 /// The whole name space stays as it is, but for single entries.
-pub struct Shared<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
+pub struct SharedNames<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
 /// Nobody else is in the name space.
-pub struct Alone<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
+pub struct ExclusiveNames<'a>(#[expect(dead_code, reason = "held")] RwLockWriteGuard<'a, ()>);
 
 /// Entries of some directories are ours to change.
-pub struct Dirs<'a>(#[expect(dead_code, reason = "held")] Held<'a>);
+pub struct LockedDirs<'a>(#[expect(dead_code, reason = "held")] DirGuards<'a>);
 
 #[expect(dead_code, reason = "held")]
-enum Held<'a> {
+enum DirGuards<'a> {
     One(RwLockWriteGuard<'a, ()>),
     Many(Vec<RwLockWriteGuard<'a, ()>>),
 }
@@ -47,28 +47,28 @@ fn stripe(dir: &Name) -> usize {
 
 impl Locks {
     /// For every call on names.
-    pub fn shared(&self) -> Shared<'_> {
-        Shared(self.whole.read())
+    pub fn shared(&self) -> SharedNames<'_> {
+        SharedNames(self.whole.read())
     }
 
     /// For what moves keys of others.
-    pub fn alone(&self) -> Alone<'_> {
-        Alone(self.whole.write())
+    pub fn alone(&self) -> ExclusiveNames<'_> {
+        ExclusiveNames(self.whole.write())
     }
 
     /// To look up a name and hold it.
-    pub fn look(&self, _: &Shared<'_>, dir: &Name) -> RwLockReadGuard<'_, ()> {
+    pub fn look(&self, _: &SharedNames<'_>, dir: &Name) -> RwLockReadGuard<'_, ()> {
         self.dirs[stripe(dir)].read()
     }
 
     /// To change entries of directories.
-    pub fn change(&self, _: &Shared<'_>, dirs: &[&Name]) -> Dirs<'_> {
+    pub fn change(&self, _: &SharedNames<'_>, dirs: &[&Name]) -> LockedDirs<'_> {
         if let [dir] = dirs {
-            return Dirs(Held::One(self.dirs[stripe(dir)].write()));
+            return LockedDirs(DirGuards::One(self.dirs[stripe(dir)].write()));
         }
         let mut stripes: Vec<usize> = dirs.iter().map(|dir| stripe(dir)).collect();
         stripes.sort_unstable();
         stripes.dedup();
-        Dirs(Held::Many(stripes.into_iter().map(|stripe| self.dirs[stripe].write()).collect()))
+        LockedDirs(DirGuards::Many(stripes.into_iter().map(|stripe| self.dirs[stripe].write()).collect()))
     }
 }

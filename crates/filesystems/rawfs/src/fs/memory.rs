@@ -3,7 +3,7 @@
 //! ```text
 //!  allocator   1/4, at most 1/16 and 48 MiB: what it takes beside what it is asked for, and the program; of the others:
 //!  bitmaps     as the image is large: half a byte for each block of 4 KiB
-//!  buffers     3/32, 1 MiB to 8 MiB for each of the three lanes; 8 MiB for the log, batches, lone requests and spare blocks
+//!  buffers     3/32, 1 MiB to 8 MiB for each of the three queue classes; 8 MiB for the log, batches, lone requests and spare blocks
 //!  the rest    at most 1/4 changed nodes (twice what begins a checkpoint)   7/16 files not written yet    1/8 data that the log has
 //!              1/16 open files   5/16 nodes as on the device, which give way to those, down to a few
 //!              what they do not use, and at least 1/16: blocks that were read
@@ -19,12 +19,12 @@ use rustix::io::Errno;
 
 use super::cache::{EACH_BYTES, SPARES_MAX};
 use super::calls::Fs;
-use super::core::Core;
+use super::core::FsCore;
 use super::error::Result;
-use super::record::Body;
+use super::record::RecordBody;
 use super::settings::FsSettings;
-use super::table::State;
-use crate::budget::Part;
+use super::table::InodeState;
+use crate::budget::MemoryPart;
 use crate::{BudgetSettings, DiskSettings, Settings};
 
 /// What an open file takes, at most: its record with content of 3 KiB, its name, its handle.
@@ -35,7 +35,7 @@ const LISTED_BYTES: u64 = 1 << 10;
 const LEAST: usize = 14 << 20;
 /// Batches that the log has not written, one that is being built, and the buffers of requests that are alone.
 const BESIDE: usize = 6 << 20;
-const LANES: usize = 3;
+const QUEUE_CLASSES: usize = 3;
 const MIB: usize = 1 << 20;
 /// What the allocator takes however much it is asked for: what waits to go back to the system, and the program.
 const ALLOCATOR: usize = 48 * MIB;
@@ -62,19 +62,19 @@ impl Memory {
         (bytes.div_ceil(3) * 4).min((bytes + ALLOCATOR).div_ceil(15) * 16)
     }
 
-    fn lane(self) -> usize {
+    fn class(self) -> usize {
         (self.given() / 32).clamp(MIB, 8 * MIB)
     }
 
     /// How the disk is to be opened.
     pub fn disk(self) -> DiskSettings {
-        DiskSettings { buffer_bytes: self.lane(), ..DiskSettings::default() }
+        DiskSettings { buffer_bytes: self.class(), ..DiskSettings::default() }
     }
 
     /// The least for an image of so many blocks, in bytes.
     pub fn least(blocks: u64) -> usize {
         let kept = LEAST + bitmaps(blocks);
-        let (small, large) = (kept + LANES * MIB, kept + LANES * 8 * MIB);
+        let (small, large) = (kept + QUEUE_CLASSES * MIB, kept + QUEUE_CLASSES * 8 * MIB);
         let given = if small / 32 <= MIB { small } else { large.min(kept / 29 * 32 + 64) };
         Memory::giving(given)
     }
@@ -84,7 +84,8 @@ impl Memory {
     /// # Errors
     /// ENOMEM: it is less than [`Memory::least`].
     pub fn divide(self, blocks: u64, store: &mut Settings, files: &mut FsSettings) -> Result<()> {
-        let rest = self.given().checked_sub(LANES * self.lane() + bitmaps(blocks)).filter(|rest| *rest >= LEAST).ok_or(Errno::NOMEM)?;
+        let rest =
+            self.given().checked_sub(QUEUE_CLASSES * self.class() + bitmaps(blocks)).filter(|rest| *rest >= LEAST).ok_or(Errno::NOMEM)?;
         let part = (rest - BESIDE - SPARES_MAX * EACH_BYTES) / 16;
         store.node_cache_bytes = part * 5;
         store.dirty_bytes = part * 2;
@@ -103,21 +104,21 @@ fn bitmaps(blocks: u64) -> usize {
 }
 
 /// An open file, counted as long as it is.
-pub struct Counted(Arc<Core>);
+pub struct OpenFileCount(Arc<FsCore>);
 
-impl Counted {
+impl OpenFileCount {
     /// One more.
     ///
     /// # Errors
     /// ENFILE: there are as many as there may be.
-    pub fn new(core: &Arc<Core>) -> Result<Counted> {
-        let counted = Counted(Arc::clone(core));
+    pub fn new(core: &Arc<FsCore>) -> Result<OpenFileCount> {
+        let counted = OpenFileCount(Arc::clone(core));
         // Dropped, it is taken back.
         if core.opened.fetch_add(1, Ordering::Relaxed) < core.settings.open_max { Ok(counted) } else { Err(Errno::NFILE.into()) }
     }
 }
 
-impl Drop for Counted {
+impl Drop for OpenFileCount {
     fn drop(&mut self) {
         self.0.opened.fetch_sub(1, Ordering::Relaxed);
     }
@@ -133,7 +134,7 @@ impl Fs {
     }
 }
 
-impl Core {
+impl FsCore {
     /// What was written and is in memory alone, in bytes.
     pub fn unwritten(&self) -> u64 {
         self.dirty_pages.load(Ordering::SeqCst) * EACH_BYTES as u64 + self.dirty_files.load(Ordering::SeqCst)
@@ -148,13 +149,13 @@ impl Core {
     /// Tells who shares the memory how much of it is not written yet.
     pub fn tell_unwritten(&self) {
         if let Some(budget) = self.store.budget() {
-            budget.set(Part::Unwritten, usize::try_from(self.unwritten()).unwrap_or(usize::MAX));
+            budget.set(MemoryPart::Unwritten, usize::try_from(self.unwritten()).unwrap_or(usize::MAX));
         }
     }
 
     /// Counts a file as long as it is to be written back. Its lock is held.
-    pub fn weigh(&self, state: &mut State) {
-        let content = if let Body::Inline(content) = &state.record.body { content.len() as u64 } else { 0 };
+    pub fn weigh(&self, state: &mut InodeState) {
+        let content = if let RecordBody::Inline(content) = &state.record.body { content.len() as u64 } else { 0 };
         let now = if state.listed { LISTED_BYTES + content } else { 0 };
         self.dirty_files.fetch_add(now, Ordering::SeqCst);
         self.dirty_files.fetch_sub(state.weight, Ordering::SeqCst);
@@ -163,7 +164,7 @@ impl Core {
     }
 }
 
-impl super::cache::Cache {
+impl super::cache::BlockCache {
     /// Bytes of the blocks that are here.
     pub fn bytes(&self) -> u64 {
         (self.len() * EACH_BYTES) as u64
@@ -193,7 +194,7 @@ mod test {
         memory.divide(blocks, &mut settings, &mut files).expect("enough");
         let open_max = files.open_max;
         let (store, _) = Store::open(disk(), &settings).expect("opened");
-        Fs::format(&store, crate::fs::Stamp::default()).expect("made");
+        Fs::format(&store, crate::fs::Timestamp::default()).expect("made");
         let (fs, _) = Fs::open(store, files).expect("opened");
         let (mut most, mut rng, content) = (0, crate::testing::rng(), pattern(1, 9000));
         for n in 0..count {
@@ -216,7 +217,7 @@ mod test {
         most = most.max(fs.memory_bytes());
         drop(held);
         println!("{count} files, at most {most} bytes of {}", memory.bytes);
-        assert!(most as usize <= memory.given() - LANES * memory.lane());
+        assert!(most as usize <= memory.given() - QUEUE_CLASSES * memory.class());
         drop(file(&fs, "/0/1"));
         fs.close().expect("closed");
     }
@@ -234,7 +235,7 @@ mod test {
         // What is written waits little, so that most of it is read from the cache, or the device.
         files.write_back = std::time::Duration::from_millis(5);
         let (store, _) = Store::open(disk(), &settings).expect("opened");
-        Fs::format(&store, crate::fs::Stamp::default()).expect("made");
+        Fs::format(&store, crate::fs::Timestamp::default()).expect("made");
         let (fs, _) = Fs::open(store, files).expect("opened");
         std::thread::scope(|scope| {
             for thread in 0..3_u8 {
@@ -261,7 +262,7 @@ mod test {
                 });
             }
         });
-        assert!(fs.memory_bytes() as usize <= memory.given() - LANES * memory.lane());
+        assert!(fs.memory_bytes() as usize <= memory.given() - QUEUE_CLASSES * memory.class());
         fs.close().expect("closed");
     }
 
@@ -273,8 +274,11 @@ mod test {
             let stays = 2 * settings.dirty_bytes + settings.filled_bytes + files.dirty_bytes + files.cache_bytes;
             let budget = settings.budget.expect("one for all");
             assert!(stays < budget.bytes && budget.blocks_bytes == files.cache_bytes);
-            let beside =
-                BESIDE + SPARES_MAX * EACH_BYTES + files.open_max * FILE_BYTES + LANES * Memory::of(total).lane() + bitmaps(blocks);
+            let beside = BESIDE
+                + SPARES_MAX * EACH_BYTES
+                + files.open_max * FILE_BYTES
+                + QUEUE_CLASSES * Memory::of(total).class()
+                + bitmaps(blocks);
             let all = budget.bytes + beside;
             let given = Memory::of(total).given();
             assert!(all <= given && all > given / 10 * 9, "{all} of {given}");

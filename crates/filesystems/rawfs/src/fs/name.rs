@@ -11,12 +11,12 @@ use std::sync::{Arc, Weak};
 use foldhash::HashMap;
 use parking_lot::Mutex;
 
-use super::key::Enc;
+use super::key::KeyPrefix;
 use super::record::Record;
 
 /// A name in use.
 pub struct Name {
-    place: Mutex<Place>,
+    place: Mutex<NamePosition>,
     children: Mutex<HashMap<Box<[u8]>, Weak<Name>>>,
 }
 
@@ -31,9 +31,9 @@ pub fn moves() -> u64 {
     MOVES.load(Ordering::SeqCst)
 }
 
-struct Place {
+struct NamePosition {
     /// What is below it begins so, and when that was so.
-    enc: Option<(u64, Enc)>,
+    enc: Option<(u64, KeyPrefix)>,
     /// `None`: the root.
     parent: Option<Arc<Name>>,
     name: Box<[u8]>,
@@ -47,7 +47,7 @@ struct Place {
 
 impl Name {
     fn new(parent: Option<Arc<Name>>, name: &[u8], zone: Option<u64>) -> Arc<Name> {
-        let place = Place { enc: None, parent, name: name.into(), zone, gone: false, last: None };
+        let place = NamePosition { enc: None, parent, name: name.into(), zone, gone: false, last: None };
         Arc::new(Name { place: Mutex::new(place), children: Mutex::default() })
     }
 
@@ -73,7 +73,7 @@ impl Name {
     }
 
     /// Of what is below it.
-    pub fn enc(&self) -> Enc {
+    pub fn enc(&self) -> KeyPrefix {
         let moves = moves();
         if let Some((known, enc)) = &self.place.lock().enc
             && *known == moves
@@ -107,7 +107,7 @@ impl Name {
         crc32c::crc32c(self.enc().bytes())
     }
 
-    fn walk_up(&self) -> Enc {
+    fn walk_up(&self) -> KeyPrefix {
         // Up to the root or a zone, then down again.
         let mut names: Vec<Box<[u8]>> = Vec::new();
         let mut above = match self.step_up(&mut names) {
@@ -124,12 +124,12 @@ impl Name {
         enc
     }
 
-    fn step_up(&self, names: &mut Vec<Box<[u8]>>) -> Result<Enc, Arc<Name>> {
+    fn step_up(&self, names: &mut Vec<Box<[u8]>>) -> Result<KeyPrefix, Arc<Name>> {
         let place = self.place.lock();
         if let Some(ino) = place.zone {
-            return Ok(Enc::zone(ino));
+            return Ok(KeyPrefix::zone(ino));
         }
-        let Some(parent) = &place.parent else { return Ok(Enc::root()) };
+        let Some(parent) = &place.parent else { return Ok(KeyPrefix::root()) };
         names.push(place.name.clone());
         Err(Arc::clone(parent))
     }
@@ -289,15 +289,15 @@ mod test {
     fn keys_follow_a_directory_that_is_renamed() {
         let root = Name::root();
         let file = root.child(b"a", None).child(b"b", None).child(b"f", None);
-        assert_eq!(file.key(), Some(Enc::root().below(b"a").below(b"b").entry(b"f")));
+        assert_eq!(file.key(), Some(KeyPrefix::root().below(b"a").below(b"b").entry(b"f")));
         let (dir, a) = (file.parent(), root.child(b"a", None));
         dir.rename(&root, b"new");
-        assert_eq!(file.key(), Some(Enc::root().below(b"new").entry(b"f")));
+        assert_eq!(file.key(), Some(KeyPrefix::root().below(b"new").entry(b"f")));
         assert_eq!((dir.path(), root.path(), dir.child(b"x", None).path()), (b"/new".to_vec(), b"/".to_vec(), b"/new/x".to_vec()));
         assert!(a.find(b"b").is_none() && Arc::ptr_eq(&root.find(b"new").expect("in use"), &dir));
         dir.set_zone(7);
-        assert_eq!(file.key(), Some(Enc::zone(7).entry(b"f")));
-        assert_eq!(dir.key(), Some(Enc::root().entry(b"new")));
+        assert_eq!(file.key(), Some(KeyPrefix::zone(7).entry(b"f")));
+        assert_eq!(dir.key(), Some(KeyPrefix::root().entry(b"new")));
         assert!(file.is_within(&dir) && !a.is_within(&dir));
     }
 

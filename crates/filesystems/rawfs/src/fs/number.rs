@@ -12,14 +12,14 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::calls::Fs;
-use super::core::{Core, Held, ROOT};
+use super::core::{FsCore, HeldInode, ROOT};
 use super::error::{Error, Result};
 use super::file::Node;
-use super::key::{self, Item, Parts};
+use super::key::{self, FileItem, KeyParts};
 use super::name::Name;
-use super::record::{Kind, Record, Value};
-use super::table::At;
-use crate::{Next, Tree};
+use super::record::{FileKind, NameValue, Record};
+use super::table::RecordLocation;
+use crate::{ScanStep, TreeId};
 
 /// Files remembered on each side of one that was looked for, in the order of names.
 const NEAR: usize = 1 << 14;
@@ -32,8 +32,8 @@ const TRIES: usize = 4;
 const DEEPEST: usize = 1 << 12;
 
 /// Where a step of looking for a file has led.
-enum Found<'a> {
-    Held(Held<'a>),
+enum NumberLookup<'a> {
+    Held(HeldInode<'a>),
     /// What is looked for is within this directory, which is to be held first.
     In(u64),
     /// It was not where it was remembered.
@@ -44,7 +44,7 @@ enum Found<'a> {
 
 /// Keys of Names by the numbers they lead to.
 #[derive(Default)]
-pub struct Hints(Mutex<HashMap<u64, Box<[u8]>, foldhash::fast::RandomState>>);
+pub struct NumberHints(Mutex<HashMap<u64, Box<[u8]>, foldhash::fast::RandomState>>);
 
 fn stale() -> Error {
     Errno::STALE.into()
@@ -77,28 +77,28 @@ impl Fs {
     }
 }
 
-impl Core {
-    fn by_number(&self, ino: u64) -> Result<Held<'_>> {
+impl FsCore {
+    fn by_number(&self, ino: u64) -> Result<HeldInode<'_>> {
         // Each is found by the one behind it: directories may lie deeper than a stack is, and in a damaged image in each other.
         let (mut wanted, mut zone, mut tries, mut deepest) = (vec![ino], None, 0, 1);
         // Each of them may have moved, or be gone.
         while tries < TRIES * deepest {
             let last = *wanted.last().expect("the file at least");
             match self.step_to(last, zone.take())? {
-                Found::Held(held) => {
+                NumberLookup::Held(held) => {
                     wanted.pop();
                     if wanted.is_empty() {
                         return Ok(held);
                     }
                     zone = Some(held);
                 }
-                Found::In(number) if wanted.contains(&number) || wanted.len() >= DEEPEST => return Err(Errno::LOOP.into()),
-                Found::In(number) => {
+                NumberLookup::In(number) if wanted.contains(&number) || wanted.len() >= DEEPEST => return Err(Errno::LOOP.into()),
+                NumberLookup::In(number) => {
                     wanted.push(number);
                     deepest = deepest.max(wanted.len());
                 }
-                Found::Moved => tries += 1,
-                Found::Gone => {
+                NumberLookup::Moved => tries += 1,
+                NumberLookup::Gone => {
                     wanted.pop();
                     // What was in it is elsewhere by now.
                     let Some(inside) = wanted.last() else { return Err(stale()) };
@@ -111,52 +111,52 @@ impl Core {
     }
 
     /// One step; `zone`: the directory that was missing in the last one.
-    fn step_to(&self, ino: u64, zone: Option<Held<'_>>) -> Result<Found<'_>> {
+    fn step_to(&self, ino: u64, zone: Option<HeldInode<'_>>) -> Result<NumberLookup<'_>> {
         if ino == ROOT {
-            return self.hold_dir(&self.root).map(Found::Held);
+            return self.hold_dir(&self.root).map(NumberLookup::Held);
         }
         if ino == 0 || ino >= self.numbers_end() {
-            return Ok(Found::Gone);
+            return Ok(NumberLookup::Gone);
         }
         if let Some(held) = self.in_use(ino)
             && held.state.read().at.is_some()
         {
-            return Ok(if self.is_removed_dir(&held) { Found::Gone } else { Found::Held(held) });
+            return Ok(if self.is_removed_dir(&held) { NumberLookup::Gone } else { NumberLookup::Held(held) });
         }
         let known = self.hints.0.lock().get(&ino).cloned();
         let key = match known {
             Some(key) => key,
             None => match self.hold_linked(ino) {
-                Ok(Some(held)) => return Ok(Found::Held(held)),
+                Ok(Some(held)) => return Ok(NumberLookup::Held(held)),
                 Ok(None) => match self.search(ino)? {
                     Some(key) => key.into(),
-                    None => return Ok(Found::Gone),
+                    None => return Ok(NumberLookup::Gone),
                 },
-                Err(error) if error.errno() == Errno::STALE => return Ok(Found::Gone),
+                Err(error) if error.errno() == Errno::STALE => return Ok(NumberLookup::Gone),
                 Err(error) => return Err(error),
             },
         };
         // The directory whose entries are found by its number.
-        let within = Parts::of(&key).and_then(|parts| parts.zone);
+        let within = KeyParts::of(&key).and_then(|parts| parts.zone);
         if let Some(number) = within
             && zone.as_ref().is_none_or(|zone| zone.ino != number)
         {
-            return Ok(Found::In(number));
+            return Ok(NumberLookup::In(number));
         }
         if let Some(held) = self.hold_at(ino, &key, zone.filter(|_| within.is_some()))? {
-            return Ok(Found::Held(held));
+            return Ok(NumberLookup::Held(held));
         }
         self.hints.0.lock().remove(&ino);
-        Ok(Found::Moved)
+        Ok(NumberLookup::Moved)
     }
 
-    fn is_removed_dir(&self, held: &Held<'_>) -> bool {
-        matches!(&held.state.read().at, Some(At::Name(name)) if name.is_gone())
+    fn is_removed_dir(&self, held: &HeldInode<'_>) -> bool {
+        matches!(&held.state.read().at, Some(RecordLocation::Name(name)) if name.is_gone())
     }
 
     /// Holds what a key leads to, from the top or from the held directory on, if that is the file.
-    fn hold_at(&self, ino: u64, key: &[u8], zone: Option<Held<'_>>) -> Result<Option<Held<'_>>> {
-        let Some(parts) = Parts::of(key) else { return Ok(None) };
+    fn hold_at(&self, ino: u64, key: &[u8], zone: Option<HeldInode<'_>>) -> Result<Option<HeldInode<'_>>> {
+        let Some(parts) = KeyParts::of(key) else { return Ok(None) };
         let _alone = self.locks.alone();
         let begin = match &zone {
             Some(zone) => self.dir_of(zone)?,
@@ -168,8 +168,8 @@ impl Core {
         if dir.is_gone() || dir.entry(&parts.name) != key {
             return Ok(None);
         }
-        if let Value::Here(record) = &value
-            && record.kind == Kind::Dir
+        if let NameValue::Here(record) = &value
+            && record.kind == FileKind::Dir
         {
             let zone = record.zone.then_some(record.ino);
             return self.hold_dir(&dir.child(&parts.name, zone)).map(Some);
@@ -178,23 +178,23 @@ impl Core {
     }
 
     /// Holds a file whose record is in Files: it has several names.
-    fn hold_linked(&self, ino: u64) -> Result<Option<Held<'_>>> {
+    fn hold_linked(&self, ino: u64) -> Result<Option<HeldInode<'_>>> {
         let _alone = self.locks.alone();
         let epoch = self.table.epoch();
-        let Some(bytes) = self.get(Tree::Files, &key::file(ino, Item::Record, 0))? else { return Ok(None) };
+        let Some(bytes) = self.get(TreeId::Files, &key::file(ino, FileItem::Record, 0))? else { return Ok(None) };
         let record = Record::parse(&bytes).map_err(Error::malformed(ino))?;
         if record.nlink == 0 {
             return Err(stale());
         }
-        self.hold_value(&self.root, b"", &Value::Link { ino, kind: record.kind }, epoch).map(Some)
+        self.hold_value(&self.root, b"", &NameValue::Link { ino, kind: record.kind }, epoch).map(Some)
     }
 
     /// Reads names until one leads to the file, and remembers those near it.
     fn search(&self, ino: u64) -> Result<Option<Vec<u8>>> {
         let (mut near, mut found, mut behind) = (VecDeque::new(), None, 0);
         // All keys of Names begin with less.
-        self.store.scan(Tree::Names, &[], &[0xff], &mut |key, value| {
-            let Ok(Value::Here(record)) = Value::parse(value) else { return Next::Go };
+        self.store.scan(TreeId::Names, &[], &[0xff], &mut |key, value| {
+            let Ok(NameValue::Here(record)) = NameValue::parse(value) else { return ScanStep::Go };
             if record.ino == ino {
                 found = Some(key.to_vec());
             }
@@ -204,7 +204,7 @@ impl Core {
             } else if near.len() > NEAR {
                 near.pop_front();
             }
-            if behind > NEAR { Next::Stop } else { Next::Go }
+            if behind > NEAR { ScanStep::Stop } else { ScanStep::Go }
         })?;
         if found.is_some() {
             let mut hints = self.hints.0.lock();

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::core::{Core, Held};
+use super::core::{FsCore, HeldInode};
 use super::creds::{Creds, READ, WRITE};
 use super::error::Result;
-use super::make::New;
+use super::make::NewFile;
 use super::name::Name;
-use super::record::Kind;
+use super::record::FileKind;
 use super::remove::too_long;
-use super::walk::{Found, Last, Tail};
+use super::walk::{LastComponent, PathTail, WalkResult};
 
 /// Symbolic links that are followed to a file to be made, at most.
 const LINKS_MAX: u32 = 40;
@@ -35,12 +35,12 @@ pub fn sane(flags: OFlags) -> Result<OFlags> {
     if flags.contains(OFlags::CREATE | OFlags::DIRECTORY) || unnamed { Err(Errno::INVAL.into()) } else { Ok(flags) }
 }
 
-impl Core {
+impl FsCore {
     /// Finds or makes what is to be opened. The flags were looked at by [`sane`].
-    pub fn open(&self, base: &Arc<Name>, path: &[u8], flags: OFlags, mode: u16, creds: &Creds) -> Result<Held<'_>> {
+    pub fn open(&self, base: &Arc<Name>, path: &[u8], flags: OFlags, mode: u16, creds: &Creds) -> Result<HeldInode<'_>> {
         if flags.contains(OFlags::PATH) {
             let held = self.hold_path(base, path, !flags.contains(OFlags::NOFOLLOW), creds)?;
-            return if flags.contains(OFlags::DIRECTORY) && kind(&held) != Kind::Dir { Err(Errno::NOTDIR.into()) } else { Ok(held) };
+            return if flags.contains(OFlags::DIRECTORY) && kind(&held) != FileKind::Dir { Err(Errno::NOTDIR.into()) } else { Ok(held) };
         }
         if flags.contains(OFlags::TMPFILE) {
             return self.open_unnamed(base, path, flags, mode, creds);
@@ -52,7 +52,7 @@ impl Core {
         self.opened(held, flags, creds)
     }
 
-    fn open_unnamed(&self, base: &Arc<Name>, path: &[u8], flags: OFlags, mode: u16, creds: &Creds) -> Result<Held<'_>> {
+    fn open_unnamed(&self, base: &Arc<Name>, path: &[u8], flags: OFlags, mode: u16, creds: &Creds) -> Result<HeldInode<'_>> {
         let dir = self.dir_of(&*self.hold_path(base, path, true, creds)?)?;
         let _names = self.locks.shared();
         let held = self.make_unnamed(&dir, mode, creds)?;
@@ -62,12 +62,12 @@ impl Core {
         Ok(held)
     }
 
-    fn open_or_make(&self, base: &Arc<Name>, path: &[u8], flags: OFlags, mode: u16, creds: &Creds) -> Result<Held<'_>> {
+    fn open_or_make(&self, base: &Arc<Name>, path: &[u8], flags: OFlags, mode: u16, creds: &Creds) -> Result<HeldInode<'_>> {
         let (mut base, mut path) = (Arc::clone(base), path.to_vec());
         for _ in 0..=LINKS_MAX {
             let names = self.locks.shared();
-            let Tail { dir, last, slash } = self.tail(&base, &path, creds)?;
-            let Last::Name(name) = last else {
+            let PathTail { dir, last, slash } = self.tail(&base, &path, creds)?;
+            let LastComponent::Name(name) = last else {
                 return Err(if flags.contains(OFlags::EXCL) { Errno::EXIST } else { Errno::ISDIR }.into());
             };
             if slash {
@@ -80,10 +80,10 @@ impl Core {
             match self.entry(&dir, &name)? {
                 None => {
                     self.may_add(creds, &parent)?;
-                    return self.add_new(&dir, &parent, &name, &New::of(Kind::File, mode), creds);
+                    return self.add_new(&dir, &parent, &name, &NewFile::of(FileKind::File, mode), creds);
                 }
                 Some(_) if flags.contains(OFlags::EXCL) => return Err(Errno::EXIST.into()),
-                Some(value) if value.kind() == Kind::Symlink && !flags.contains(OFlags::NOFOLLOW) => {
+                Some(value) if value.kind() == FileKind::Symlink && !flags.contains(OFlags::NOFOLLOW) => {
                     path = self.target(&self.stored(value)?)?;
                     base = dir;
                 }
@@ -99,19 +99,19 @@ impl Core {
     }
 
     /// Whether what there is may be opened so; cuts it if that is wanted. No lock is held.
-    pub fn opened<'a>(&'a self, held: Held<'a>, flags: OFlags, creds: &Creds) -> Result<Held<'a>> {
+    pub fn opened<'a>(&'a self, held: HeldInode<'a>, flags: OFlags, creds: &Creds) -> Result<HeldInode<'a>> {
         let kind = kind(&held);
         let (reads, writes) = access(flags);
         let truncates = flags.contains(OFlags::TRUNC);
-        if flags.contains(OFlags::DIRECTORY) && kind != Kind::Dir {
+        if flags.contains(OFlags::DIRECTORY) && kind != FileKind::Dir {
             return Err(Errno::NOTDIR.into());
         }
         match kind {
-            Kind::Symlink => return Err(Errno::LOOP.into()),
-            Kind::Dir if writes || truncates || flags.contains(OFlags::CREATE) => return Err(Errno::ISDIR.into()),
+            FileKind::Symlink => return Err(Errno::LOOP.into()),
+            FileKind::Dir if writes || truncates || flags.contains(OFlags::CREATE) => return Err(Errno::ISDIR.into()),
             _ => {}
         }
-        if (writes || truncates) && kind == Kind::File {
+        if (writes || truncates) && kind == FileKind::File {
             self.may_change()?;
         }
         if creds.looks() {
@@ -123,8 +123,8 @@ impl Core {
         }
         match kind {
             // What they do is not ours: front doors that can do it do not come here.
-            Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => return Err(Errno::NXIO.into()),
-            Kind::File if truncates => self.truncate(&held.inode, 0, creds)?,
+            FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => return Err(Errno::NXIO.into()),
+            FileKind::File if truncates => self.truncate(&held.inode, 0, creds)?,
             _ => {}
         }
         Ok(held)
@@ -150,9 +150,9 @@ impl Core {
         let found = self.find(base, path, true, creds)?;
         self.stat_found(&found)?;
         let record = match found {
-            Found::Dir(name) => self.dir_or_gone(&name)?,
-            Found::Entry { value: Some(value), .. } => self.newest(&value)?,
-            Found::Entry { value: None, .. } => return Err(Errno::NOENT.into()),
+            WalkResult::Dir(name) => self.dir_or_gone(&name)?,
+            WalkResult::Entry { value: Some(value), .. } => self.newest(&value)?,
+            WalkResult::Entry { value: None, .. } => return Err(Errno::NOENT.into()),
         };
         self.may(creds, &record, wanted)
     }
@@ -161,14 +161,14 @@ impl Core {
     pub fn readlink(&self, base: &Arc<Name>, path: &[u8], creds: &Creds) -> Result<Vec<u8>> {
         let _names = self.locks.shared();
         match self.find(base, path, false, creds)? {
-            Found::Entry { value: None, .. } => Err(Errno::NOENT.into()),
-            Found::Entry { value: Some(value), .. } if value.kind() == Kind::Symlink => self.target(&self.stored(value)?),
-            Found::Entry { value: Some(value), slash: true, .. } if value.kind() != Kind::Dir => Err(Errno::NOTDIR.into()),
+            WalkResult::Entry { value: None, .. } => Err(Errno::NOENT.into()),
+            WalkResult::Entry { value: Some(value), .. } if value.kind() == FileKind::Symlink => self.target(&self.stored(value)?),
+            WalkResult::Entry { value: Some(value), slash: true, .. } if value.kind() != FileKind::Dir => Err(Errno::NOTDIR.into()),
             _ => Err(Errno::INVAL.into()),
         }
     }
 }
 
-fn kind(held: &Held<'_>) -> Kind {
+fn kind(held: &HeldInode<'_>) -> FileKind {
     held.state.read().record.kind
 }

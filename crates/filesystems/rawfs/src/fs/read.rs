@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::core::Core;
+use super::core::FsCore;
 use super::error::{Error, Result};
 use super::extent::Run;
-use super::record::{Body, Record};
-use super::table::State;
+use super::record::{Record, RecordBody};
+use super::table::InodeState;
 use crate::page::{Bytes, Page};
 use crate::{BLOCK_BYTES, Block};
 
@@ -15,18 +15,18 @@ const GO_MAX: usize = 512;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// A block of the file, its place on the device and its sum.
-type Wanted = (u64, Block, u32);
+type BlockRead = (u64, Block, u32);
 
-impl Core {
+impl FsCore {
     /// Reads into `to` from a place of a file whose lock is held; returns how much. `ahead`: blocks behind them worth having.
-    pub fn read(&self, state: &State, at: u64, to: &mut [u8], ahead: u64) -> Result<usize> {
+    pub fn read(&self, state: &InodeState, at: u64, to: &mut [u8], ahead: u64) -> Result<usize> {
         let size = state.record.size;
         let len = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX).min(to.len());
         let to = &mut to[..len];
         if len == 0 {
             return Ok(0);
         }
-        if let Body::Inline(content) = &state.record.body {
+        if let RecordBody::Inline(content) = &state.record.body {
             let from = usize::try_from(at).expect("inline");
             to.copy_from_slice(&content[from..from + len]);
             return Ok(len);
@@ -40,7 +40,7 @@ impl Core {
     }
 
     /// Copies what is in memory, up to the first block that is not; returns that.
-    fn copy_cached(&self, state: &State, blocks: &Range<u64>, at: u64, to: &mut [u8]) -> Option<u64> {
+    fn copy_cached(&self, state: &InodeState, blocks: &Range<u64>, at: u64, to: &mut [u8]) -> Option<u64> {
         for block in blocks.clone() {
             if !state.pages.is_empty()
                 && let Some(page) = state.pages.get(&block)
@@ -56,12 +56,12 @@ impl Core {
         None
     }
 
-    /// As [`Core::read`] where all of it is in memory; `None`: it is not, and `to` may have some of it. Where there are holes is looked up
-    /// all the same.
-    pub fn read_here(&self, state: &State, at: u64, to: &mut [u8]) -> Result<Option<usize>> {
+    /// As [`FsCore::read`] where all of it is in memory; `None`: it is not, and `to` may have some of it. Where there are holes is looked
+    /// up all the same.
+    pub fn read_here(&self, state: &InodeState, at: u64, to: &mut [u8]) -> Result<Option<usize>> {
         let size = state.record.size;
         let len = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX).min(to.len());
-        if len == 0 || matches!(state.record.body, Body::Inline(_)) {
+        if len == 0 || matches!(state.record.body, RecordBody::Inline(_)) {
             return self.read(state, at, to, 0).map(Some);
         }
         let (to, blocks) = (&mut to[..len], at / BLOCK..(at + len as u64).div_ceil(BLOCK));
@@ -79,9 +79,9 @@ impl Core {
     }
 
     /// Copies what is in memory, then reads the rest; behind `to` only into the cache.
-    fn fill_cache(&self, state: &State, runs: &[Run], blocks: &Range<u64>, at: u64, to: &mut [u8]) -> Result<()> {
+    fn fill_cache(&self, state: &InodeState, runs: &[Run], blocks: &Range<u64>, at: u64, to: &mut [u8]) -> Result<()> {
         let mut runs = runs.iter().peekable();
-        let mut missing: Vec<Wanted> = Vec::new();
+        let mut missing: Vec<BlockRead> = Vec::new();
         let end = (at + to.len() as u64).div_ceil(BLOCK);
         for block in blocks.clone() {
             while runs.peek().is_some_and(|run| run.end() <= block) {
@@ -112,7 +112,7 @@ impl Core {
     }
 
     /// Reads blocks from the device, checks them and keeps them.
-    fn fetch(&self, record: &Record, missing: &[Wanted], mut each: impl FnMut(u64, &Page)) -> Result<()> {
+    fn fetch(&self, record: &Record, missing: &[BlockRead], mut each: impl FnMut(u64, &Page)) -> Result<()> {
         for some in missing.chunks(GO_MAX) {
             let mut room = vec![0; some.len() * BLOCK_BYTES];
             let mut reads: Vec<(Block, &mut [u8])> = Vec::new();
@@ -146,7 +146,7 @@ impl Core {
     }
 
     /// Reads whole blocks past the cache, from a file that has nothing unwritten.
-    pub fn read_direct(&self, state: &State, at: u64, to: &mut [u8]) -> Result<usize> {
+    pub fn read_direct(&self, state: &InodeState, at: u64, to: &mut [u8]) -> Result<usize> {
         let len = usize::try_from(state.record.size.saturating_sub(at)).unwrap_or(usize::MAX).min(to.len());
         let to = &mut to[..len.next_multiple_of(BLOCK_BYTES)];
         let blocks = at / BLOCK..at / BLOCK + (to.len() / BLOCK_BYTES) as u64;

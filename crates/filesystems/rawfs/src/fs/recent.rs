@@ -11,25 +11,25 @@ use super::name::{self, Name};
 
 const SLOTS: usize = 1024;
 
-struct Slot {
+struct RecentSlot {
     moves: u64,
     path: Box<[u8]>,
     dir: Arc<Name>,
 }
 
 /// See the module. Paths begin at the top.
-pub struct Recent {
-    slots: Vec<Mutex<Option<Slot>>>,
+pub struct RecentDirs {
+    slots: Vec<Mutex<Option<RecentSlot>>>,
 }
 
-impl Default for Recent {
+impl Default for RecentDirs {
     fn default() -> Self {
-        Recent { slots: (0..SLOTS).map(|_| Mutex::default()).collect() }
+        RecentDirs { slots: (0..SLOTS).map(|_| Mutex::default()).collect() }
     }
 }
 
-impl Recent {
-    fn slot(&self, path: &[u8]) -> &Mutex<Option<Slot>> {
+impl RecentDirs {
+    fn slot(&self, path: &[u8]) -> &Mutex<Option<RecentSlot>> {
         &self.slots[crc32c::crc32c(path) as usize % SLOTS]
     }
 
@@ -42,7 +42,7 @@ impl Recent {
 
     /// A path led there; `moves` is of before it was looked for.
     pub fn put(&self, path: &[u8], dir: &Arc<Name>, moves: u64) {
-        let new = Slot { moves, path: path.into(), dir: Arc::clone(dir) };
+        let new = RecentSlot { moves, path: path.into(), dir: Arc::clone(dir) };
         // The last to hold a name lets go of it behind the lock.
         let old = self.slot(path).lock().replace(new);
         drop(old);
@@ -55,7 +55,7 @@ mod test {
 
     #[test]
     fn a_directory_is_remembered_until_it_moves_or_goes() {
-        let (root, recent) = (Name::root(), Recent::default());
+        let (root, recent) = (Name::root(), RecentDirs::default());
         let (dir, other) = (root.child(b"a", None).child(b"b", None), root.child(b"x", None));
         recent.put(b"/a/b", &dir, name::moves());
         // Other tests move names too.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::extent::{self, Run};
-use super::time::Stamp;
+use super::time::Timestamp;
 use super::xattr::Attributes;
 
 /// Bytes before the body.
@@ -31,7 +31,7 @@ const XATTRS: u32 = 2;
 /// What a file is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FileKind {
     /// A regular file.
     File = 1,
     /// A directory.
@@ -50,9 +50,9 @@ pub enum Kind {
 
 const LINK: u8 = 8;
 
-impl Kind {
-    fn of(byte: u8) -> Option<Kind> {
-        [Kind::File, Kind::Dir, Kind::Symlink, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice]
+impl FileKind {
+    fn of(byte: u8) -> Option<FileKind> {
+        [FileKind::File, FileKind::Dir, FileKind::Symlink, FileKind::Fifo, FileKind::Socket, FileKind::CharDevice, FileKind::BlockDevice]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -60,20 +60,20 @@ impl Kind {
     /// The type's bits in `st_mode`.
     pub fn bits(self) -> u32 {
         match self {
-            Kind::File => 0o100_000,
-            Kind::Dir => 0o040_000,
-            Kind::Symlink => 0o120_000,
-            Kind::Fifo => 0o010_000,
-            Kind::Socket => 0o140_000,
-            Kind::CharDevice => 0o020_000,
-            Kind::BlockDevice => 0o060_000,
+            FileKind::File => 0o100_000,
+            FileKind::Dir => 0o040_000,
+            FileKind::Symlink => 0o120_000,
+            FileKind::Fifo => 0o010_000,
+            FileKind::Socket => 0o140_000,
+            FileKind::CharDevice => 0o020_000,
+            FileKind::BlockDevice => 0o060_000,
         }
     }
 }
 
 /// Where the content is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Body {
+pub enum RecordBody {
     /// Nothing: directories, pipes, devices.
     None,
     /// Here: a small file, or the target of a symbolic link.
@@ -84,13 +84,13 @@ pub enum Body {
     Items,
 }
 
-impl Body {
+impl RecordBody {
     fn number(&self) -> u8 {
         match self {
-            Body::None => 0,
-            Body::Inline(_) => 1,
-            Body::Runs(_) => 2,
-            Body::Items => 3,
+            RecordBody::None => 0,
+            RecordBody::Inline(_) => 1,
+            RecordBody::Runs(_) => 2,
+            RecordBody::Items => 3,
         }
     }
 }
@@ -99,7 +99,7 @@ impl Body {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     /// What it is.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Permissions: the lower twelve bits.
     pub mode: u16,
     /// Names; for a directory, as POSIX counts them.
@@ -115,13 +115,13 @@ pub struct Record {
     /// Blocks of 4 KiB it has.
     pub blocks: u64,
     /// Last read.
-    pub atime: Stamp,
+    pub atime: Timestamp,
     /// Last change of content.
-    pub mtime: Stamp,
+    pub mtime: Timestamp,
     /// Last change of anything.
-    pub ctime: Stamp,
+    pub ctime: Timestamp,
     /// Made.
-    pub btime: Stamp,
+    pub btime: Timestamp,
     /// A directory whose entries are found by its number.
     pub zone: bool,
     /// Whether there are extended attributes in Files.
@@ -129,12 +129,12 @@ pub struct Record {
     /// Those of a removed directory, which is nowhere but in memory.
     pub kept: Option<Arc<Attributes>>,
     /// The content.
-    pub body: Body,
+    pub body: RecordBody,
 }
 
 /// What a name leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Value {
+pub enum NameValue {
     /// The file itself.
     Here(Record),
     /// A file whose record is in Files.
@@ -142,38 +142,38 @@ pub enum Value {
         /// Its number.
         ino: u64,
         /// What it is.
-        kind: Kind,
+        kind: FileKind,
     },
 }
 
 /// Bytes that are no record, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Malformed(pub &'static str);
+pub struct MalformedRecordError(pub &'static str);
 
-impl Value {
+impl NameValue {
     /// Reads a value of Names.
-    pub fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
+    pub fn parse(bytes: &[u8]) -> Result<NameValue, MalformedRecordError> {
         if bytes.len() != LINK_LEN || bytes[0] != VERSION || bytes[1] != LINK {
-            return Record::parse(bytes).map(Value::Here);
+            return Record::parse(bytes).map(NameValue::Here);
         }
         let ino = u64::from_le_bytes(bytes[8..].try_into().expect("8 bytes"));
-        let kind = Kind::of(bytes[2]).filter(|kind| *kind != Kind::Dir && bytes[3..8] == [0; 5] && ino != 0 && ino < INO_END);
-        kind.map(|kind| Value::Link { ino, kind }).ok_or(Malformed("a link with wrong bytes"))
+        let kind = FileKind::of(bytes[2]).filter(|kind| *kind != FileKind::Dir && bytes[3..8] == [0; 5] && ino != 0 && ino < INO_END);
+        kind.map(|kind| NameValue::Link { ino, kind }).ok_or(MalformedRecordError("a link with wrong bytes"))
     }
 
     /// Its file's number.
     pub fn ino(&self) -> u64 {
         match self {
-            Value::Here(record) => record.ino,
-            Value::Link { ino, .. } => *ino,
+            NameValue::Here(record) => record.ino,
+            NameValue::Link { ino, .. } => *ino,
         }
     }
 
     /// What its file is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FileKind {
         match self {
-            Value::Here(record) => record.kind,
-            Value::Link { kind, .. } => *kind,
+            NameValue::Here(record) => record.kind,
+            NameValue::Link { kind, .. } => *kind,
         }
     }
 }
@@ -181,20 +181,20 @@ impl Value {
 const LINK_LEN: usize = 16;
 
 /// The value of one of several names of a file.
-pub fn link(ino: u64, kind: Kind) -> [u8; LINK_LEN] {
+pub fn link(ino: u64, kind: FileKind) -> [u8; LINK_LEN] {
     let mut bytes = [0; LINK_LEN];
     (bytes[0], bytes[1], bytes[2]) = (VERSION, LINK, kind as u8);
     bytes[8..].copy_from_slice(&ino.to_le_bytes());
     bytes
 }
 
-fn put_time(head: &mut [u8], time: Stamp) {
+fn put_time(head: &mut [u8], time: Timestamp) {
     head[..8].copy_from_slice(&time.sec.to_le_bytes());
     head[8..12].copy_from_slice(&time.nsec.to_le_bytes());
 }
 
 /// The times a change of a directory's entries patches in, at [`TIMES_AT`].
-pub fn change_times(mtime: Stamp, ctime: Stamp) -> [u8; 24] {
+pub fn change_times(mtime: Timestamp, ctime: Timestamp) -> [u8; 24] {
     let mut bytes = [0; 24];
     put_time(&mut bytes[..12], mtime);
     put_time(&mut bytes[12..], ctime);
@@ -203,9 +203,9 @@ pub fn change_times(mtime: Stamp, ctime: Stamp) -> [u8; 24] {
 
 impl Record {
     /// A new file without content.
-    pub fn new(kind: Kind, ino: u64, mode: u16, owner: (u32, u32), now: Stamp) -> Record {
-        let body = if kind == Kind::File { Body::Inline(Vec::new()) } else { Body::None };
-        let nlink = if kind == Kind::Dir { 2 } else { 1 };
+    pub fn new(kind: FileKind, ino: u64, mode: u16, owner: (u32, u32), now: Timestamp) -> Record {
+        let body = if kind == FileKind::File { RecordBody::Inline(Vec::new()) } else { RecordBody::None };
+        let nlink = if kind == FileKind::Dir { 2 } else { 1 };
         Record {
             kind,
             mode: mode & 0o7777,
@@ -230,9 +230,9 @@ impl Record {
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.head().to_vec();
         match &self.body {
-            Body::None | Body::Items => {}
-            Body::Inline(content) => bytes.extend_from_slice(content),
-            Body::Runs(runs) => runs.iter().for_each(|run| run.put(&mut bytes)),
+            RecordBody::None | RecordBody::Items => {}
+            RecordBody::Inline(content) => bytes.extend_from_slice(content),
+            RecordBody::Runs(runs) => runs.iter().for_each(|run| run.put(&mut bytes)),
         }
         bytes
     }
@@ -258,26 +258,26 @@ impl Record {
     }
 
     /// Reads one.
-    pub fn parse(bytes: &[u8]) -> Result<Record, Malformed> {
-        let head: &[u8; HEAD] = bytes.first_chunk().ok_or(Malformed("too short for a record"))?;
+    pub fn parse(bytes: &[u8]) -> Result<Record, MalformedRecordError> {
+        let head: &[u8; HEAD] = bytes.first_chunk().ok_or(MalformedRecordError("too short for a record"))?;
         let body = &bytes[HEAD..];
         if head[0] != VERSION {
-            return Err(Malformed("a record of another version"));
+            return Err(MalformedRecordError("a record of another version"));
         }
-        let kind = Kind::of(head[1]).ok_or(Malformed("a kind of file there is not"))?;
+        let kind = FileKind::of(head[1]).ok_or(MalformedRecordError("a kind of file there is not"))?;
         let flags = u32::from_le_bytes(head[88..92].try_into().expect("4 bytes"));
         let record = Record { body: parse_body(head[92], body)?, ..Record::parse_head(head, kind) };
         if flags & !(ZONE | XATTRS) != 0 || head[93..] != [0; 3] {
-            return Err(Malformed("flags there are not"));
+            return Err(MalformedRecordError("flags there are not"));
         }
         record.is_sane().map(|()| record)
     }
 
     /// All but the body.
-    fn parse_head(head: &[u8; HEAD], kind: Kind) -> Record {
+    fn parse_head(head: &[u8; HEAD], kind: FileKind) -> Record {
         let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
-        let time = |at: usize| Stamp { sec: u64_at(at).cast_signed(), nsec: u32_at(at + 8) };
+        let time = |at: usize| Timestamp { sec: u64_at(at).cast_signed(), nsec: u32_at(at + 8) };
         let flags = u32_at(88);
         Record {
             kind,
@@ -295,7 +295,7 @@ impl Record {
             zone: flags & ZONE != 0,
             xattrs: flags & XATTRS != 0,
             kept: None,
-            body: Body::None,
+            body: RecordBody::None,
         }
     }
 
@@ -311,29 +311,31 @@ impl Record {
                 head[at..at + 4].fill(0);
             }
         }
-        let kind = Kind::of(head[1]).unwrap_or(Kind::File);
+        let kind = FileKind::of(head[1]).unwrap_or(FileKind::File);
         head[1] = kind as u8;
-        head[88] &= if kind == Kind::Dir { (ZONE | XATTRS) as u8 } else { XATTRS as u8 };
+        head[88] &= if kind == FileKind::Dir { (ZONE | XATTRS) as u8 } else { XATTRS as u8 };
         head[89..92].fill(0);
         head[93..].fill(0);
         let body = match (kind, head[92]) {
-            (Kind::File, 1) => Body::Inline(body[..body.len().min(INLINE_MAX)].to_vec()),
-            (Kind::File, 2) => Body::Runs(extent::parse_some(&body[..body.len().min(RUNS_MAX)])),
-            (Kind::File, _) | (Kind::Symlink, 3) => Body::Items,
-            (Kind::Symlink, 1) => Body::Inline(body[..body.len().min(INLINE_MAX)].iter().copied().filter(|byte| *byte != 0).collect()),
-            (Kind::Symlink, _) => return None,
-            _ => Body::None,
+            (FileKind::File, 1) => RecordBody::Inline(body[..body.len().min(INLINE_MAX)].to_vec()),
+            (FileKind::File, 2) => RecordBody::Runs(extent::parse_some(&body[..body.len().min(RUNS_MAX)])),
+            (FileKind::File, _) | (FileKind::Symlink, 3) => RecordBody::Items,
+            (FileKind::Symlink, 1) => {
+                RecordBody::Inline(body[..body.len().min(INLINE_MAX)].iter().copied().filter(|byte| *byte != 0).collect())
+            }
+            (FileKind::Symlink, _) => return None,
+            _ => RecordBody::None,
         };
         head[32..40].fill(0);
-        let mut record = Record { body: Body::None, ..Record::parse_head(&head, kind) };
+        let mut record = Record { body: RecordBody::None, ..Record::parse_head(&head, kind) };
         match &body {
-            Body::Inline(content) => record.size = content.len() as u64,
-            Body::Runs(runs) => record.blocks = extent::blocks(runs),
-            Body::Items if kind == Kind::Symlink => record.size = record.size.min(TARGET_MAX as u64),
+            RecordBody::Inline(content) => record.size = content.len() as u64,
+            RecordBody::Runs(runs) => record.blocks = extent::blocks(runs),
+            RecordBody::Items if kind == FileKind::Symlink => record.size = record.size.min(TARGET_MAX as u64),
             _ => {}
         }
         record.body = body;
-        record.size = if kind == Kind::File { record.size.min(super::SIZE_MAX) } else { record.size };
+        record.size = if kind == FileKind::File { record.size.min(super::SIZE_MAX) } else { record.size };
         let number = std::mem::replace(&mut record.ino, 1);
         let mut record = Record::parse(&record.bytes()).ok()?;
         record.ino = if number < INO_END { number } else { 0 };
@@ -341,29 +343,31 @@ impl Record {
     }
 
     /// What must be true of any.
-    fn is_sane(&self) -> Result<(), Malformed> {
+    fn is_sane(&self) -> Result<(), MalformedRecordError> {
         let fits = match (self.kind, &self.body) {
-            (Kind::File, Body::Inline(content)) => content.len() <= INLINE_MAX && content.len() as u64 == self.size && self.blocks == 0,
-            (Kind::File, Body::Runs(runs)) => self.blocks == extent::blocks(runs),
-            (Kind::File, Body::Items) => true,
-            (Kind::Symlink, Body::Inline(target)) => is_target(target) && target.len() as u64 == self.size && self.blocks == 0,
-            (Kind::Symlink, Body::Items) => self.size <= TARGET_MAX as u64 && self.blocks == 0,
-            (Kind::File | Kind::Symlink, _) => false,
-            (_, body) => *body == Body::None && self.blocks == 0,
+            (FileKind::File, RecordBody::Inline(content)) => {
+                content.len() <= INLINE_MAX && content.len() as u64 == self.size && self.blocks == 0
+            }
+            (FileKind::File, RecordBody::Runs(runs)) => self.blocks == extent::blocks(runs),
+            (FileKind::File, RecordBody::Items) => true,
+            (FileKind::Symlink, RecordBody::Inline(target)) => is_target(target) && target.len() as u64 == self.size && self.blocks == 0,
+            (FileKind::Symlink, RecordBody::Items) => self.size <= TARGET_MAX as u64 && self.blocks == 0,
+            (FileKind::File | FileKind::Symlink, _) => false,
+            (_, body) => *body == RecordBody::None && self.blocks == 0,
         };
         if !fits {
-            return Err(Malformed("content that does not fit the kind of file or its size"));
+            return Err(MalformedRecordError("content that does not fit the kind of file or its size"));
         }
-        let large = self.size > super::SIZE_MAX && self.kind == Kind::File || self.blocks > super::BLOCKS_MAX;
+        let large = self.size > super::SIZE_MAX && self.kind == FileKind::File || self.blocks > super::BLOCKS_MAX;
         if self.mode > 0o7777 || self.ino == 0 || self.ino >= INO_END || large {
-            return Err(Malformed("attributes out of their range"));
+            return Err(MalformedRecordError("attributes out of their range"));
         }
         let nsec = [self.atime, self.mtime, self.ctime, self.btime].map(|time| time.nsec);
         if nsec.iter().any(|nsec| *nsec >= 1_000_000_000) {
-            return Err(Malformed("a time out of its range"));
+            return Err(MalformedRecordError("a time out of its range"));
         }
-        if self.zone && self.kind != Kind::Dir {
-            return Err(Malformed("a zone that is no directory"));
+        if self.zone && self.kind != FileKind::Dir {
+            return Err(MalformedRecordError("a zone that is no directory"));
         }
         Ok(())
     }
@@ -373,13 +377,13 @@ fn is_target(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.len() <= INLINE_MAX && !bytes.contains(&0)
 }
 
-fn parse_body(number: u8, bytes: &[u8]) -> Result<Body, Malformed> {
+fn parse_body(number: u8, bytes: &[u8]) -> Result<RecordBody, MalformedRecordError> {
     match number {
-        0 if bytes.is_empty() => Ok(Body::None),
-        1 => Ok(Body::Inline(bytes.to_vec())),
-        2 if bytes.len() <= RUNS_MAX => extent::parse_all(bytes).map(Body::Runs),
-        3 if bytes.is_empty() => Ok(Body::Items),
-        _ => Err(Malformed("a body there is not")),
+        0 if bytes.is_empty() => Ok(RecordBody::None),
+        1 => Ok(RecordBody::Inline(bytes.to_vec())),
+        2 if bytes.len() <= RUNS_MAX => extent::parse_all(bytes).map(RecordBody::Runs),
+        3 if bytes.is_empty() => Ok(RecordBody::Items),
+        _ => Err(MalformedRecordError("a body there is not")),
     }
 }
 
@@ -389,17 +393,17 @@ mod test {
     use crate::Block;
 
     fn some() -> Vec<Record> {
-        let now = Stamp { sec: -5, nsec: 7 };
-        let mut file = Record::new(Kind::File, 9, 0o4755, (1, 2), now);
-        (file.body, file.size) = (Body::Inline(b"content".to_vec()), 7);
-        let mut large = Record::new(Kind::File, 10, 0o644, (1, 2), now);
-        large.body = Body::Runs(vec![Run::written(0, Block(7), vec![1, 2, 3]), Run::reserved(9, Block(70), 128)]);
+        let now = Timestamp { sec: -5, nsec: 7 };
+        let mut file = Record::new(FileKind::File, 9, 0o4755, (1, 2), now);
+        (file.body, file.size) = (RecordBody::Inline(b"content".to_vec()), 7);
+        let mut large = Record::new(FileKind::File, 10, 0o644, (1, 2), now);
+        large.body = RecordBody::Runs(vec![Run::written(0, Block(7), vec![1, 2, 3]), Run::reserved(9, Block(70), 128)]);
         (large.size, large.blocks) = (1 << 40, 131);
         let mut items = large.clone();
-        items.body = Body::Items;
-        let mut link = Record::new(Kind::Symlink, 11, 0o777, (0, 0), now);
-        (link.body, link.size) = (Body::Inline(vec![b'x'; INLINE_MAX]), INLINE_MAX as u64);
-        let mut dir = Record::new(Kind::Dir, 1, 0o755, (0, 0), now);
+        items.body = RecordBody::Items;
+        let mut link = Record::new(FileKind::Symlink, 11, 0o777, (0, 0), now);
+        (link.body, link.size) = (RecordBody::Inline(vec![b'x'; INLINE_MAX]), INLINE_MAX as u64);
+        let mut dir = Record::new(FileKind::Dir, 1, 0o755, (0, 0), now);
         dir.zone = true;
         vec![file, large, items, link, dir]
     }
@@ -408,16 +412,16 @@ mod test {
     fn what_is_stored_is_read() {
         for record in some() {
             assert_eq!(Record::parse(&record.bytes()), Ok(record.clone()));
-            assert_eq!(Value::parse(&record.bytes()), Ok(Value::Here(record)));
+            assert_eq!(NameValue::parse(&record.bytes()), Ok(NameValue::Here(record)));
         }
-        assert_eq!(Value::parse(&link(77, Kind::Fifo)), Ok(Value::Link { ino: 77, kind: Kind::Fifo }));
+        assert_eq!(NameValue::parse(&link(77, FileKind::Fifo)), Ok(NameValue::Link { ino: 77, kind: FileKind::Fifo }));
     }
 
     #[test]
     fn patches_lie_where_they_belong() {
         let mut record = some().remove(0);
         let mut bytes = record.bytes();
-        (record.mtime, record.ctime, record.nlink) = (Stamp { sec: 1, nsec: 2 }, Stamp { sec: 3, nsec: 4 }, 17);
+        (record.mtime, record.ctime, record.nlink) = (Timestamp { sec: 1, nsec: 2 }, Timestamp { sec: 3, nsec: 4 }, 17);
         let at = usize::from(TIMES_AT);
         bytes[at..at + 24].copy_from_slice(&change_times(record.mtime, record.ctime));
         bytes[usize::from(NLINK_AT)..usize::from(NLINK_AT) + 4].copy_from_slice(&17u32.to_le_bytes());
@@ -439,6 +443,6 @@ mod test {
                 assert_eq!(Record::parse(&record.bytes()), Ok(record));
             }
         }
-        assert!(Value::parse(&[0; 16]).is_err());
+        assert!(NameValue::parse(&[0; 16]).is_err());
     }
 }

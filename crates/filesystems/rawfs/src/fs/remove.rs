@@ -8,43 +8,43 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::NAME_MAX;
-use super::core::{Core, Held};
+use super::core::{FsCore, HeldInode};
 use super::creds::Creds;
 use super::error::Result;
-use super::key::{self, ENTRY, Enc, Item};
+use super::key::{self, ENTRY, FileItem, KeyPrefix};
 use super::name::Name;
-use super::record::{Body, Kind, NLINK_AT, Record, TIMES_AT, Value, change_times};
-use super::table::{At, State};
-use super::time::Stamp;
-use super::trial::Effect;
-use super::walk::{Last, Tail};
-use crate::{Batch, Lsn, Next, Tree};
+use super::record::{FileKind, NLINK_AT, NameValue, Record, RecordBody, TIMES_AT, change_times};
+use super::table::{InodeState, RecordLocation};
+use super::time::Timestamp;
+use super::trial::TrialEffect;
+use super::walk::{LastComponent, PathTail};
+use crate::{Batch, Lsn, ScanStep, TreeId};
 
-impl Core {
+impl FsCore {
     /// Removes a name of anything but a directory.
     pub fn unlink(&self, base: &Arc<Name>, path: &[u8], creds: &Creds) -> Result<()> {
         let names = self.locks.shared();
-        let Tail { dir, last, slash } = self.tail(base, path, creds)?;
-        let Last::Name(name) = last else { return Err(Errno::ISDIR.into()) };
+        let PathTail { dir, last, slash } = self.tail(base, path, creds)?;
+        let LastComponent::Name(name) = last else { return Err(Errno::ISDIR.into()) };
         too_long(&name)?;
         let _dir = self.locks.change(&names, &[&dir]);
         let parent = self.dir_record(&dir)?;
         let epoch = self.table.epoch();
         let value = self.entry(&dir, &name)?.ok_or(Errno::NOENT)?;
         if slash {
-            return Err(if value.kind() == Kind::Dir { Errno::ISDIR } else { Errno::NOTDIR }.into());
+            return Err(if value.kind() == FileKind::Dir { Errno::ISDIR } else { Errno::NOTDIR }.into());
         }
         if creds.looks() {
             self.may_remove(creds, &parent, &self.newest(&value)?)?;
         }
-        if value.kind() == Kind::Dir {
+        if value.kind() == FileKind::Dir {
             return Err(Errno::ISDIR.into());
         }
         let held = self.hold_value(&dir, &name, &value, epoch)?;
         let mut state = held.state.write();
         let (mut batch, now) = (Batch::new(), self.now());
         self.touch(&mut batch, &dir, &parent, now, 0);
-        batch.delete(Tree::Names, &dir.entry(&name));
+        batch.delete(TreeId::Names, &dir.entry(&name));
         let gone = self.put_unlinked(&mut batch, &held, &state, &value, now)?;
         let lsn = self.apply(batch)?;
         self.unlinked(&held, &mut state, &dir, &name, gone, now, lsn);
@@ -53,46 +53,62 @@ impl Core {
     }
 
     /// What the loss of a name means for the file, but for the name itself. Its lock is held.
-    pub fn put_unlinked(&self, batch: &mut Batch, held: &Held<'_>, state: &State, value: &Value, now: Stamp) -> Result<Gone> {
+    pub fn put_unlinked(
+        &self,
+        batch: &mut Batch,
+        held: &HeldInode<'_>,
+        state: &InodeState,
+        value: &NameValue,
+        now: Timestamp,
+    ) -> Result<RemovedName> {
         if state.record.nlink > 1 {
-            let Value::Link { ino, .. } = value else {
+            let NameValue::Link { ino, .. } = value else {
                 return Err(super::Error::Malformed { ino: held.ino, what: "several names, and its record with one" });
             };
-            let record = key::file(*ino, Item::Record, 0);
-            batch.patch(Tree::Files, &record, NLINK_AT, &(state.record.nlink - 1).to_le_bytes());
-            batch.patch(Tree::Files, &record, TIMES_AT + 12, &change_times(now, now)[12..]);
-            return Ok(Gone::Name);
+            let record = key::file(*ino, FileItem::Record, 0);
+            batch.patch(TreeId::Files, &record, NLINK_AT, &(state.record.nlink - 1).to_le_bytes());
+            batch.patch(TreeId::Files, &record, TIMES_AT + 12, &change_times(now, now)[12..]);
+            return Ok(RemovedName::Name);
         }
         let mut record = state.record.clone();
         (record.nlink, record.ctime) = (0, now);
         let ours = self.table.holds(&held.inode) == 1 + u64::from(state.listed) && !self.is_used_beside(held.ino);
-        if ours && (record.body != Body::Items || record.kind != Kind::File) {
-            if let Body::Runs(_) = record.body {
+        if ours && (record.body != RecordBody::Items || record.kind != FileKind::File) {
+            if let RecordBody::Runs(_) = record.body {
                 self.cut(batch, &mut record, 0)?;
             }
             self.put_end_of_more(batch, &state.record);
-            if matches!(value, Value::Link { .. }) {
-                batch.delete(Tree::Files, &key::file(held.ino, Item::Record, 0));
+            if matches!(value, NameValue::Link { .. }) {
+                batch.delete(TreeId::Files, &key::file(held.ino, FileItem::Record, 0));
             }
-            return Ok(Gone::All);
+            return Ok(RemovedName::All);
         }
         self.put_orphan(batch, &record);
-        Ok(Gone::LastName)
+        Ok(RemovedName::LastName)
     }
 
-    /// The batch of [`Core::put_unlinked`] was applied.
+    /// The batch of [`FsCore::put_unlinked`] was applied.
     #[expect(clippy::too_many_arguments, reason = "what unlink and rename know of the name")]
-    pub fn unlinked(&self, held: &Held<'_>, state: &mut State, dir: &Name, name: &[u8], gone: Gone, now: Stamp, lsn: Lsn) {
+    pub fn unlinked(
+        &self,
+        held: &HeldInode<'_>,
+        state: &mut InodeState,
+        dir: &Name,
+        name: &[u8],
+        gone: RemovedName,
+        now: Timestamp,
+        lsn: Lsn,
+    ) {
         if let Some(name) = dir.find(name) {
             name.remove();
         }
         (state.record.nlink, state.record.ctime, state.lsn) = (state.record.nlink.saturating_sub(1), now, lsn);
-        self.note(|| Effect::Removed { dir: dir.trail(), name: name.to_vec() });
-        self.note(|| Effect::Changed { record: state.record.clone(), in_files: gone == Gone::LastName, attributes: false });
+        self.note(|| TrialEffect::Removed { dir: dir.trail(), name: name.to_vec() });
+        self.note(|| TrialEffect::Changed { record: state.record.clone(), in_files: gone == RemovedName::LastName, attributes: false });
         match gone {
-            Gone::Name => {}
-            Gone::LastName => state.at = Some(At::Files),
-            Gone::All => {
+            RemovedName::Name => {}
+            RemovedName::LastName => state.at = Some(RecordLocation::Files),
+            RemovedName::All => {
                 self.forget_pages(state, ..);
                 (state.at, state.changed) = (None, false);
                 self.unlist(&held.inode, state);
@@ -103,12 +119,12 @@ impl Core {
     /// Removes an empty directory.
     pub fn rmdir(&self, base: &Arc<Name>, path: &[u8], creds: &Creds) -> Result<()> {
         let names = self.locks.shared();
-        let Tail { dir, last, .. } = self.tail(base, path, creds)?;
+        let PathTail { dir, last, .. } = self.tail(base, path, creds)?;
         let name = match last {
-            Last::Dot => return Err(Errno::INVAL.into()),
-            Last::DotDot => return Err(Errno::NOTEMPTY.into()),
-            Last::Root => return Err(Errno::BUSY.into()),
-            Last::Name(name) => name,
+            LastComponent::Dot => return Err(Errno::INVAL.into()),
+            LastComponent::DotDot => return Err(Errno::NOTEMPTY.into()),
+            LastComponent::Root => return Err(Errno::BUSY.into()),
+            LastComponent::Name(name) => name,
         };
         too_long(&name)?;
         let victim = {
@@ -126,7 +142,7 @@ impl Core {
             return Err(Errno::NOTEMPTY.into());
         }
         let (mut batch, now) = (Batch::new(), self.now());
-        batch.delete(Tree::Names, &dir.entry(&name));
+        batch.delete(TreeId::Names, &dir.entry(&name));
         self.put_end_of_more(&mut batch, &record);
         self.keep_xattrs(&mut record);
         self.touch(&mut batch, &dir, &parent, now, -1);
@@ -142,15 +158,15 @@ impl Core {
             self.may_remove(creds, &parent, &self.stored(value.clone())?)?;
         }
         match value {
-            Value::Here(record) if record.kind == Kind::Dir => Ok(record),
+            NameValue::Here(record) if record.kind == FileKind::Dir => Ok(record),
             _ => Err(Errno::NOTDIR.into()),
         }
     }
 
     /// Those who still hold a removed directory see it without names.
-    pub fn dir_removed(&self, name: &Name, mut record: Record, now: Stamp) {
+    pub fn dir_removed(&self, name: &Name, mut record: Record, now: Timestamp) {
         (record.nlink, record.ctime) = (0, now);
-        self.note(|| Effect::RemovedDir { name: name.trail(), record: record.clone() });
+        self.note(|| TrialEffect::RemovedDir { name: name.trail(), record: record.clone() });
         name.remove_dir(record.clone());
         if let Some(held) = self.in_use(record.ino) {
             held.state.write().record = record;
@@ -158,11 +174,11 @@ impl Core {
     }
 
     /// Whether nothing is below a directory.
-    pub fn is_empty(&self, enc: &Enc) -> Result<bool> {
+    pub fn is_empty(&self, enc: &KeyPrefix) -> Result<bool> {
         let mut empty = true;
-        self.store.scan(Tree::Names, &enc.prefix(ENTRY), &enc.prefix(2), &mut |_, _| {
+        self.store.scan(TreeId::Names, &enc.prefix(ENTRY), &enc.prefix(2), &mut |_, _| {
             empty = false;
-            Next::Stop
+            ScanStep::Stop
         })?;
         Ok(empty)
     }
@@ -170,7 +186,7 @@ impl Core {
 
 /// What went with a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Gone {
+pub enum RemovedName {
     /// There are others.
     Name,
     /// It was the last, and somebody uses the file.

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::calls::Fs;
-use super::core::Core;
+use super::core::FsCore;
 use super::error::{Error, Result};
 use super::extent::Run;
-use super::key::{self, Item};
-use super::place::{self, Copy};
-use super::record::{Body, Record, Value};
-use crate::{Batch, Next, Tree};
+use super::key::{self, FileItem};
+use super::record::{NameValue, Record, RecordBody};
+use super::relocate::{self, RelocatedRun};
+use crate::{Batch, ScanStep, TreeId};
 
 /// Files looked at before their blocks are moved: what is remembered of them is bounded.
 const FILES_AT_ONCE: usize = 1 << 14;
@@ -49,7 +49,7 @@ pub fn resize(fs: Fs, blocks: u64, progress: &mut dyn FnMut(u64)) -> Result<()> 
 
 impl Fs {
     /// What all calls share, alone.
-    fn into_core(self) -> Result<Core> {
+    fn into_core(self) -> Result<FsCore> {
         self.sync()?;
         let core = Arc::clone(&self.root().core);
         drop(self);
@@ -58,12 +58,12 @@ impl Fs {
 }
 
 /// Moves blocks of some files that lie behind so many; false: there are none.
-fn evacuate(core: &Core, data_blocks: u64, progress: &mut dyn FnMut(u64)) -> Result<bool> {
+fn evacuate(core: &FsCore, data_blocks: u64, progress: &mut dyn FnMut(u64)) -> Result<bool> {
     let files = behind(core, data_blocks)?;
     let mut free = 0;
     for (tree, key) in &files {
         let runs = match record(core, *tree, key)? {
-            Some(record) => place::all_runs(&core.store, &record)?,
+            Some(record) => relocate::all_runs(&core.store, &record)?,
             None => continue,
         };
         for run in runs.iter().filter(|run| is_behind(core, run, data_blocks)) {
@@ -79,31 +79,31 @@ fn evacuate(core: &Core, data_blocks: u64, progress: &mut dyn FnMut(u64)) -> Res
     Ok(!files.is_empty())
 }
 
-fn is_behind(core: &Core, run: &Run, data_blocks: u64) -> bool {
+fn is_behind(core: &FsCore, run: &Run, data_blocks: u64) -> bool {
     let end = core.store.shape().data_start().0 + data_blocks;
     run.extent().end().is_some_and(|run| run.0 > end)
 }
 
 /// Where records of files are that have blocks there.
-fn behind(core: &Core, data_blocks: u64) -> Result<Vec<(Tree, Vec<u8>)>> {
+fn behind(core: &FsCore, data_blocks: u64) -> Result<Vec<(TreeId, Vec<u8>)>> {
     let (mut found, mut items, mut wanted) = (Vec::new(), HashMap::new(), 0);
-    let has = |record: &Record| matches!(&record.body, Body::Runs(runs) if runs.iter().any(|run| is_behind(core, run, data_blocks)));
-    core.store.scan(Tree::Files, &[], &[0xff; 18], &mut |key, value| {
+    let has = |record: &Record| matches!(&record.body, RecordBody::Runs(runs) if runs.iter().any(|run| is_behind(core, run, data_blocks)));
+    core.store.scan(TreeId::Files, &[], &[0xff; 18], &mut |key, value| {
         match key::file_parts(key) {
-            Some((ino, Item::Record, _)) => {
+            Some((ino, FileItem::Record, _)) => {
                 if let Ok(record) = Record::parse(value) {
                     if has(&record) {
-                        found.push((Tree::Files, key.to_vec()));
+                        found.push((TreeId::Files, key.to_vec()));
                     }
-                    if record.body == Body::Items {
+                    if record.body == RecordBody::Items {
                         items.insert(ino, true);
                     }
                 }
             }
-            Some((ino, Item::Extent, _)) if Run::parse(value).is_ok_and(|run| is_behind(core, &run, data_blocks)) => {
+            Some((ino, FileItem::Extent, _)) if Run::parse(value).is_ok_and(|run| is_behind(core, &run, data_blocks)) => {
                 // Its record came just before, or is with its name.
                 if items.get(&ino) == Some(&true) {
-                    found.push((Tree::Files, key::file(ino, Item::Record, 0).to_vec()));
+                    found.push((TreeId::Files, key::file(ino, FileItem::Record, 0).to_vec()));
                     items.insert(ino, false);
                 } else if let Entry::Vacant(place) = items.entry(ino) {
                     place.insert(false);
@@ -112,33 +112,33 @@ fn behind(core: &Core, data_blocks: u64) -> Result<Vec<(Tree, Vec<u8>)>> {
             }
             _ => {}
         }
-        if found.len() + wanted < FILES_AT_ONCE { Next::Go } else { Next::Stop }
+        if found.len() + wanted < FILES_AT_ONCE { ScanStep::Go } else { ScanStep::Stop }
     })?;
-    core.store.scan(Tree::Names, &[], &[0xff; 16], &mut |key, value| {
-        if let Ok(Value::Here(record)) = Value::parse(value)
-            && (has(&record) || record.body == Body::Items && items.get(&record.ino) == Some(&false))
+    core.store.scan(TreeId::Names, &[], &[0xff; 16], &mut |key, value| {
+        if let Ok(NameValue::Here(record)) = NameValue::parse(value)
+            && (has(&record) || record.body == RecordBody::Items && items.get(&record.ino) == Some(&false))
         {
-            found.push((Tree::Names, key.to_vec()));
+            found.push((TreeId::Names, key.to_vec()));
         }
-        if found.len() < 2 * FILES_AT_ONCE { Next::Go } else { Next::Stop }
+        if found.len() < 2 * FILES_AT_ONCE { ScanStep::Go } else { ScanStep::Stop }
     })?;
     Ok(found)
 }
 
-fn record(core: &Core, tree: Tree, key: &[u8]) -> Result<Option<Record>> {
+fn record(core: &FsCore, tree: TreeId, key: &[u8]) -> Result<Option<Record>> {
     core.get(tree, key)?.map(|bytes| Record::parse(&bytes).map_err(Error::malformed(0))).transpose()
 }
 
 /// Moves one run of a file.
-fn move_one(core: &Core, tree: Tree, key: &[u8], run: &Run) -> Result<()> {
+fn move_one(core: &FsCore, tree: TreeId, key: &[u8], run: &Run) -> Result<()> {
     let Some(record) = record(core, tree, key)? else { return Ok(()) };
     // What was set aside and never written becomes a hole: there may be no row of blocks like it.
     let copy = match &run.sums {
-        Some(_) => Some(Copy::of(core, run, |_| true)?.ok_or(Errno::NOSPC)?),
+        Some(_) => Some(RelocatedRun::of(core, run, |_| true)?.ok_or(Errno::NOSPC)?),
         None => None,
     };
     let mut batch = Batch::new();
     batch.free_blocks(run.extent());
-    place::exchange(&mut batch, (tree, key.to_vec(), record), run, copy);
+    relocate::exchange(&mut batch, (tree, key.to_vec(), record), run, copy);
     core.apply(batch).map(drop)
 }

@@ -2,9 +2,9 @@
 
 use super::error::Result;
 use super::extent::Run;
-use super::key::{self, Item};
-use super::record::{Body, Record, Value};
-use crate::{BLOCK_BYTES, Block, Next, Store, Tree};
+use super::key::{self, FileItem};
+use super::record::{NameValue, Record, RecordBody};
+use crate::{BLOCK_BYTES, Block, ScanStep, Store, TreeId};
 
 /// Runs remembered before they are read: in the order of the device, so that a disk's head goes one way.
 const RUNS_AT_ONCE: usize = 1 << 16;
@@ -13,7 +13,7 @@ const GO_MAX: usize = 512;
 
 /// Blocks in a row of one file that are not what was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Bad {
+pub struct BadBlocks {
     /// The file.
     pub ino: u64,
     /// The first, counted in the file.
@@ -32,23 +32,23 @@ pub struct Bad {
 /// The store's.
 pub fn each_run(store: &Store, each: &mut dyn FnMut(u64, Run)) -> Result<()> {
     fn of(record: Record, each: &mut dyn FnMut(u64, Run)) {
-        if let Body::Runs(runs) = record.body {
+        if let RecordBody::Runs(runs) = record.body {
             runs.into_iter().for_each(|run| each(record.ino, run));
         }
     }
-    store.scan(Tree::Names, &[], &[0xff; 16], &mut |_, value| {
-        if let Ok(Value::Here(record)) = Value::parse(value) {
+    store.scan(TreeId::Names, &[], &[0xff; 16], &mut |_, value| {
+        if let Ok(NameValue::Here(record)) = NameValue::parse(value) {
             of(record, each);
         }
-        Next::Go
+        ScanStep::Go
     })?;
-    store.scan(Tree::Files, &[], &[0xff; 18], &mut |key, value| {
+    store.scan(TreeId::Files, &[], &[0xff; 18], &mut |key, value| {
         match key::file_parts(key) {
-            Some((_, Item::Record, _)) => Record::parse(value).into_iter().for_each(|record| of(record, each)),
-            Some((ino, Item::Extent, _)) => Run::parse(value).into_iter().for_each(|run| each(ino, run)),
+            Some((_, FileItem::Record, _)) => Record::parse(value).into_iter().for_each(|record| of(record, each)),
+            Some((ino, FileItem::Extent, _)) => Run::parse(value).into_iter().for_each(|run| each(ino, run)),
             _ => {}
         }
-        Next::Go
+        ScanStep::Go
     })?;
     Ok(())
 }
@@ -57,7 +57,7 @@ pub fn each_run(store: &Store, each: &mut dyn FnMut(u64, Run)) -> Result<()> {
 ///
 /// # Errors
 /// The store's; the device's, unless it is about the block itself.
-pub fn scrub(store: &Store, bad: &mut dyn FnMut(Bad), progress: &mut dyn FnMut(u64)) -> Result<()> {
+pub fn scrub(store: &Store, bad: &mut dyn FnMut(BadBlocks), progress: &mut dyn FnMut(u64)) -> Result<()> {
     let mut waiting: Vec<(u64, Run)> = Vec::new();
     let mut failed = Ok(());
     let shape = store.shape();
@@ -73,7 +73,7 @@ pub fn scrub(store: &Store, bad: &mut dyn FnMut(Bad), progress: &mut dyn FnMut(u
     failed.and_then(|()| look(store, &mut waiting, bad, progress))
 }
 
-fn look(store: &Store, waiting: &mut Vec<(u64, Run)>, bad: &mut dyn FnMut(Bad), progress: &mut dyn FnMut(u64)) -> Result<()> {
+fn look(store: &Store, waiting: &mut Vec<(u64, Run)>, bad: &mut dyn FnMut(BadBlocks), progress: &mut dyn FnMut(u64)) -> Result<()> {
     waiting.sort_unstable_by_key(|(_, run)| run.start);
     let mut room = vec![0; GO_MAX * BLOCK_BYTES];
     let mut rest = &waiting[..];
@@ -92,7 +92,7 @@ fn look(store: &Store, waiting: &mut Vec<(u64, Run)>, bad: &mut dyn FnMut(Bad), 
     Ok(())
 }
 
-fn look_at(store: &Store, some: &[(u64, Run)], room: &mut [u8], bad: &mut dyn FnMut(Bad)) -> Result<()> {
+fn look_at(store: &Store, some: &[(u64, Run)], room: &mut [u8], bad: &mut dyn FnMut(BadBlocks)) -> Result<()> {
     let mut reads: Vec<(Block, &mut [u8])> = Vec::new();
     let mut left = &mut *room;
     for (_, run) in some {
@@ -102,7 +102,7 @@ fn look_at(store: &Store, some: &[(u64, Run)], room: &mut [u8], bad: &mut dyn Fn
     }
     let together = store.read_data(&mut reads).is_ok();
     for ((ino, run), (_, bytes)) in some.iter().zip(&mut reads) {
-        let mut row: Option<Bad> = None;
+        let mut row: Option<BadBlocks> = None;
         for (n, bytes) in (0..).zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {
             let (place, sum) = run.find(run.at + n).expect("a run with sums");
             let unreadable = !together && read_alone(store, place, bytes)?;
@@ -111,7 +111,7 @@ fn look_at(store: &Store, some: &[(u64, Run)], room: &mut [u8], bad: &mut dyn Fn
             } else if let Some(row) = row.as_mut().filter(|row| row.unreadable == unreadable) {
                 row.blocks += 1;
             } else {
-                let next = Bad { ino: *ino, at: run.at + n, blocks: 1, start: place, unreadable };
+                let next = BadBlocks { ino: *ino, at: run.at + n, blocks: 1, start: place, unreadable };
                 row.replace(next).into_iter().for_each(&mut *bad);
             }
         }

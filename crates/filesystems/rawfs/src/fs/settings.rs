@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::time::Stamp;
+use super::time::Timestamp;
 
 /// How a file system is run.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct FsSettings {
     /// When a read is remembered.
     pub atime: Atime,
     /// What time it is.
-    pub clock: fn() -> Stamp,
+    pub clock: fn() -> Timestamp,
 }
 
 /// When reading a file changes its time of last read.
@@ -41,7 +41,7 @@ impl Default for FsSettings {
             read_ahead_bytes: 512 << 10,
             open_max: usize::MAX,
             atime: Atime::Relative,
-            clock: Stamp::now,
+            clock: Timestamp::now,
         }
     }
 }

@@ -6,26 +6,26 @@ use std::sync::Arc;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::core::Core;
+use super::core::FsCore;
 use super::error::Result;
 use super::extent::{Run, pieces};
-use super::key::{self, Item};
-use super::record::{Body, INLINE_MAX};
-use super::table::{Inode, State};
+use super::key::{self, FileItem};
+use super::record::{INLINE_MAX, RecordBody};
+use super::table::{Inode, InodeState};
 use super::{BLOCKS_MAX, SIZE_MAX};
-use crate::{BLOCK_BYTES, Batch, Tree};
+use crate::{BLOCK_BYTES, Batch, TreeId};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks set aside by one batch, at most.
 const RESERVE_MAX: u64 = 1 << 15;
 
-impl Core {
+impl FsCore {
     /// Makes a file longer, by a hole, or shorter. Its lock is held, and the name space shared.
-    pub fn set_size(&self, inode: &Arc<Inode>, state: &mut State, size: u64) -> Result<()> {
+    pub fn set_size(&self, inode: &Arc<Inode>, state: &mut InodeState, size: u64) -> Result<()> {
         if size > SIZE_MAX {
             return Err(Errno::FBIG.into());
         }
-        if let Body::Inline(content) = &mut state.record.body
+        if let RecordBody::Inline(content) = &mut state.record.body
             && size <= INLINE_MAX as u64
         {
             content.resize(size as usize, 0);
@@ -34,7 +34,7 @@ impl Core {
             self.to_blocks(state);
             self.clear_tail(state)?;
             state.record.size = size;
-        } else if !matches!(state.record.body, Body::Inline(_)) {
+        } else if !matches!(state.record.body, RecordBody::Inline(_)) {
             self.shorten(inode, state, size)?;
         }
         state.changed = true;
@@ -42,7 +42,7 @@ impl Core {
         Ok(())
     }
 
-    fn shorten(&self, inode: &Arc<Inode>, state: &mut State, size: u64) -> Result<()> {
+    fn shorten(&self, inode: &Arc<Inode>, state: &mut InodeState, size: u64) -> Result<()> {
         let from = size.div_ceil(BLOCK);
         if self.next_run(&state.record, from)?.is_some() {
             if from > 0 {
@@ -56,8 +56,8 @@ impl Core {
     }
 
     /// Frees blocks from one on, and sets the size: all or nothing, though it may take several batches.
-    fn cut_file(&self, inode: &Arc<Inode>, state: &mut State, size: u64, from: u64) -> Result<()> {
-        let mark = key::file(0, Item::Orphan, inode.ino);
+    fn cut_file(&self, inode: &Arc<Inode>, state: &mut InodeState, size: u64, from: u64) -> Result<()> {
+        let mark = key::file(0, FileItem::Orphan, inode.ino);
         let mut record = state.record.clone();
         let blocks = record.blocks - self.blocks_from(&record, from)?.min(record.blocks);
         record.size = size;
@@ -66,7 +66,7 @@ impl Core {
         record.blocks = blocks;
         self.put_record(&mut batch, inode, state, &record);
         if more {
-            batch.put(Tree::Files, &mark, &from.to_le_bytes());
+            batch.put(TreeId::Files, &mark, &from.to_le_bytes());
         }
         state.lsn = self.apply(batch)?;
         state.record = record;
@@ -74,7 +74,7 @@ impl Core {
             let mut batch = Batch::new();
             more = self.cut(&mut batch, &mut state.record.clone(), from)?;
             if !more {
-                batch.delete(Tree::Files, &mark);
+                batch.delete(TreeId::Files, &mark);
             }
             state.lsn = self.apply(batch)?;
         }
@@ -82,7 +82,7 @@ impl Core {
     }
 
     /// Sets blocks aside, or makes a hole, or zeros. Its lock is held, and the name space shared.
-    pub fn allocate(&self, inode: &Arc<Inode>, state: &mut State, mode: FallocateFlags, at: u64, len: u64) -> Result<()> {
+    pub fn allocate(&self, inode: &Arc<Inode>, state: &mut InodeState, mode: FallocateFlags, at: u64, len: u64) -> Result<()> {
         let keep = mode.contains(FallocateFlags::KEEP_SIZE);
         let what = mode - FallocateFlags::KEEP_SIZE;
         if at.checked_add(len).is_none_or(|end| end > SIZE_MAX) {
@@ -104,9 +104,9 @@ impl Core {
         Ok(())
     }
 
-    fn reserve(&self, inode: &Arc<Inode>, state: &mut State, bytes: &Range<u64>, keep: bool) -> Result<()> {
+    fn reserve(&self, inode: &Arc<Inode>, state: &mut InodeState, bytes: &Range<u64>, keep: bool) -> Result<()> {
         let grows = !keep && bytes.end > state.record.size;
-        if let Body::Inline(content) = &mut state.record.body
+        if let RecordBody::Inline(content) = &mut state.record.body
             && bytes.end <= INLINE_MAX as u64
         {
             if grows {
@@ -132,7 +132,7 @@ impl Core {
     }
 
     /// Fills the holes in a range with blocks that read as zeros.
-    fn reserve_some(&self, inode: &Arc<Inode>, state: &mut State, range: &Range<u64>) -> Result<()> {
+    fn reserve_some(&self, inode: &Arc<Inode>, state: &mut InodeState, range: &Range<u64>) -> Result<()> {
         let (mut new, mut taken, mut outcome) = (Vec::new(), Vec::new(), Ok(()));
         let mut goal = None;
         let mut at = range.start;
@@ -173,8 +173,8 @@ impl Core {
     }
 
     /// Makes bytes zero; whole blocks become a hole. The size stays.
-    fn punch(&self, inode: &Arc<Inode>, state: &mut State, bytes: &Range<u64>) -> Result<()> {
-        if let Body::Inline(content) = &mut state.record.body {
+    fn punch(&self, inode: &Arc<Inode>, state: &mut InodeState, bytes: &Range<u64>) -> Result<()> {
+        if let RecordBody::Inline(content) = &mut state.record.body {
             let size = content.len() as u64;
             content[bytes.start.min(size) as usize..bytes.end.min(size) as usize].fill(0);
             return Ok(());
@@ -200,7 +200,7 @@ impl Core {
         self.punch_blocks(inode, state, &whole)
     }
 
-    fn punch_blocks(&self, inode: &Arc<Inode>, state: &mut State, whole: &Range<u64>) -> Result<()> {
+    fn punch_blocks(&self, inode: &Arc<Inode>, state: &mut InodeState, whole: &Range<u64>) -> Result<()> {
         let mut from = whole.start;
         while from < whole.end
             && let Some(run) = self.next_run(&state.record, from)?.filter(|run| run.at < whole.end)
@@ -217,12 +217,12 @@ impl Core {
     }
 
     /// Where data begins, from a place on.
-    pub fn seek_data(&self, state: &State, at: u64) -> Result<u64> {
+    pub fn seek_data(&self, state: &InodeState, at: u64) -> Result<u64> {
         let size = state.record.size;
         if at >= size {
             return Err(Errno::NXIO.into());
         }
-        if matches!(state.record.body, Body::Inline(_)) {
+        if matches!(state.record.body, RecordBody::Inline(_)) {
             return Ok(at);
         }
         let mut from = at / BLOCK;
@@ -239,12 +239,12 @@ impl Core {
     }
 
     /// Where a hole begins, from a place on; the end of the file is one.
-    pub fn seek_hole(&self, state: &State, at: u64) -> Result<u64> {
+    pub fn seek_hole(&self, state: &InodeState, at: u64) -> Result<u64> {
         let size = state.record.size;
         if at >= size {
             return Err(Errno::NXIO.into());
         }
-        if matches!(state.record.body, Body::Inline(_)) {
+        if matches!(state.record.body, RecordBody::Inline(_)) {
             return Ok(size);
         }
         let mut block = at / BLOCK;

@@ -2,7 +2,7 @@
 //!
 //! A file is here as long as somebody holds it: a handle, a node, a call that is under way, or the list of what is to be written
 //! back. All changes of a file's record go through what is here, so what was read from the store while it is not here is true
-//! until the epoch changes: see [`Table::epoch`].
+//! until the epoch changes: see [`InodeTable::epoch`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ pub struct Inode {
     /// Its number.
     pub ino: u64,
     /// Everything else.
-    pub state: RwLock<State>,
+    pub state: RwLock<InodeState>,
 }
 
 /// What is known of a file in use.
-pub struct State {
+pub struct InodeState {
     /// Newer than the store's if `changed`. Of a directory only kind and number count: the rest is in the store.
     pub record: Record,
     /// `None` until it was read.
-    pub at: Option<At>,
+    pub at: Option<RecordLocation>,
     /// Blocks that are not written yet, by their place in the file.
     pub pages: BTreeMap<u64, Page>,
     /// The record is newer than the store's.
@@ -55,17 +55,17 @@ pub struct State {
 
 /// Where a record is.
 #[derive(Clone)]
-pub enum At {
+pub enum RecordLocation {
     /// With its only name.
     Name(Arc<Name>),
     /// In Files: it has several names or none.
     Files,
 }
 
-impl State {
-    fn new(record: Record, at: Option<At>) -> State {
+impl InodeState {
+    fn new(record: Record, at: Option<RecordLocation>) -> InodeState {
         let pages = BTreeMap::new();
-        State {
+        InodeState {
             record,
             at,
             pages,
@@ -92,7 +92,7 @@ impl State {
     }
 }
 
-struct Slot {
+struct InodeSlot {
     inode: Arc<Inode>,
     holds: u64,
 }
@@ -100,19 +100,19 @@ struct Slot {
 const SHARDS: usize = 64;
 
 /// See the module.
-pub struct Table {
-    shards: Vec<Mutex<HashMap<u64, Slot>>>,
+pub struct InodeTable {
+    shards: Vec<Mutex<HashMap<u64, InodeSlot>>>,
     epoch: AtomicU64,
 }
 
-impl Default for Table {
+impl Default for InodeTable {
     fn default() -> Self {
-        Table { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), epoch: AtomicU64::new(0) }
+        InodeTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), epoch: AtomicU64::new(0) }
     }
 }
 
-impl Table {
-    fn shard(&self, ino: u64) -> &Mutex<HashMap<u64, Slot>> {
+impl InodeTable {
+    fn shard(&self, ino: u64) -> &Mutex<HashMap<u64, InodeSlot>> {
         &self.shards[(ino % SHARDS as u64) as usize]
     }
 
@@ -130,11 +130,11 @@ impl Table {
     }
 
     /// Holds a file, put here if it is not yet. `at` is `None` if its record is to be read once more.
-    pub fn enter(&self, record: &Record, at: Option<&At>) -> Arc<Inode> {
+    pub fn enter(&self, record: &Record, at: Option<&RecordLocation>) -> Arc<Inode> {
         let ino = record.ino;
-        let new = || Arc::new(Inode { ino, state: RwLock::new(State::new(record.clone(), at.cloned())) });
+        let new = || Arc::new(Inode { ino, state: RwLock::new(InodeState::new(record.clone(), at.cloned())) });
         let mut shard = self.shard(ino).lock();
-        let slot = shard.entry(ino).or_insert_with(|| Slot { inode: new(), holds: 0 });
+        let slot = shard.entry(ino).or_insert_with(|| InodeSlot { inode: new(), holds: 0 });
         slot.holds += 1;
         Arc::clone(&slot.inode)
     }

@@ -2,7 +2,7 @@
 
 /// A moment: seconds since 1970 and nanoseconds within the second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Stamp {
+pub struct Timestamp {
     /// Seconds since the beginning of 1970, UTC.
     pub sec: i64,
     /// Below 1,000,000,000.
@@ -13,19 +13,19 @@ pub struct Stamp {
 const SEC_MIN: i64 = -(1 << 31);
 const SEC_MAX: i64 = (1 << 34) - (1 << 31) - 1;
 
-impl Stamp {
+impl Timestamp {
     /// The nearest that can be stored.
-    pub fn clamped(self) -> Stamp {
+    pub fn clamped(self) -> Timestamp {
         if self.sec <= SEC_MIN || self.sec >= SEC_MAX {
-            return Stamp { sec: self.sec.clamp(SEC_MIN, SEC_MAX), nsec: 0 };
+            return Timestamp { sec: self.sec.clamp(SEC_MIN, SEC_MAX), nsec: 0 };
         }
         self
     }
 
     /// The system's clock.
-    pub fn now() -> Stamp {
+    pub fn now() -> Timestamp {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        Stamp { sec: now.tv_sec, nsec: u32::try_from(now.tv_nsec).unwrap_or(0) }
+        Timestamp { sec: now.tv_sec, nsec: u32::try_from(now.tv_nsec).unwrap_or(0) }
     }
 }
 
@@ -37,5 +37,5 @@ pub enum SetTime {
     /// The time of the call.
     Now,
     /// This one.
-    At(Stamp),
+    At(Timestamp),
 }

@@ -14,34 +14,34 @@ use parking_lot::RwLockWriteGuard;
 use rustix::io::Errno;
 
 use super::calls::Fs;
-use super::changes::{Change, Place, What};
-use super::core::Core;
+use super::changes::{NameChange, NameOperation, PathRef};
+use super::core::FsCore;
 use super::creds::Creds;
 use super::error::{Error, Result};
 use super::file::{File, Node};
-use super::flush::{Prepared, Writes};
-use super::key::{self, Item};
+use super::flush::{PreparedWriteBack, Writes};
+use super::key::{self, FileItem};
 use super::name::Name;
-use super::record::{self, Body, INLINE_MAX, Record};
-use super::table::{Inode, State};
-use super::walk::{Last, Tail};
+use super::record::{self, INLINE_MAX, Record, RecordBody};
+use super::table::{Inode, InodeState};
+use super::walk::{LastComponent, PathTail};
 use super::{SIZE_MAX, creds};
-use crate::{BLOCK_BYTES, Batch, Lsn, Tree};
+use crate::{BLOCK_BYTES, Batch, Lsn, TreeId};
 
 /// Changes of many files, gathered.
 #[derive(Default)]
 pub struct Transaction {
-    files: BTreeMap<u64, Part>,
-    pub(super) changes: Vec<Change>,
+    files: BTreeMap<u64, TransactionFile>,
+    pub(super) changes: Vec<NameChange>,
 }
 
-struct Part {
+struct TransactionFile {
     node: Node,
     creds: Creds,
-    steps: Vec<Step>,
+    steps: Vec<TransactionStep>,
 }
 
-enum Step {
+enum TransactionStep {
     Write { at: Option<u64>, data: Vec<u8> },
     Size(u64),
 }
@@ -49,24 +49,24 @@ enum Step {
 /// A name for a new file, in a transaction that changes no other names.
 struct NewName<'t> {
     ino: u64,
-    to: &'t Place,
+    to: &'t PathRef,
     creds: &'t Creds,
 }
 
 /// Where a new name goes, once it was looked for.
-struct Spot {
+struct NamePlace {
     ino: u64,
     dir: Arc<Name>,
     parent: Record,
     name: Vec<u8>,
 }
 
-type Locked<'t> = Vec<(&'t Part, RwLockWriteGuard<'t, State>, Record)>;
+type LockedFiles<'t> = Vec<(&'t TransactionFile, RwLockWriteGuard<'t, InodeState>, Record)>;
 
 impl Transaction {
-    fn part(&mut self, file: &File) -> Result<&mut Part> {
+    fn part(&mut self, file: &File) -> Result<&mut TransactionFile> {
         file.may_write()?;
-        let new = || Part { node: file.node().clone(), creds: file.creds().clone(), steps: Vec::new() };
+        let new = || TransactionFile { node: file.node().clone(), creds: file.creds().clone(), steps: Vec::new() };
         Ok(self.files.entry(file.node().ino()).or_insert_with(new))
     }
 
@@ -78,7 +78,7 @@ impl Transaction {
         if at.checked_add(data.len() as u64).is_none_or(|end| end > SIZE_MAX) {
             return Err(Errno::FBIG.into());
         }
-        self.part(file)?.steps.push(Step::Write { at: Some(at), data: data.to_vec() });
+        self.part(file)?.steps.push(TransactionStep::Write { at: Some(at), data: data.to_vec() });
         Ok(())
     }
 
@@ -87,7 +87,7 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::write_at`].
     pub fn append(&mut self, file: &File, data: &[u8]) -> Result<()> {
-        self.part(file)?.steps.push(Step::Write { at: None, data: data.to_vec() });
+        self.part(file)?.steps.push(TransactionStep::Write { at: None, data: data.to_vec() });
         Ok(())
     }
 
@@ -99,7 +99,7 @@ impl Transaction {
         if size > SIZE_MAX {
             return Err(Errno::FBIG.into());
         }
-        self.part(file)?.steps.push(Step::Size(size));
+        self.part(file)?.steps.push(TransactionStep::Size(size));
         Ok(())
     }
 
@@ -110,8 +110,8 @@ impl Transaction {
     pub fn name(&mut self, file: &File, at: &Node, path: &[u8]) -> Result<()> {
         let part = self.part(file)?;
         let (node, creds) = (part.node.clone(), part.creds.clone());
-        let to = Place { base: node.core.base(at, path)?, path: path.to_vec() };
-        self.changes.push(Change { what: What::Name { node, to }, creds });
+        let to = PathRef { base: node.core.base(at, path)?, path: path.to_vec() };
+        self.changes.push(NameChange { what: NameOperation::Name { node, to }, creds });
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Transaction {
     fn new_names(&self) -> Option<Vec<NewName<'_>>> {
         let mut names = Vec::new();
         for change in &self.changes {
-            let Change { what: What::Name { node, to }, creds } = change else { return None };
+            let NameChange { what: NameOperation::Name { node, to }, creds } = change else { return None };
             names.push(NewName { ino: node.ino(), to, creds });
         }
         Some(names)
@@ -171,7 +171,7 @@ impl Fs {
     }
 }
 
-impl Core {
+impl FsCore {
     pub fn apply_transaction(&self, transaction: &Transaction) -> Result<Lsn> {
         match transaction.new_names() {
             Some(new) => self.apply_files(transaction, &new),
@@ -207,8 +207,8 @@ impl Core {
     }
 
     /// Locks the files, and leaves them as they were if something fails.
-    fn with_files<'t>(&self, transaction: &'t Transaction, call: impl FnOnce(&mut Locked<'t>) -> Result<Lsn>) -> Result<Lsn> {
-        let mut files: Locked<'_> = Vec::new();
+    fn with_files<'t>(&self, transaction: &'t Transaction, call: impl FnOnce(&mut LockedFiles<'t>) -> Result<Lsn>) -> Result<Lsn> {
+        let mut files: LockedFiles<'_> = Vec::new();
         for part in transaction.files.values() {
             let mut state = part.node.inode.state.write();
             // What was written before is no part of it, and not undone with it.
@@ -228,22 +228,22 @@ impl Core {
     }
 
     /// Where the new names go; their directories are locked.
-    fn spots(&self, new: &[NewName<'_>], tails: &[Tail]) -> Result<Vec<Spot>> {
-        let mut spots: Vec<Spot> = Vec::new();
+    fn spots(&self, new: &[NewName<'_>], tails: &[PathTail]) -> Result<Vec<NamePlace>> {
+        let mut spots: Vec<NamePlace> = Vec::new();
         for (new, tail) in new.iter().zip(tails) {
-            let Last::Name(name) = &tail.last else { return Err(Errno::EXIST.into()) };
+            let LastComponent::Name(name) = &tail.last else { return Err(Errno::EXIST.into()) };
             let parent = self.may_name(&tail.dir, name, tail.slash, new.creds)?;
             let taken = spots.iter().any(|spot| spot.ino == new.ino || Arc::ptr_eq(&spot.dir, &tail.dir) && spot.name == *name);
             if taken {
                 return Err(Errno::EXIST.into());
             }
-            spots.push(Spot { ino: new.ino, dir: Arc::clone(&tail.dir), parent, name: name.clone() });
+            spots.push(NamePlace { ino: new.ino, dir: Arc::clone(&tail.dir), parent, name: name.clone() });
         }
         Ok(spots)
     }
 
     /// One flight, one batch, to which more may come.
-    fn carry_out(&self, files: &mut Locked<'_>, spots: &[Spot], more: impl FnOnce(Batch) -> Result<Batch>) -> Result<Lsn> {
+    fn carry_out(&self, files: &mut LockedFiles<'_>, spots: &[NamePlace], more: impl FnOnce(Batch) -> Result<Batch>) -> Result<Lsn> {
         let (mut batch, mut writes, mut prepared) = (Batch::new(), self.writes(), Vec::new());
         let outcome = self.gather(files, spots, &mut batch, &mut writes, &mut prepared);
         let outcome = outcome.and(writes.finish().map_err(Error::from)).and_then(|()| more(batch)).and_then(|batch| self.apply(batch));
@@ -258,11 +258,11 @@ impl Core {
 
     fn gather<'c>(
         &'c self,
-        files: &mut Locked<'_>,
-        spots: &[Spot],
+        files: &mut LockedFiles<'_>,
+        spots: &[NamePlace],
         batch: &mut Batch,
         writes: &mut Writes<'c>,
-        prepared: &mut Vec<Prepared>,
+        prepared: &mut Vec<PreparedWriteBack>,
     ) -> Result<()> {
         let now = self.now();
         // First all that may read: as long as something is written nothing is read.
@@ -280,8 +280,8 @@ impl Core {
                     return Err(Errno::NOENT.into());
                 }
                 ready.record.nlink = 1;
-                batch.put(Tree::Names, &spot.dir.entry(&spot.name), &record::link(spot.ino, record::Kind::File));
-                batch.delete(Tree::Files, &key::file(0, Item::Orphan, spot.ino));
+                batch.put(TreeId::Names, &spot.dir.entry(&spot.name), &record::link(spot.ino, record::FileKind::File));
+                batch.delete(TreeId::Files, &key::file(0, FileItem::Orphan, spot.ino));
                 self.touch(batch, &spot.dir, &spot.parent, now, 0);
             }
             self.put_record(batch, &part.node.inode, state, &ready.record);
@@ -290,9 +290,9 @@ impl Core {
         Ok(())
     }
 
-    fn step_of(&self, state: &mut State, step: &Step, batch: &mut Batch) -> Result<()> {
+    fn step_of(&self, state: &mut InodeState, step: &TransactionStep, batch: &mut Batch) -> Result<()> {
         match step {
-            Step::Write { at, data } => {
+            TransactionStep::Write { at, data } => {
                 let at = at.unwrap_or(state.record.size);
                 if at + data.len() as u64 > SIZE_MAX {
                     return Err(Errno::FBIG.into());
@@ -300,12 +300,12 @@ impl Core {
                 let done = self.put_pages(state, at, data)?;
                 if done == data.len() { Ok(()) } else { Err(Errno::NOSPC.into()) }
             }
-            Step::Size(size) => self.set_size_in(state, *size, batch),
+            TransactionStep::Size(size) => self.set_size_in(state, *size, batch),
         }
     }
 
-    fn set_size_in(&self, state: &mut State, size: u64, batch: &mut Batch) -> Result<()> {
-        if let Body::Inline(content) = &mut state.record.body
+    fn set_size_in(&self, state: &mut InodeState, size: u64, batch: &mut Batch) -> Result<()> {
+        if let RecordBody::Inline(content) = &mut state.record.body
             && size <= INLINE_MAX as u64
         {
             content.resize(usize::try_from(size).expect("small"), 0);
@@ -313,7 +313,7 @@ impl Core {
             self.to_blocks(state);
             self.clear_tail(state)?;
         } else {
-            if state.record.body == Body::Items {
+            if state.record.body == RecordBody::Items {
                 return Err(Errno::OPNOTSUPP.into());
             }
             let from = size.div_ceil(BLOCK_BYTES as u64);

@@ -9,21 +9,21 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::core::Core;
+use super::core::FsCore;
 use super::name::{Name, Trail};
 use super::record::Record;
-use super::table::{At, Table};
+use super::table::{InodeTable, RecordLocation};
 use crate::{Batch, Lsn};
 
 /// What a core needs to know that tries something.
-pub struct Trial {
+pub struct TrialContext {
     /// The files that are really in use.
-    used: Arc<Table>,
-    effects: Mutex<Vec<Effect>>,
+    used: Arc<InodeTable>,
+    effects: Mutex<Vec<TrialEffect>>,
 }
 
 /// What was done to something that may be in use.
-pub enum Effect {
+pub enum TrialEffect {
     /// A name of anything but a directory went.
     Removed { dir: Trail, name: Vec<u8> },
     /// A directory went, and this is what is left of it.
@@ -39,20 +39,20 @@ pub enum Effect {
     Freed { ino: u64, blocks: Range<u64> },
 }
 
-impl Trial {
+impl TrialContext {
     /// For a core beside one that has these files in use.
-    pub fn beside(table: &Arc<Table>) -> Trial {
-        Trial { used: Arc::clone(table), effects: Mutex::default() }
+    pub fn beside(table: &Arc<InodeTable>) -> TrialContext {
+        TrialContext { used: Arc::clone(table), effects: Mutex::default() }
     }
 
-    pub fn note(&self, effect: Effect) {
+    pub fn note(&self, effect: TrialEffect) {
         self.effects.lock().push(effect);
     }
 }
 
-impl Core {
+impl FsCore {
     /// Remembers what was done, if it is only tried.
-    pub fn note(&self, effect: impl FnOnce() -> Effect) {
+    pub fn note(&self, effect: impl FnOnce() -> TrialEffect) {
         if let Some(trial) = &self.trial {
             trial.note(effect());
         }
@@ -64,7 +64,7 @@ impl Core {
     }
 
     /// What was tried: one batch, and what is to be done in memory once it was applied.
-    pub fn tried(&self) -> (Batch, Vec<Effect>) {
+    pub fn tried(&self) -> (Batch, Vec<TrialEffect>) {
         (self.store.tried(), self.trial.as_ref().map(|trial| std::mem::take(&mut *trial.effects.lock())).unwrap_or_default())
     }
 
@@ -78,22 +78,22 @@ impl Core {
     }
 
     /// What was tried was applied. The name space is ours alone, and no file is locked.
-    pub fn catch_up(&self, effects: Vec<Effect>, lsn: Lsn) {
+    pub fn catch_up(&self, effects: Vec<TrialEffect>, lsn: Lsn) {
         for effect in effects {
             match effect {
-                Effect::Removed { dir, name } => {
+                TrialEffect::Removed { dir, name } => {
                     if let Some(name) = self.root.at_end_of(&dir).find(&name) {
                         name.remove();
                     }
                 }
-                Effect::RemovedDir { name, record } => {
+                TrialEffect::RemovedDir { name, record } => {
                     let now = record.ctime;
                     self.dir_removed(&self.root.at_end_of(&name), record, now);
                 }
-                Effect::Renamed { from, to, zones, exchanged } => self.follow(&from, &to, zones, exchanged),
-                Effect::Changed { record, in_files, attributes } => self.follow_record(&record, in_files, attributes, lsn),
-                Effect::Left(record) => self.drop_left(&record),
-                Effect::Freed { ino, blocks } => self.cache.forget(ino, blocks),
+                TrialEffect::Renamed { from, to, zones, exchanged } => self.follow(&from, &to, zones, exchanged),
+                TrialEffect::Changed { record, in_files, attributes } => self.follow_record(&record, in_files, attributes, lsn),
+                TrialEffect::Left(record) => self.drop_left(&record),
+                TrialEffect::Freed { ino, blocks } => self.cache.forget(ino, blocks),
             }
         }
     }
@@ -124,7 +124,7 @@ impl Core {
         }
         (state.record.nlink, state.record.ctime, state.lsn) = (record.nlink, record.ctime, lsn);
         if in_files {
-            (state.at, state.linkable) = (Some(At::Files), false);
+            (state.at, state.linkable) = (Some(RecordLocation::Files), false);
         }
         if attributes {
             let Record { mode, uid, gid, atime, mtime, xattrs, .. } = *record;
@@ -135,7 +135,7 @@ impl Core {
 
     /// Held once and let go of, it is removed, if nobody else holds it.
     fn drop_left(&self, record: &Record) {
-        let held = super::core::Held { core: self, inode: self.table.enter(record, Some(&At::Files)) };
+        let held = super::core::HeldInode { core: self, inode: self.table.enter(record, Some(&RecordLocation::Files)) };
         drop(held);
     }
 }

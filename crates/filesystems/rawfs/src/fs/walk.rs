@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::core::{Core, Held};
+use super::core::{FsCore, HeldInode};
 use super::creds::{Creds, EXEC};
 use super::error::{Error, Result};
-use super::key::{ENC_MAX, Item};
-use super::locks::Shared;
+use super::key::{ENC_MAX, FileItem};
+use super::locks::SharedNames;
 use super::name::{self, Name};
-use super::record::{Body, Kind, Record, Value};
+use super::record::{FileKind, NameValue, Record, RecordBody};
 use super::{NAME_MAX, PATH_MAX, key};
 
 /// Symbolic links on one way, at most.
 const LINKS_MAX: u32 = 40;
 
 /// Where a path leads.
-pub enum Found {
+pub enum WalkResult {
     /// A directory, by `.`, `..` or nothing but slashes.
     Dir(Arc<Name>),
     /// A name in a directory, and what it leads to.
@@ -27,23 +27,23 @@ pub enum Found {
         /// The name.
         name: Vec<u8>,
         /// `None`: there is none.
-        value: Option<Value>,
+        value: Option<NameValue>,
         /// A slash follows.
         slash: bool,
     },
 }
 
 /// A path but for its last part.
-pub struct Tail {
+pub struct PathTail {
     pub dir: Arc<Name>,
-    pub last: Last,
+    pub last: LastComponent,
     /// A slash follows.
     pub slash: bool,
 }
 
 /// The last part of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Last {
+pub enum LastComponent {
     Name(Vec<u8>),
     Dot,
     DotDot,
@@ -70,9 +70,9 @@ fn allowed(path: &[u8]) -> Result<()> {
     }
 }
 
-impl Core {
+impl FsCore {
     /// What is at the end of a path. `follow`: through a symbolic link there.
-    pub fn find(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds) -> Result<Found> {
+    pub fn find(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds) -> Result<WalkResult> {
         if !creds.looks()
             && let Some(found) = self.find_at_once(base, path, follow)?
         {
@@ -82,7 +82,7 @@ impl Core {
     }
 
     /// All of it but the last part.
-    pub fn tail(&self, base: &Arc<Name>, path: &[u8], creds: &Creds) -> Result<Tail> {
+    pub fn tail(&self, base: &Arc<Name>, path: &[u8], creds: &Creds) -> Result<PathTail> {
         if !creds.looks()
             && let Some(tail) = self.tail_at_once(base, path)?
         {
@@ -96,7 +96,7 @@ impl Core {
     }
 
     /// A hit shows that all above are directories, and none a symbolic link or a zone.
-    fn find_at_once(&self, base: &Arc<Name>, path: &[u8], follow: bool) -> Result<Option<Found>> {
+    fn find_at_once(&self, base: &Arc<Name>, path: &[u8], follow: bool) -> Result<Option<WalkResult>> {
         let slash = path.last() == Some(&b'/');
         let (known, moves) = (self.recent_dir(base, path)?, name::moves());
         let (key, name) = match &known {
@@ -107,7 +107,7 @@ impl Core {
             },
         };
         let value = self.entry_at(&key)?;
-        if value.as_ref().is_none_or(|value| value.kind() == Kind::Symlink && (follow || slash)) {
+        if value.as_ref().is_none_or(|value| value.kind() == FileKind::Symlink && (follow || slash)) {
             return Ok(None);
         }
         let dir = match known {
@@ -120,12 +120,19 @@ impl Core {
                 dir
             }
         };
-        Ok(Some(Found::Entry { dir, name: name.to_vec(), value, slash }))
+        Ok(Some(WalkResult::Entry { dir, name: name.to_vec(), value, slash }))
     }
 
     /// Holds what a path leads to, if its directory was looked for of late: one lookup, under the directory's lock. `None`: it has to be
     /// looked for otherwise.
-    pub fn hold_at_once(&self, names: &Shared<'_>, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds) -> Result<Option<Held<'_>>> {
+    pub fn hold_at_once(
+        &self,
+        names: &SharedNames<'_>,
+        base: &Arc<Name>,
+        path: &[u8],
+        follow: bool,
+        creds: &Creds,
+    ) -> Result<Option<HeldInode<'_>>> {
         if creds.looks() {
             return Ok(None);
         }
@@ -139,27 +146,27 @@ impl Core {
         let Some(value) = self.entry(&dir, name)? else { return Ok(None) };
         let slash = path.last() == Some(&b'/');
         match value.kind() {
-            Kind::Symlink if follow || slash => Ok(None),
-            Kind::Dir => self.hold_value(&dir, name, &value, epoch).map(Some),
+            FileKind::Symlink if follow || slash => Ok(None),
+            FileKind::Dir => self.hold_value(&dir, name, &value, epoch).map(Some),
             _ if slash => Err(Errno::NOTDIR.into()),
             _ => self.hold_value(&dir, name, &value, epoch).map(Some),
         }
     }
 
-    fn tail_at_once(&self, base: &Arc<Name>, path: &[u8]) -> Result<Option<Tail>> {
+    fn tail_at_once(&self, base: &Arc<Name>, path: &[u8]) -> Result<Option<PathTail>> {
         if let Some((dir, name)) = self.recent_dir(base, path)? {
-            return Ok(Some(Tail { dir, last: Last::Name(name.to_vec()), slash: path.last() == Some(&b'/') }));
+            return Ok(Some(PathTail { dir, last: LastComponent::Name(name.to_vec()), slash: path.last() == Some(&b'/') }));
         }
         let moves = name::moves();
         let Some((_, name)) = self.whole_key(base, path)? else { return Ok(None) };
         let above = above(path, name);
         let slash = path.last() == Some(&b'/');
-        let tail = |dir| Some(Tail { dir, last: Last::Name(name.to_vec()), slash });
+        let tail = |dir| Some(PathTail { dir, last: LastComponent::Name(name.to_vec()), slash });
         if parts(above).next().is_none() {
             return Ok(tail(Arc::clone(self.begin(base, path))));
         }
         match self.find_at_once(base, above, true)? {
-            Some(Found::Entry { dir, name: last, value: Some(Value::Here(record)), .. }) if record.kind == Kind::Dir => {
+            Some(WalkResult::Entry { dir, name: last, value: Some(NameValue::Here(record)), .. }) if record.kind == FileKind::Dir => {
                 let dir = dir.child(&last, record.zone.then_some(record.ino));
                 if Arc::ptr_eq(self.begin(base, path), &self.root) {
                     self.recent.put(above, &dir, moves);
@@ -184,7 +191,7 @@ impl Core {
     }
 
     /// The key of a whole path, in two pieces; `None` if it has to be walked.
-    fn whole_key<'p>(&self, base: &Arc<Name>, path: &'p [u8]) -> Result<Option<(key::Enc, &'p [u8])>> {
+    fn whole_key<'p>(&self, base: &Arc<Name>, path: &'p [u8]) -> Result<Option<(key::KeyPrefix, &'p [u8])>> {
         allowed(path)?;
         let begin = self.begin(base, path);
         let plain = parts(path).all(|part| part != b"." && part != b".." && part.len() <= NAME_MAX);
@@ -209,27 +216,27 @@ impl Core {
         dir
     }
 
-    /// As [`Core::find`], directory by directory; `links`: how many were followed.
-    pub fn find_slowly(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds, links: &mut u32) -> Result<Found> {
-        let Tail { dir, last, slash } = self.walk(base, path, creds, links)?;
+    /// As [`FsCore::find`], directory by directory; `links`: how many were followed.
+    pub fn find_slowly(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds, links: &mut u32) -> Result<WalkResult> {
+        let PathTail { dir, last, slash } = self.walk(base, path, creds, links)?;
         let name = match last {
-            Last::Root | Last::Dot => return Ok(Found::Dir(dir)),
-            Last::DotDot => return Ok(Found::Dir(dir.parent())),
-            Last::Name(name) => name,
+            LastComponent::Root | LastComponent::Dot => return Ok(WalkResult::Dir(dir)),
+            LastComponent::DotDot => return Ok(WalkResult::Dir(dir.parent())),
+            LastComponent::Name(name) => name,
         };
         let value = self.step(&dir, &name, creds)?;
-        if let Some(link) = value.as_ref().filter(|value| value.kind() == Kind::Symlink && (follow || slash)) {
+        if let Some(link) = value.as_ref().filter(|value| value.kind() == FileKind::Symlink && (follow || slash)) {
             let mut target = self.followed(&self.stored(link.clone())?, links)?;
             if slash {
                 target.push(b'/');
             }
             return self.find_slowly(&dir, &target, true, creds, links);
         }
-        Ok(Found::Entry { dir, name, value, slash })
+        Ok(WalkResult::Entry { dir, name, value, slash })
     }
 
     /// One name, with the checks of a walk.
-    fn step(&self, dir: &Arc<Name>, name: &[u8], creds: &Creds) -> Result<Option<Value>> {
+    fn step(&self, dir: &Arc<Name>, name: &[u8], creds: &Creds) -> Result<Option<NameValue>> {
         if creds.looks() {
             self.may(creds, &self.dir_or_gone(dir)?, EXEC)?;
         }
@@ -253,9 +260,9 @@ impl Core {
     /// Where a symbolic link leads.
     pub fn target(&self, link: &Record) -> Result<Vec<u8>> {
         match &link.body {
-            Body::Inline(target) => Ok(target.clone()),
+            RecordBody::Inline(target) => Ok(target.clone()),
             _ => {
-                let target = self.get_long(link.ino, Item::Target)?;
+                let target = self.get_long(link.ino, FileItem::Target)?;
                 let right = target.len() as u64 == link.size && !target.contains(&0);
                 right.then_some(target).ok_or(Error::Malformed { ino: link.ino, what: "a symbolic link without its target" })
             }
@@ -263,25 +270,25 @@ impl Core {
     }
 
     /// Through all but the last part of a path.
-    fn walk(&self, base: &Arc<Name>, path: &[u8], creds: &Creds, links: &mut u32) -> Result<Tail> {
+    fn walk(&self, base: &Arc<Name>, path: &[u8], creds: &Creds, links: &mut u32) -> Result<PathTail> {
         allowed(path)?;
         let mut dir = Arc::clone(self.begin(base, path));
         let slash = path.last() == Some(&b'/');
         let mut all = parts(path).peekable();
         if all.peek().is_none() {
-            return Ok(Tail { dir, last: Last::Root, slash });
+            return Ok(PathTail { dir, last: LastComponent::Root, slash });
         }
         while let Some(part) = all.next() {
             if all.peek().is_none() {
                 let last = match part {
-                    b"." => Last::Dot,
-                    b".." => Last::DotDot,
-                    name => Last::Name(name.to_vec()),
+                    b"." => LastComponent::Dot,
+                    b".." => LastComponent::DotDot,
+                    name => LastComponent::Name(name.to_vec()),
                 };
                 if creds.looks() {
                     self.may(creds, &self.dir_or_gone(&dir)?, EXEC)?;
                 }
-                return Ok(Tail { dir, last, slash });
+                return Ok(PathTail { dir, last, slash });
             }
             dir = match part {
                 b"." => dir,
@@ -296,16 +303,16 @@ impl Core {
     fn enter_dir(&self, dir: &Arc<Name>, name: &[u8], creds: &Creds, links: &mut u32) -> Result<Arc<Name>> {
         let record = self.stored(self.step(dir, name, creds)?.ok_or(Errno::NOENT)?)?;
         match record.kind {
-            Kind::Dir => Ok(dir.child(name, record.zone.then_some(record.ino))),
-            Kind::Symlink => {
+            FileKind::Dir => Ok(dir.child(name, record.zone.then_some(record.ino))),
+            FileKind::Symlink => {
                 let target = self.followed(&record, links)?;
                 match self.find_slowly(dir, &target, true, creds, links)? {
-                    Found::Dir(dir) => Ok(dir),
-                    Found::Entry { dir, name, value: Some(Value::Here(record)), .. } if record.kind == Kind::Dir => {
+                    WalkResult::Dir(dir) => Ok(dir),
+                    WalkResult::Entry { dir, name, value: Some(NameValue::Here(record)), .. } if record.kind == FileKind::Dir => {
                         Ok(dir.child(&name, record.zone.then_some(record.ino)))
                     }
-                    Found::Entry { value: Some(_), .. } => Err(Errno::NOTDIR.into()),
-                    Found::Entry { value: None, .. } => Err(Errno::NOENT.into()),
+                    WalkResult::Entry { value: Some(_), .. } => Err(Errno::NOTDIR.into()),
+                    WalkResult::Entry { value: None, .. } => Err(Errno::NOENT.into()),
                 }
             }
             _ => Err(Errno::NOTDIR.into()),

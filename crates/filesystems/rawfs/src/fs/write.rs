@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 
 use super::SIZE_MAX;
-use super::core::Core;
+use super::core::FsCore;
 use super::creds::{Creds, mode_written};
 use super::error::Result;
-use super::record::{Body, INLINE_MAX};
-use super::table::{Inode, State};
+use super::record::{INLINE_MAX, RecordBody};
+use super::table::{Inode, InodeState};
 use crate::page::{Bytes, Page};
 use crate::{BLOCK_BYTES, Batch};
 
@@ -21,7 +21,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes between two looks at the memory in use.
 const GO: usize = 4 << 20;
 
-impl Core {
+impl FsCore {
     /// Writes into a file; `None`: at its end. Returns how much, and where it ends. The name space is shared, no other lock held.
     pub fn write(&self, inode: &Arc<Inode>, at: Option<u64>, data: &[u8], creds: &Creds) -> Result<(usize, u64)> {
         self.make_room(data.len().min(GO));
@@ -58,7 +58,7 @@ impl Core {
         Ok((done, begin + done as u64))
     }
 
-    fn write_go(&self, inode: &Arc<Inode>, state: &mut State, at: u64, data: &[u8]) -> Result<usize> {
+    fn write_go(&self, inode: &Arc<Inode>, state: &mut InodeState, at: u64, data: &[u8]) -> Result<usize> {
         let written = self.put_pages(state, at, data)?;
         if written == data.len() {
             return Ok(written);
@@ -72,7 +72,7 @@ impl Core {
     }
 
     /// What was set aside in a range is free, for the pages that will take its place.
-    fn give_up_reserved(&self, inode: &Arc<Inode>, state: &mut State, blocks: &Range<u64>) -> Result<()> {
+    fn give_up_reserved(&self, inode: &Arc<Inode>, state: &mut InodeState, blocks: &Range<u64>) -> Result<()> {
         let reserved = self.runs(&state.record, blocks)?.into_iter().filter(|run| run.sums.is_none());
         for part in reserved.filter_map(|run| run.part(blocks)).collect::<Vec<_>>() {
             let (mut batch, mut record) = (Batch::new(), state.record.clone());
@@ -95,7 +95,7 @@ impl Core {
     }
 
     /// Counts a page that was just put into memory; what was promised to the file is used first.
-    fn count_page(&self, state: &mut State) {
+    fn count_page(&self, state: &mut InodeState) {
         self.dirty_pages.fetch_add(1, Ordering::SeqCst);
         if state.reserved > 0 {
             state.reserved -= 1;
@@ -104,7 +104,7 @@ impl Core {
     }
 
     /// Promises so many blocks to a file, for pages that it will write; fewer than now: the others are given back. Its lock is held.
-    pub fn promise(&self, state: &mut State, blocks: u64) -> Result<()> {
+    pub fn promise(&self, state: &mut InodeState, blocks: u64) -> Result<()> {
         if blocks <= state.reserved {
             self.reserved.fetch_sub(state.reserved - blocks, Ordering::SeqCst);
         } else {
@@ -119,9 +119,9 @@ impl Core {
     }
 
     /// As much as there is room for.
-    pub fn put_pages(&self, state: &mut State, at: u64, data: &[u8]) -> Result<usize> {
+    pub fn put_pages(&self, state: &mut InodeState, at: u64, data: &[u8]) -> Result<usize> {
         let end = at + data.len() as u64;
-        if let Body::Inline(content) = &mut state.record.body
+        if let RecordBody::Inline(content) = &mut state.record.body
             && end <= INLINE_MAX as u64
         {
             let (from, to) = (at as usize, end as usize);
@@ -163,7 +163,7 @@ impl Core {
     }
 
     /// A block to be changed; `whole`: all of it will be. What is behind the file's end is zero.
-    pub fn page<'s>(&self, state: &'s mut State, block: u64, whole: bool) -> Result<&'s mut Bytes> {
+    pub fn page<'s>(&self, state: &'s mut InodeState, block: u64, whole: bool) -> Result<&'s mut Bytes> {
         let valid = state.record.size.saturating_sub(block * BLOCK).min(BLOCK) as usize;
         if !state.pages.contains_key(&block) {
             // Shared with the cache until it is changed.
@@ -177,9 +177,9 @@ impl Core {
     }
 
     /// What is behind the end in the last block becomes zero, before the file becomes longer.
-    pub fn clear_tail(&self, state: &mut State) -> Result<()> {
+    pub fn clear_tail(&self, state: &mut InodeState) -> Result<()> {
         let size = state.record.size;
-        if size.is_multiple_of(BLOCK) || matches!(state.record.body, Body::Inline(_)) {
+        if size.is_multiple_of(BLOCK) || matches!(state.record.body, RecordBody::Inline(_)) {
             return Ok(());
         }
         let block = size / BLOCK;
@@ -192,10 +192,10 @@ impl Core {
     }
 
     /// A file in its record becomes one with blocks, and stays one.
-    pub fn to_blocks(&self, state: &mut State) {
-        let Body::Inline(content) = &mut state.record.body else { return };
+    pub fn to_blocks(&self, state: &mut InodeState) {
+        let RecordBody::Inline(content) = &mut state.record.body else { return };
         let content = std::mem::take(content);
-        state.record.body = Body::Runs(Vec::new());
+        state.record.body = RecordBody::Runs(Vec::new());
         state.changed = true;
         if !content.is_empty() {
             let mut page = [0; BLOCK_BYTES];

@@ -8,35 +8,35 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::core::Core;
+use super::core::FsCore;
 use super::error::{Error, Result};
-use super::job::Job;
+use super::job::WriteBackJob;
 
 /// See the module.
-pub struct Writer {
-    bell: Arc<Bell>,
+pub struct WriteBackThread {
+    bell: Arc<WriteBackSignal>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Wakes the thread.
 #[derive(Default)]
-pub struct Bell {
+pub struct WriteBackSignal {
     rung: AtomicBool,
-    asked: Mutex<Asked>,
+    asked: Mutex<WriteBackRequests>,
     heard: Condvar,
 }
 
 #[derive(Default)]
-struct Asked {
+struct WriteBackRequests {
     end: bool,
     /// Somebody waits for this.
-    job: Option<Arc<Job>>,
+    job: Option<Arc<WriteBackJob>>,
 }
 
 /// Why the thread goes on.
-enum Why {
+enum WakeReason {
     /// Somebody waits.
-    Help(Arc<Job>),
+    Help(Arc<WriteBackJob>),
     /// Memory is getting full.
     Full,
     /// It is time.
@@ -44,7 +44,7 @@ enum Why {
     End,
 }
 
-impl Bell {
+impl WriteBackSignal {
     /// Memory is getting full.
     pub fn ring(&self) {
         if !self.rung.load(Ordering::Relaxed) && !self.rung.swap(true, Ordering::SeqCst) {
@@ -54,7 +54,7 @@ impl Bell {
     }
 
     /// Asks for help with a job, once the thread has time; one at a time.
-    pub fn help(&self, job: &Arc<Job>) {
+    pub fn help(&self, job: &Arc<WriteBackJob>) {
         let mut asked = self.asked.lock();
         if asked.job.is_none() {
             asked.job = Some(Arc::clone(job));
@@ -63,37 +63,37 @@ impl Bell {
     }
 
     /// Nothing of it is left for the thread.
-    pub fn take_back(&self, job: &Arc<Job>) {
+    pub fn take_back(&self, job: &Arc<WriteBackJob>) {
         let mut asked = self.asked.lock();
         if asked.job.as_ref().is_some_and(|asked| Arc::ptr_eq(asked, job)) {
             asked.job = None;
         }
     }
 
-    fn wait(&self, until: Instant) -> Why {
+    fn wait(&self, until: Instant) -> WakeReason {
         let mut asked = self.asked.lock();
         let mut late = false;
         loop {
             if asked.end {
-                return Why::End;
+                return WakeReason::End;
             }
             if let Some(job) = asked.job.take() {
-                return Why::Help(job);
+                return WakeReason::Help(job);
             }
             if self.rung.swap(false, Ordering::SeqCst) {
-                return Why::Full;
+                return WakeReason::Full;
             }
             if late {
-                return Why::Time;
+                return WakeReason::Time;
             }
             late = self.heard.wait_until(&mut asked, until).timed_out();
         }
     }
 }
 
-impl Writer {
+impl WriteBackThread {
     /// `None`, if nothing is to be written by time.
-    pub fn start(core: &Arc<Core>) -> Result<Option<Writer>> {
+    pub fn start(core: &Arc<FsCore>) -> Result<Option<WriteBackThread>> {
         let every = core.settings.write_back;
         if every.is_zero() {
             return Ok(None);
@@ -108,10 +108,10 @@ impl Writer {
                     let why = bell.wait(next);
                     let Some(core) = core.upgrade() else { break };
                     match why {
-                        Why::End => break,
-                        Why::Help(job) => job.work(&core),
-                        Why::Full => core.keep_room(),
-                        Why::Time => {
+                        WakeReason::End => break,
+                        WakeReason::Help(job) => job.work(&core),
+                        WakeReason::Full => core.keep_room(),
+                        WakeReason::Time => {
                             if let Err(error) = core.write_back_all(false) {
                                 tracing::warn!(%error, "write-back");
                             }
@@ -123,7 +123,7 @@ impl Writer {
         };
         let thread = std::thread::Builder::new().name("rawfs-writer".into()).spawn(work);
         let thread = thread.map_err(|_| Error::Store(crate::Error::NoResources))?;
-        Ok(Some(Writer { bell, thread: Some(thread) }))
+        Ok(Some(WriteBackThread { bell, thread: Some(thread) }))
     }
 }
 
@@ -132,7 +132,7 @@ fn later(every: Duration) -> Instant {
     now.checked_add(every).unwrap_or_else(|| now + Duration::from_secs(1 << 30))
 }
 
-impl Drop for Writer {
+impl Drop for WriteBackThread {
     fn drop(&mut self) {
         self.bell.asked.lock().end = true;
         self.bell.heard.notify_all();

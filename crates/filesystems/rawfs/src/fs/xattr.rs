@@ -12,11 +12,11 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::acl;
-use super::core::Core;
+use super::core::FsCore;
 use super::creds::{Creds, READ, WRITE};
 use super::error::{Error, Result};
-use super::key::Item;
-use super::record::{Kind, Record};
+use super::key::FileItem;
+use super::record::{FileKind, Record};
 use super::table::Inode;
 use crate::Batch;
 
@@ -49,7 +49,7 @@ fn bytes(all: &Attributes) -> Vec<u8> {
     bytes
 }
 
-impl Core {
+impl FsCore {
     /// Whether a name may be asked for, or set; as the kernel has it for each name space.
     fn check_xattr(&self, name: &[u8], record: &Record, writes: bool, creds: &Creds) -> Result<()> {
         if name.is_empty() || name.len() > NAME_MAX {
@@ -57,14 +57,14 @@ impl Core {
         }
         if acl::is_acl(name) {
             // Whether a value is a list at all comes first.
-            return if record.kind == Kind::Symlink && !writes { Err(Errno::OPNOTSUPP.into()) } else { Ok(()) };
+            return if record.kind == FileKind::Symlink && !writes { Err(Errno::OPNOTSUPP.into()) } else { Ok(()) };
         }
         let no = if writes { Errno::PERM } else { Errno::NODATA };
         let rest = if let Some(rest) = name.strip_prefix(b"user.") {
-            if !matches!(record.kind, Kind::File | Kind::Dir) {
+            if !matches!(record.kind, FileKind::File | FileKind::Dir) {
                 return Err(no.into());
             }
-            if record.kind == Kind::Dir && record.mode & 0o1000 != 0 && writes && !creds.is_owner(record) {
+            if record.kind == FileKind::Dir && record.mode & 0o1000 != 0 && writes && !creds.is_owner(record) {
                 return Err(Errno::PERM.into());
             }
             self.may(creds, record, if writes { WRITE } else { READ })?;
@@ -87,7 +87,7 @@ impl Core {
     }
 }
 
-impl Core {
+impl FsCore {
     /// All of a file.
     pub(super) fn xattrs(&self, record: &Record) -> Result<Attributes> {
         if let Some(kept) = &record.kept {
@@ -96,7 +96,7 @@ impl Core {
         if !record.xattrs {
             return Ok(Attributes::new());
         }
-        let stored = self.get_long(record.ino, Item::Xattrs)?;
+        let stored = self.get_long(record.ino, FileItem::Xattrs)?;
         parse(&stored).ok_or(Error::Malformed { ino: record.ino, what: "extended attributes that are none" })
     }
 
@@ -121,7 +121,7 @@ impl Core {
             record.kept = Some(Arc::new(all.clone()));
             return Ok(());
         }
-        self.put_long(batch, record.ino, Item::Xattrs, &bytes(all));
+        self.put_long(batch, record.ino, FileItem::Xattrs, &bytes(all));
         Ok(())
     }
 

@@ -12,7 +12,7 @@ pub const RECORD_HEAD: usize = 4;
 
 /// What a group says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
+pub struct GroupHeader {
     /// Where it is, in blocks written to the log since the image was made.
     pub position: u64,
     /// Of the store that wrote it.
@@ -29,7 +29,7 @@ pub struct Header {
     pub bytes: u32,
 }
 
-impl Header {
+impl GroupHeader {
     /// Blocks it takes.
     pub fn blocks(&self) -> u64 {
         blocks(self.bytes as usize)
@@ -47,7 +47,7 @@ pub fn blocks(bytes: usize) -> u64 {
 }
 
 /// Adds a group to `to`, in whole blocks.
-pub fn encode(header: Header, records: &[u8], to: &mut Vec<u8>) {
+pub fn encode(header: GroupHeader, records: &[u8], to: &mut Vec<u8>) {
     let from = to.len();
     to.resize(from + HEADER_BYTES, 0);
     to.extend_from_slice(records);
@@ -61,9 +61,9 @@ pub fn encode(header: Header, records: &[u8], to: &mut Vec<u8>) {
 }
 
 /// What the first block of a group says, if it looks like one; the sum is looked at by [`is_whole`].
-pub fn peek(block: &[u8]) -> Option<Header> {
+pub fn peek(block: &[u8]) -> Option<GroupHeader> {
     let seal = Seal::peek(block).filter(|seal| seal.magic == MAGIC && block.len() >= HEADER_BYTES)?;
-    Some(Header {
+    Some(GroupHeader {
         position: seal.at,
         life: seal.generation,
         image: seal.image,
@@ -80,7 +80,7 @@ pub fn is_whole(group: &[u8]) -> bool {
 }
 
 /// The records of a whole group; None where they end too early.
-pub fn records<'a>(header: &Header, group: &'a [u8]) -> Option<Vec<&'a [u8]>> {
+pub fn records<'a>(header: &GroupHeader, group: &'a [u8]) -> Option<Vec<&'a [u8]>> {
     let mut rest = group.get(HEADER_BYTES..HEADER_BYTES + header.bytes as usize)?;
     let mut records = Vec::new();
     for _ in 0..header.records {

@@ -12,11 +12,11 @@ mod test;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::disk::{Disk, Lane};
+use crate::disk::{Disk, QueueClass};
 use crate::error::Error;
 use crate::units::{BLOCK_BYTES, Block, Lsn};
-use group::{Header, RECORD_HEAD};
-use ring::{Place, Ring};
+use group::{GroupHeader, RECORD_HEAD};
+use ring::{Ring, RingRegion};
 
 /// Bytes that may wait in memory, about.
 pub const PENDING_BYTES: usize = 4 << 20;
@@ -26,11 +26,11 @@ const THROUGH_BYTES: usize = 128 << 10;
 /// See the module.
 pub struct Log {
     image: u64,
-    books: Mutex<Books>,
+    books: Mutex<LogState>,
     written: Condvar,
 }
 
-struct Books {
+struct LogState {
     ring: Ring,
     life: u64,
     /// Not yet taken by a writer, each with its length before it.
@@ -51,9 +51,9 @@ struct Books {
 
 /// Where a log begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Start {
+pub struct LogStart {
     /// Its blocks.
-    pub place: Place,
+    pub place: RingRegion,
     /// The position of the next group.
     pub position: u64,
     /// What groups will say.
@@ -64,9 +64,9 @@ pub struct Start {
 
 impl Log {
     /// Without records.
-    pub fn new(image: u64, start: Start) -> Log {
+    pub fn new(image: u64, start: LogStart) -> Log {
         let (ring, lsn) = (Ring::new(start.place, start.position), start.lsn);
-        let books = Books {
+        let books = LogState {
             ring,
             life: start.life,
             pending: Vec::new(),
@@ -103,7 +103,7 @@ impl Log {
     }
 
     /// Where it is.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> RingRegion {
         self.books.lock().ring.place
     }
 
@@ -171,7 +171,7 @@ impl Log {
 
     /// Writes all that waits, and flushes; what has all its data with it is written through the device's cache, in one request. The lock
     /// is not held meanwhile.
-    fn write<'a>(&'a self, disk: &Disk, mut books: MutexGuard<'a, Books>) -> MutexGuard<'a, Books> {
+    fn write<'a>(&'a self, disk: &Disk, mut books: MutexGuard<'a, LogState>) -> MutexGuard<'a, LogState> {
         let (position, bytes) = books.take(self.image);
         let (durable, last) = (books.durable, books.taken);
         let place = books.ring.place;
@@ -219,7 +219,7 @@ impl Log {
     }
 }
 
-impl Books {
+impl LogState {
     fn check(&self) -> Result<(), Error> {
         self.failed.map_or(Ok(()), |error| Err(Error::Failed(error)))
     }
@@ -240,7 +240,7 @@ impl Books {
         let mut from = 0;
         loop {
             let (to, records) = group_end(&pending, from, self.ring.place.group_bytes());
-            let header = Header {
+            let header = GroupHeader {
                 position: self.ring.head(),
                 life: self.life,
                 image,
@@ -273,7 +273,7 @@ fn group_end(pending: &[u8], from: usize, bytes_max: usize) -> (usize, u32) {
     (to, records)
 }
 
-fn write_ring(disk: &Disk, place: Place, position: u64, bytes: &[u8], through: bool) -> Result<(), Error> {
+fn write_ring(disk: &Disk, place: RingRegion, position: u64, bytes: &[u8], through: bool) -> Result<(), Error> {
     let mut rest = bytes;
     let mut writes: Vec<(Block, &[u8])> = Vec::with_capacity(2);
     for (at, blocks) in place.rows(position, (bytes.len() / BLOCK_BYTES) as u64) {
@@ -281,5 +281,5 @@ fn write_ring(disk: &Disk, place: Place, position: u64, bytes: &[u8], through: b
         writes.push((at, row));
         rest = behind;
     }
-    if through { disk.write_through(Lane::Control, &writes) } else { disk.write_blocks(Lane::Control, &writes) }
+    if through { disk.write_through(QueueClass::Control, &writes) } else { disk.write_blocks(QueueClass::Control, &writes) }
 }

@@ -1,16 +1,16 @@
 //! The log as a crash left it: the groups that follow each other from a position on, and where they end.
 
-use super::group::{self, Header};
-use super::ring::Place;
-use crate::disk::{Disk, Lane};
+use super::group::{self, GroupHeader};
+use super::ring::RingRegion;
+use crate::disk::{Disk, QueueClass};
 use crate::error::Error;
 use crate::units::{BLOCK_BYTES, Lsn};
 
 /// What belongs to the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Search {
+pub struct LogSearch {
     /// Its blocks.
-    pub place: Place,
+    pub place: RingRegion,
     /// Where the first group is.
     pub position: u64,
     /// What all groups say.
@@ -23,22 +23,22 @@ pub struct Search {
 
 /// What was found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
+pub struct LogTail {
     /// In order.
-    pub groups: Vec<Header>,
+    pub groups: Vec<GroupHeader>,
     /// The last record of which the device says that it is durable.
     pub durable: Lsn,
     /// Where the groups end.
     pub end: u64,
 }
 
-impl Search {
+impl LogSearch {
     /// Looks for all groups. A group that is not whole, or not the next one, ends the log.
     ///
     /// # Errors
     /// The device's: nothing is known then.
-    pub fn run(&self, disk: &Disk) -> Result<Found, Error> {
-        let mut found = Found { groups: Vec::new(), durable: self.lsn, end: self.position };
+    pub fn run(&self, disk: &Disk) -> Result<LogTail, Error> {
+        let mut found = LogTail { groups: Vec::new(), durable: self.lsn, end: self.position };
         let mut bytes = Vec::new();
         while let Some(header) = self.next(disk, &found, &mut bytes)? {
             found.durable = found.durable.max(header.durable.min(header.last()));
@@ -48,7 +48,7 @@ impl Search {
         Ok(found)
     }
 
-    fn next(&self, disk: &Disk, found: &Found, bytes: &mut Vec<u8>) -> Result<Option<Header>, Error> {
+    fn next(&self, disk: &Disk, found: &LogTail, bytes: &mut Vec<u8>) -> Result<Option<GroupHeader>, Error> {
         let left = self.place.blocks - (found.end - self.position);
         if left == 0 {
             return Ok(None);
@@ -74,7 +74,7 @@ impl Search {
         let mut rest = &mut bytes[..];
         for (at, blocks) in self.place.rows(position, blocks) {
             let (row, behind) = rest.split_at_mut(blocks as usize * BLOCK_BYTES);
-            disk.read_blocks(Lane::Control, at, row)?;
+            disk.read_blocks(QueueClass::Control, at, row)?;
             rest = behind;
         }
         Ok(())

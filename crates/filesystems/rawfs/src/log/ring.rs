@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::group::{self, Header};
+use super::group::{self, GroupHeader};
 use crate::units::{BLOCK_BYTES, Block, Lsn};
 
 /// Kept free, so that an empty group can always be written.
@@ -11,14 +11,14 @@ const GROUP_BYTES_MAX: usize = 1 << 20;
 
 /// Where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RingRegion {
     /// The first block.
     pub start: Block,
     /// How many.
     pub blocks: u64,
 }
 
-impl Place {
+impl RingRegion {
     /// Bytes of a batch, at most.
     pub fn batch_bytes_max(self) -> usize {
         (self.blocks / 4) as usize * BLOCK_BYTES - group::HEADER_BYTES - group::RECORD_HEAD
@@ -51,7 +51,7 @@ impl Place {
 /// Which groups are in it.
 pub struct Ring {
     /// Where it is.
-    pub place: Place,
+    pub place: RingRegion,
     head: u64,
     tail: u64,
     groups: VecDeque<(u64, Lsn)>,
@@ -59,7 +59,7 @@ pub struct Ring {
 
 impl Ring {
     /// Empty; the next group goes to this position.
-    pub fn new(place: Place, position: u64) -> Ring {
+    pub fn new(place: RingRegion, position: u64) -> Ring {
         Ring { place, head: position, tail: position, groups: VecDeque::new() }
     }
 
@@ -84,7 +84,7 @@ impl Ring {
     }
 
     /// A group goes to the head.
-    pub fn push(&mut self, header: &Header) {
+    pub fn push(&mut self, header: &GroupHeader) {
         self.groups.push_back((self.head, header.last()));
         self.head += header.blocks();
         assert!(self.used() <= self.place.blocks, "room was asked for");

@@ -1,11 +1,11 @@
 use block::driver::MemoryDevice;
 
 use super::group::HEADER_BYTES;
-use super::read::Search;
+use super::read::LogSearch;
 use super::*;
 use crate::disk::DiskSettings;
 
-const PLACE: Place = Place { start: Block(2), blocks: 32 };
+const PLACE: RingRegion = RingRegion { start: Block(2), blocks: 32 };
 
 fn disk() -> Disk {
     let device = MemoryDevice::new(512, 1 << 20).expect("memory");
@@ -13,15 +13,15 @@ fn disk() -> Disk {
 }
 
 fn log(position: u64, lsn: u64) -> Log {
-    Log::new(77, Start { place: PLACE, position, life: 5, lsn: Lsn(lsn) })
+    Log::new(77, LogStart { place: PLACE, position, life: 5, lsn: Lsn(lsn) })
 }
 
-fn search(position: u64, lsn: u64) -> Search {
-    Search { place: PLACE, position, life: 5, image: 77, lsn: Lsn(lsn) }
+fn search(position: u64, lsn: u64) -> LogSearch {
+    LogSearch { place: PLACE, position, life: 5, image: 77, lsn: Lsn(lsn) }
 }
 
 /// All records behind a position, as they are found.
-fn records(disk: &Disk, search: Search) -> Vec<Vec<u8>> {
+fn records(disk: &Disk, search: LogSearch) -> Vec<Vec<u8>> {
     let found = search.run(disk).expect("read");
     let (mut all, mut position, mut bytes) = (Vec::new(), search.position, Vec::new());
     for header in &found.groups {
@@ -69,13 +69,13 @@ fn a_group_that_is_not_whole_ends_the_log_and_so_does_an_older_life() {
     let found = search(0, 0).run(&disk).expect("read");
     assert_eq!((found.groups.len(), found.durable, found.end), (4, Lsn(3), 8));
     let mut block = vec![0; BLOCK_BYTES];
-    disk.read_blocks(Lane::Control, Block(2 + 5), &mut block).expect("read");
+    disk.read_blocks(QueueClass::Control, Block(2 + 5), &mut block).expect("read");
     block[9] ^= 1;
-    disk.write_blocks(Lane::Control, &[(Block(2 + 5), &block)]).expect("written");
+    disk.write_blocks(QueueClass::Control, &[(Block(2 + 5), &block)]).expect("written");
     assert_eq!(search(0, 0).run(&disk).expect("read").groups.len(), 2);
-    assert_eq!(Search { life: 6, ..search(0, 0) }.run(&disk).expect("read").groups.len(), 0);
-    assert_eq!(Search { image: 1, ..search(0, 0) }.run(&disk).expect("read").groups.len(), 0);
-    assert_eq!(Search { lsn: Lsn(0), ..search(2, 0) }.run(&disk).expect("read").groups.len(), 0, "a record is missing");
+    assert_eq!(LogSearch { life: 6, ..search(0, 0) }.run(&disk).expect("read").groups.len(), 0);
+    assert_eq!(LogSearch { image: 1, ..search(0, 0) }.run(&disk).expect("read").groups.len(), 0);
+    assert_eq!(LogSearch { lsn: Lsn(0), ..search(2, 0) }.run(&disk).expect("read").groups.len(), 0, "a record is missing");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_failure_is_for_all_that_was_not_durable() {
 
 #[test]
 fn records_that_do_not_fill_their_group_are_refused() {
-    let header = Header { position: 0, life: 1, image: 1, first: Lsn(1), durable: Lsn(0), records: 1, bytes: 8 };
+    let header = GroupHeader { position: 0, life: 1, image: 1, first: Lsn(1), durable: Lsn(0), records: 1, bytes: 8 };
     let group = |bytes: &[u8]| {
         let mut group = Vec::new();
         group::encode(header, bytes, &mut group);
@@ -114,6 +114,6 @@ fn records_that_do_not_fill_their_group_are_refused() {
     for wrong in [[5, 0, 0, 0, 1, 2, 3, 4], [3, 0, 0, 0, 1, 2, 3, 4], [255; 8]] {
         assert_eq!(group::records(&header, &group(&wrong)), None);
     }
-    assert_eq!(group::records(&Header { bytes: 1 << 30, ..header }, &group(&[0; 8])), None);
+    assert_eq!(group::records(&GroupHeader { bytes: 1 << 30, ..header }, &group(&[0; 8])), None);
     assert_eq!(group::blocks(BLOCK_BYTES - HEADER_BYTES), 1);
 }

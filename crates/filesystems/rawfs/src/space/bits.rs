@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::layout::bitmap::{PAGE_BITS, PAGE_WORDS};
 
 /// See the module.
-pub struct Bits {
+pub struct Bitmap {
     words: Vec<u64>,
     bits: u64,
     used: u64,
@@ -32,11 +32,11 @@ pub(super) fn words(range: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-impl Bits {
+impl Bitmap {
     /// So many, none in use.
-    pub fn new(bits: u64) -> Bits {
+    pub fn new(bits: u64) -> Bitmap {
         let pages = bits.div_ceil(PAGE_BITS) as usize;
-        Bits { words: vec![0; pages * PAGE_WORDS], bits, used: 0, dirty: vec![false; pages] }
+        Bitmap { words: vec![0; pages * PAGE_WORDS], bits, used: 0, dirty: vec![false; pages] }
     }
 
     /// How many there are.
@@ -110,8 +110,8 @@ impl Bits {
     }
 
     /// Rows of bits that are in use here, and not there. Both are as long.
-    pub fn minus(&self, other: &Bits) -> Vec<Range<u64>> {
-        let mut left = Bits::new(self.bits);
+    pub fn minus(&self, other: &Bitmap) -> Vec<Range<u64>> {
+        let mut left = Bitmap::new(self.bits);
         for (index, (ours, theirs)) in self.words.iter().zip(&other.words).enumerate() {
             left.words[index] = ours & !theirs;
         }

@@ -8,27 +8,27 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::bits::{Bits, words};
+use super::bits::{Bitmap, words};
 
 /// Words of a group.
 const GROUP_WORDS: usize = 64;
 /// Blocks of a group: also of the longest extent.
 pub const GROUP_BLOCKS: u64 = GROUP_WORDS as u64 * 64;
 /// Threads with a place of their own; more share.
-const SEATS: usize = 64;
+const HINTS: usize = 64;
 /// Groups looked at for a row that is long enough, before a shorter one will do.
 const LOOKS: usize = 4;
 
 /// See the module.
-pub struct Blocks {
-    groups: Box<[Mutex<Group>]>,
+pub struct BlockAllocator {
+    groups: Box<[Mutex<BlockGroup>]>,
     blocks: u64,
     free: AtomicU64,
     /// By thread: where it found some last.
-    seats: Box<[AtomicU32]>,
+    hints: Box<[AtomicU32]>,
 }
 
-struct Group {
+struct BlockGroup {
     /// Bits set: taken. Those behind the end are.
     words: [u64; GROUP_WORDS],
     free: u32,
@@ -36,25 +36,25 @@ struct Group {
     next: u32,
 }
 
-/// Which seat the calling thread has.
-fn seat() -> usize {
+/// Which hint the calling thread has.
+fn hint() -> usize {
     use std::cell::Cell;
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    thread_local!(static SEAT: Cell<Option<usize>> = const { Cell::new(None) });
-    SEAT.with(|seat| {
-        let own = seat.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed) as usize % SEATS);
-        seat.set(Some(own));
+    thread_local!(static HINT: Cell<Option<usize>> = const { Cell::new(None) });
+    HINT.with(|hint| {
+        let own = hint.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed) as usize % HINTS);
+        hint.set(Some(own));
         own
     })
 }
 
-impl Blocks {
+impl BlockAllocator {
     /// What is in use is taken, all else free.
-    pub fn new(used: &Bits) -> Blocks {
+    pub fn new(used: &Bitmap) -> BlockAllocator {
         let blocks = used.len();
         let count = blocks.div_ceil(GROUP_BLOCKS) as usize;
         let all = used.as_words();
-        let groups: Box<[Mutex<Group>]> = (0..count)
+        let groups: Box<[Mutex<BlockGroup>]> = (0..count)
             .map(|group| {
                 let mut words = [u64::MAX; GROUP_WORDS];
                 let from = &all[group * GROUP_WORDS..];
@@ -64,13 +64,13 @@ impl Blocks {
                     words[len - 1] |= u64::MAX << (blocks % 64);
                 }
                 let free = words.iter().map(|word| word.count_zeros()).sum();
-                Mutex::new(Group { words, free, next: 0 })
+                Mutex::new(BlockGroup { words, free, next: 0 })
             })
             .collect();
         // One thread after the other begins in the middle of the widest gap between those before.
-        let begin = |seat: usize| ((seat as u64).reverse_bits() >> 58) * count as u64 / SEATS as u64;
-        let seats = (0..SEATS).map(|seat| AtomicU32::new(begin(seat) as u32)).collect();
-        Blocks { groups, blocks, free: AtomicU64::new(blocks - used.used()), seats }
+        let begin = |hint: usize| ((hint as u64).reverse_bits() >> 58) * count as u64 / HINTS as u64;
+        let hints = (0..HINTS).map(|hint| AtomicU32::new(begin(hint) as u32)).collect();
+        BlockAllocator { groups, blocks, free: AtomicU64::new(blocks - used.used()), hints }
     }
 
     /// Blocks that can be had.
@@ -80,15 +80,15 @@ impl Blocks {
 
     /// Bytes of memory.
     pub fn bytes(&self) -> u64 {
-        self.groups.len() as u64 * size_of::<Mutex<Group>>() as u64
+        self.groups.len() as u64 * size_of::<Mutex<BlockGroup>>() as u64
     }
 
     /// Takes up to so many in a row, from `goal` on if those are free.
     pub fn allocate(&self, goal: Option<u64>, blocks: u32) -> Option<Range<u64>> {
         let wanted = blocks.clamp(1, GROUP_BLOCKS as u32);
-        let seat = &self.seats[seat()];
+        let hint = &self.hints[hint()];
         let goal = goal.filter(|goal| *goal < self.blocks);
-        let first = goal.map_or(seat.load(Ordering::Relaxed) as usize, |goal| (goal / GROUP_BLOCKS) as usize);
+        let first = goal.map_or(hint.load(Ordering::Relaxed) as usize, |goal| (goal / GROUP_BLOCKS) as usize);
         let count = self.groups.len();
         for (least, looks) in [(wanted, LOOKS), (1, count)] {
             for step in 0..looks.min(count) {
@@ -96,7 +96,7 @@ impl Blocks {
                 let goal = goal.filter(|_| step == 0).map(|goal| (goal % GROUP_BLOCKS) as u32);
                 let found = self.groups[at].lock().take(goal, wanted, least);
                 if let Some(found) = found {
-                    seat.store(at as u32, Ordering::Relaxed);
+                    hint.store(at as u32, Ordering::Relaxed);
                     self.free.fetch_sub(u64::from(found.end - found.start), Ordering::Relaxed);
                     let from = at as u64 * GROUP_BLOCKS;
                     return Some(from + u64::from(found.start)..from + u64::from(found.end));
@@ -152,7 +152,7 @@ impl Blocks {
         })
     }
 
-    fn each(&self, range: Range<u64>, mut change: impl FnMut(&mut Group, Range<u64>) -> bool) -> bool {
+    fn each(&self, range: Range<u64>, mut change: impl FnMut(&mut BlockGroup, Range<u64>) -> bool) -> bool {
         let mut all = true;
         for (group, within) in self.parts(range) {
             let mut group = self.groups[group].lock();
@@ -167,7 +167,7 @@ impl Blocks {
     }
 }
 
-impl Group {
+impl BlockGroup {
     /// A row of `wanted`, or the longest there is if that is at least `least`.
     fn take(&mut self, goal: Option<u32>, wanted: u32, least: u32) -> Option<Range<u32>> {
         if self.free < least || self.free == 0 {

@@ -16,7 +16,7 @@ const DISCARD_BLOCKS_MIN: u64 = 16;
 
 /// See the module.
 #[derive(Default)]
-pub struct Freed {
+pub struct FreedBlocks {
     waiting: VecDeque<(Lsn, Range<u64>)>,
     /// The log may have bytes for them.
     held: VecDeque<(Lsn, Range<u64>)>,
@@ -24,7 +24,7 @@ pub struct Freed {
     discards: Vec<Range<u64>>,
 }
 
-impl Freed {
+impl FreedBlocks {
     /// A batch has freed them. Batches come in order. `held`: the log has bytes for some of them.
     pub fn push(&mut self, lsn: Lsn, range: Range<u64>, held: bool) {
         self.blocks += range.end - range.start;

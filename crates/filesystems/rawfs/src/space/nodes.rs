@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use super::bits::Bits;
+use super::bits::Bitmap;
 use crate::layout::bitmap::PAGE_WORDS;
 
 /// Held by who reads a snapshot: the nodes of it are not used anew meanwhile.
-pub type Reader = Arc<()>;
+pub type SnapshotGuard = Arc<()>;
 
 /// See the module.
-pub struct Nodes {
+pub struct NodeAllocator {
     /// As the next checkpoint will write it.
-    used: Bits,
+    used: Bitmap,
     /// Slots that are in `used` no more, but still to be left alone, with the readers that may look at them.
-    leaving: Vec<(Reader, Vec<u32>)>,
+    leaving: Vec<(SnapshotGuard, Vec<u32>)>,
     /// Bits set: cannot be given out.
     taken: Vec<u64>,
     free: u64,
     next: usize,
 }
 
-impl Nodes {
+impl NodeAllocator {
     /// What is in use is taken.
-    pub fn new(used: Bits) -> Nodes {
+    pub fn new(used: Bitmap) -> NodeAllocator {
         let mut taken = used.as_words().to_vec();
         if let Some(last) = taken.last_mut()
             && !used.len().is_multiple_of(64)
@@ -30,7 +30,7 @@ impl Nodes {
             *last |= u64::MAX << (used.len() % 64);
         }
         let free = used.len() - used.used();
-        Nodes { used, leaving: Vec::new(), taken, free, next: 0 }
+        NodeAllocator { used, leaving: Vec::new(), taken, free, next: 0 }
     }
 
     /// How many can be given out.
@@ -96,7 +96,7 @@ impl Nodes {
     }
 
     /// The checkpoint that had them replaced is durable: they are free when this reader, and all who held the same, are gone.
-    pub fn leave(&mut self, reader: Reader, slots: Vec<u32>) {
+    pub fn leave(&mut self, reader: SnapshotGuard, slots: Vec<u32>) {
         self.leaving.push((reader, slots));
         self.settle();
     }
@@ -114,13 +114,13 @@ impl Nodes {
         }
     }
 
-    /// See [`Bits`].
-    pub fn bits(&mut self) -> &mut Bits {
+    /// See [`Bitmap`].
+    pub fn bits(&mut self) -> &mut Bitmap {
         &mut self.used
     }
 
-    /// As [`Nodes::bits`].
-    pub fn used_bits(&self) -> &Bits {
+    /// As [`NodeAllocator::bits`].
+    pub fn used_bits(&self) -> &Bitmap {
         &self.used
     }
 }

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use super::bits::Bits;
-use super::blocks::{Blocks, GROUP_BLOCKS};
-use super::freed::Freed;
-use super::nodes::Nodes;
+use super::bits::Bitmap;
+use super::blocks::{BlockAllocator, GROUP_BLOCKS};
+use super::freed::FreedBlocks;
+use super::nodes::NodeAllocator;
 use crate::layout::bitmap::PAGE_BITS;
 use crate::units::Lsn;
 
@@ -11,7 +11,7 @@ use crate::units::Lsn;
 fn a_bitmap_is_a_row_of_flags() {
     let mut rng = crate::testing::rng();
     let len = 3 * PAGE_BITS + 77;
-    let (mut bits, mut flags) = (Bits::new(len), vec![false; len as usize]);
+    let (mut bits, mut flags) = (Bitmap::new(len), vec![false; len as usize]);
     for _ in 0..2000 {
         let from = rng.u64(..len);
         let range = from..(from + 1 + rng.u64(..200)).min(len);
@@ -26,22 +26,22 @@ fn a_bitmap_is_a_row_of_flags() {
     assert_eq!(bits.used(), flags.iter().filter(|flag| **flag).count() as u64);
     let rows: Vec<u64> = bits.rows().flatten().collect();
     assert_eq!(rows, (0..len).filter(|at| flags[*at as usize]).collect::<Vec<_>>());
-    let mut again = Bits::new(len);
+    let mut again = Bitmap::new(len);
     for (page, words) in bits.take_dirty() {
         assert!(again.load(page, words.iter().copied()));
     }
     assert_eq!(again.as_words(), bits.as_words());
     assert!(bits.take_dirty().is_empty());
-    assert!(!Bits::new(70).load(0, [0, 1 << 6].into_iter()), "a bit behind the end");
+    assert!(!Bitmap::new(70).load(0, [0, 1 << 6].into_iter()), "a bit behind the end");
 }
 
 #[test]
 fn blocks_are_given_out_once_and_come_back() {
     let mut rng = crate::testing::rng();
     let len = 2 * GROUP_BLOCKS + 100;
-    let mut used = Bits::new(len);
+    let mut used = Bitmap::new(len);
     used.set(10..20, true);
-    let blocks = Blocks::new(&used);
+    let blocks = BlockAllocator::new(&used);
     let mut taken = vec![false; len as usize];
     taken[10..20].fill(true);
     let mut held = Vec::new();
@@ -71,7 +71,7 @@ fn blocks_are_given_out_once_and_come_back() {
 
 #[test]
 fn the_goal_is_kept_and_a_long_row_is_looked_for() {
-    let blocks = Blocks::new(&Bits::new(4 * GROUP_BLOCKS));
+    let blocks = BlockAllocator::new(&Bitmap::new(4 * GROUP_BLOCKS));
     let first = blocks.allocate(Some(100), 10).expect("free");
     assert_eq!(first, 100..110);
     assert_eq!(blocks.allocate(Some(first.end), 10), Some(110..120));
@@ -85,7 +85,7 @@ fn the_goal_is_kept_and_a_long_row_is_looked_for() {
 
 #[test]
 fn threads_get_different_blocks() {
-    let blocks = Arc::new(Blocks::new(&Bits::new(8 * GROUP_BLOCKS)));
+    let blocks = Arc::new(BlockAllocator::new(&Bitmap::new(8 * GROUP_BLOCKS)));
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let blocks = Arc::clone(&blocks);
@@ -100,7 +100,7 @@ fn threads_get_different_blocks() {
 
 #[test]
 fn a_node_is_free_when_no_reader_looks_at_it() {
-    let mut nodes = Nodes::new(Bits::new(70));
+    let mut nodes = NodeAllocator::new(Bitmap::new(70));
     let slots = nodes.take(70).expect("free");
     assert!(nodes.take(1).is_none() && nodes.used() == 70);
     assert!(nodes.replaced(&slots[..3]) && !nodes.replaced(&slots[..1]) && !nodes.replaced(&[70]));
@@ -116,7 +116,7 @@ fn a_node_is_free_when_no_reader_looks_at_it() {
 
 #[test]
 fn freed_blocks_wait_for_the_log_and_are_remembered_in_rows() {
-    let mut freed = Freed::default();
+    let mut freed = FreedBlocks::default();
     for at in 0..20 {
         freed.push(Lsn(at + 1), at * 10..at * 10 + 10, false);
     }

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use super::batch::{self, Batch, Change, Changes, KEY_BYTES_MAX};
-use super::inner::{Inner, State};
+use super::batch::{self, Batch, Change, ChangeReader, KEY_BYTES_MAX};
+use super::inner::{StoreCore, StoreState};
 use crate::error::Error;
 use crate::layout::NODE_BYTES;
-use crate::tree::{MoveError, Next, Tree};
+use crate::tree::{MoveError, ScanStep, Tree};
 use crate::units::Lsn;
 
 /// Nodes that a move writes anew, for each level of the tree: the edges of what is taken out, and of where it goes.
@@ -22,13 +22,13 @@ const REMOVING_BYTES: i64 = 128;
 const TRIES: u32 = 16;
 
 /// What a batch may need.
-struct Needs {
+struct BatchNeeds {
     nodes: u64,
     /// It takes more than it gives back, as far as can be said cheaply.
     bytes: i64,
 }
 
-impl Inner {
+impl StoreCore {
     pub(super) fn apply(&self, batch: &Batch) -> Result<Lsn, Error> {
         batch.check()?;
         if batch.is_empty() {
@@ -63,7 +63,7 @@ impl Inner {
         Err(Error::NoNodes)
     }
 
-    fn append(&self, state: &mut State, batch: &Batch) -> Result<(Lsn, bool), Error> {
+    fn append(&self, state: &mut StoreState, batch: &Batch) -> Result<(Lsn, bool), Error> {
         self.change(state, batch.changes())?;
         let (lsn, much) = self.log.append(batch.encoded(), is_written(batch));
         for change in batch.changes().flatten() {
@@ -81,7 +81,7 @@ impl Inner {
     }
 
     /// Whether log and metadata region have room now; if not, a checkpoint may make it.
-    fn finds_room(&self, state: &State, batch: &Batch, tried: u32) -> Result<bool, Error> {
+    fn finds_room(&self, state: &StoreState, batch: &Batch, tried: u32) -> Result<bool, Error> {
         if !self.log.has_room(batch.bytes())? {
             return Ok(false);
         }
@@ -105,9 +105,9 @@ impl Inner {
         Err(Error::NoNodes)
     }
 
-    fn needs(&self, state: &State, batch: &Batch) -> Needs {
-        let mut needs = Needs { nodes: 0, bytes: 0 };
-        let levels = |tree: batch::Tree| u64::from(state.trees[tree as usize].level()) + 1;
+    fn needs(&self, state: &StoreState, batch: &Batch) -> BatchNeeds {
+        let mut needs = BatchNeeds { nodes: 0, bytes: 0 };
+        let levels = |tree: batch::TreeId| u64::from(state.trees[tree as usize].level()) + 1;
         for change in batch.changes().flatten() {
             match change {
                 Change::Put(tree, key, value) => {
@@ -129,10 +129,10 @@ impl Inner {
     }
 
     /// Whether a batch adds more bytes than it takes away: the slow way.
-    fn grows(&self, state: &State, batch: &Batch) -> Result<bool, Error> {
+    fn grows(&self, state: &StoreState, batch: &Batch) -> Result<bool, Error> {
         let mut grown: i64 = 0;
         let (mut removes, mut names) = (false, false);
-        let bytes = |tree: batch::Tree, key: &[u8]| -> Result<i64, Error> {
+        let bytes = |tree: batch::TreeId, key: &[u8]| -> Result<i64, Error> {
             let value = state.trees[tree as usize].get(&self.loader(tree), key, <[u8]>::len)?;
             Ok(value.map_or(0, |value| (key.len() + value) as i64))
         };
@@ -140,11 +140,11 @@ impl Inner {
             match change {
                 Change::Put(tree, key, value) => {
                     grown += (key.len() + value.len()) as i64 - bytes(tree, key)?;
-                    names |= tree == batch::Tree::Names;
+                    names |= tree == batch::TreeId::Names;
                 }
                 Change::Delete(tree, key) => {
                     grown -= bytes(tree, key)?;
-                    removes |= tree == batch::Tree::Names;
+                    removes |= tree == batch::TreeId::Names;
                 }
                 _ => {}
             }
@@ -155,7 +155,7 @@ impl Inner {
     }
 
     /// Whether a checkpoint should begin.
-    pub(super) fn is_due(&self, state: &State) -> bool {
+    pub(super) fn is_due(&self, state: &StoreState) -> bool {
         let (log_bytes, log_used) = self.log.usage();
         let dirty = state.dirty();
         let nodes = self.nodes.lock();
@@ -165,7 +165,7 @@ impl Inner {
     }
 
     /// Does what a batch says, to state alone. An error: nothing was done, or the store is broken.
-    pub(super) fn change(&self, state: &mut State, changes: Changes<'_>) -> Result<(), Error> {
+    pub(super) fn change(&self, state: &mut StoreState, changes: ChangeReader<'_>) -> Result<(), Error> {
         self.check_patches(state, changes.clone())?;
         self.change_bits(state, changes.clone())?;
         let before = moves_ranges(&changes).then(|| (state.trees.clone(), state.left.len()));
@@ -191,7 +191,7 @@ impl Inner {
     }
 
     /// Patches can be wrong, which has to be known before anything is done. What can be undone may fail later.
-    fn check_patches(&self, state: &State, changes: Changes<'_>) -> Result<(), Error> {
+    fn check_patches(&self, state: &StoreState, changes: ChangeReader<'_>) -> Result<(), Error> {
         if moves_ranges(&changes) {
             return Ok(());
         }
@@ -205,7 +205,7 @@ impl Inner {
             return Ok(());
         }
         // How long the values are that this batch itself puts.
-        let mut put: HashMap<(batch::Tree, &[u8]), Option<usize>, foldhash::fast::RandomState> = HashMap::default();
+        let mut put: HashMap<(batch::TreeId, &[u8]), Option<usize>, foldhash::fast::RandomState> = HashMap::default();
         for change in changes.flatten() {
             match change {
                 Change::Put(tree, key, value) => drop(put.insert((tree, key), Some(value.len()))),
@@ -226,7 +226,7 @@ impl Inner {
     }
 
     /// Blocks used and freed, in order; all or nothing.
-    fn change_bits(&self, state: &mut State, changes: Changes<'_>) -> Result<(), Error> {
+    fn change_bits(&self, state: &mut StoreState, changes: ChangeReader<'_>) -> Result<(), Error> {
         for (done, change) in changes.clone().flatten().enumerate() {
             let (extent, used) = match change {
                 Change::Use(extent, _) => (extent, true),
@@ -277,7 +277,7 @@ impl Inner {
 
     /// Keys that a move makes longer must not become too long. Only a range of few keys is looked over for that; one of more can be
     /// moved to a prefix that is as good as not longer: a directory that becomes a zone.
-    fn check_lengths(&self, map: &Tree, tree: batch::Tree, from: &[u8], to: &[u8]) -> Result<(), Error> {
+    fn check_lengths(&self, map: &Tree, tree: batch::TreeId, from: &[u8], to: &[u8]) -> Result<(), Error> {
         let more = to.len().saturating_sub(from.len());
         if more <= LENGTHENED_BY {
             return Ok(());
@@ -285,16 +285,16 @@ impl Inner {
         let (mut seen, mut fits) = (0, true);
         map.scan(&self.loader(tree), from, None, |key, _| {
             if !key.starts_with(from) {
-                return Next::Stop;
+                return ScanStep::Stop;
             }
             seen += 1;
             fits = seen <= LENGTHENED_KEYS_MAX && key.len() + more <= KEY_BYTES_MAX;
-            if fits { Next::Go } else { Next::Stop }
+            if fits { ScanStep::Go } else { ScanStep::Stop }
         })?;
         if fits { Ok(()) } else { Err(Error::TooLarge("a range whose keys would become longer")) }
     }
 
-    fn move_range(&self, map: &mut Tree, tree: batch::Tree, left: &mut Vec<u32>, from: &[u8], to: &[u8]) -> Result<(), Error> {
+    fn move_range(&self, map: &mut Tree, tree: batch::TreeId, left: &mut Vec<u32>, from: &[u8], to: &[u8]) -> Result<(), Error> {
         match map.move_range(&self.loader(tree), left, from, to) {
             Ok(_) => Ok(()),
             Err(MoveError::Taken | MoveError::Within) => Err(Error::Occupied),
@@ -304,7 +304,7 @@ impl Inner {
 }
 
 /// Whether the trees are kept as they were until all of a batch is done: each of their nodes that it changes is copied then.
-fn moves_ranges(changes: &Changes<'_>) -> bool {
+fn moves_ranges(changes: &ChangeReader<'_>) -> bool {
     changes.clone().flatten().any(|change| matches!(change, Change::Move(..)))
 }
 
@@ -330,13 +330,13 @@ fn nonsense() -> Error {
     Error::Damaged { what: "a batch of the log", at: crate::units::Block(0) }
 }
 
-fn undo_bits(inner: &Inner, state: &mut State, changes: Changes<'_>) {
+fn undo_bits(inner: &StoreCore, state: &mut StoreState, changes: ChangeReader<'_>) {
     let all = changes.clone().count();
     undo_first(inner, state, changes, all);
 }
 
 /// Undoes what the first so many changes did to the bits, last one first.
-fn undo_first(inner: &Inner, state: &mut State, changes: Changes<'_>, count: usize) {
+fn undo_first(inner: &StoreCore, state: &mut StoreState, changes: ChangeReader<'_>, count: usize) {
     let done: Vec<Change<'_>> = changes.flatten().take(count).collect();
     for change in done.into_iter().rev() {
         let (extent, used) = match change {

@@ -10,19 +10,19 @@ pub const VALUE_BYTES_MAX: usize = crate::tree::VALUE_MAX;
 
 /// A key space: a tree of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Tree {
+pub enum TreeId {
     /// Paths.
     Names = 0,
     /// What belongs to a number of a file.
     Files = 1,
 }
 
-impl Tree {
+impl TreeId {
     /// Both.
-    pub const ALL: [Tree; 2] = [Tree::Names, Tree::Files];
+    pub const ALL: [TreeId; 2] = [TreeId::Names, TreeId::Files];
 
-    fn of(number: u8) -> Option<Tree> {
-        Tree::ALL.get(usize::from(number)).copied()
+    fn of(number: u8) -> Option<TreeId> {
+        TreeId::ALL.get(usize::from(number)).copied()
     }
 }
 
@@ -48,13 +48,13 @@ const FILL: u8 = 7;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change<'a> {
     /// The key has this value from now on.
-    Put(Tree, &'a [u8], &'a [u8]),
+    Put(TreeId, &'a [u8], &'a [u8]),
     /// Some of the bytes of its value.
-    Patch(Tree, &'a [u8], u16, &'a [u8]),
+    Patch(TreeId, &'a [u8], u16, &'a [u8]),
     /// The key is gone, if it was there.
-    Delete(Tree, &'a [u8]),
+    Delete(TreeId, &'a [u8]),
     /// All keys that begin with the first begin with the second instead.
-    Move(Tree, &'a [u8], &'a [u8]),
+    Move(TreeId, &'a [u8], &'a [u8]),
     /// Blocks belong to something from now on; a sum of each, 4 bytes little-endian.
     Use(Extent, &'a [u8]),
     /// Blocks belong to nothing any more.
@@ -70,14 +70,14 @@ impl Batch {
     }
 
     /// The key has this value from now on.
-    pub fn put(&mut self, tree: Tree, key: &[u8], value: &[u8]) {
+    pub fn put(&mut self, tree: TreeId, key: &[u8], value: &[u8]) {
         self.begin(PUT, tree as u8);
         self.key(key);
         self.value(value);
     }
 
     /// Replaces some bytes of a value, from its byte `at` on. The key is there, and its value as long.
-    pub fn patch(&mut self, tree: Tree, key: &[u8], at: u16, bytes: &[u8]) {
+    pub fn patch(&mut self, tree: TreeId, key: &[u8], at: u16, bytes: &[u8]) {
         self.begin(PATCH, tree as u8);
         self.key(key);
         self.bytes.extend(at.to_le_bytes());
@@ -85,14 +85,14 @@ impl Batch {
     }
 
     /// The key is gone; nothing happens if it was not there.
-    pub fn delete(&mut self, tree: Tree, key: &[u8]) {
+    pub fn delete(&mut self, tree: TreeId, key: &[u8]) {
         self.begin(DELETE, tree as u8);
         self.key(key);
     }
 
     /// All keys that begin with `from` begin with `to` instead. Before, no key begins with `to`; neither is a prefix of the other. If
     /// `to` is the longer one, the range has at most 1024 keys, and none becomes longer than [`KEY_BYTES_MAX`].
-    pub fn move_range(&mut self, tree: Tree, from: &[u8], to: &[u8]) {
+    pub fn move_range(&mut self, tree: TreeId, from: &[u8], to: &[u8]) {
         self.begin(MOVE, tree as u8);
         self.key(from);
         self.key(to);
@@ -151,8 +151,8 @@ impl Batch {
     }
 
     /// What it does, in order.
-    pub fn changes(&self) -> Changes<'_> {
-        Changes { bytes: &self.bytes }
+    pub fn changes(&self) -> ChangeReader<'_> {
+        ChangeReader { bytes: &self.bytes }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -197,17 +197,17 @@ impl Batch {
 
 /// Reads changes out of bytes that may be anything: `Err` where they mean nothing, and then no more.
 #[derive(Clone, Debug)]
-pub struct Changes<'a> {
+pub struct ChangeReader<'a> {
     bytes: &'a [u8],
 }
 
 /// Bytes that are no change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Nonsense;
+pub struct InvalidBatch;
 
-impl<'a> Changes<'a> {
-    pub(crate) fn of(bytes: &'a [u8]) -> Changes<'a> {
-        Changes { bytes }
+impl<'a> ChangeReader<'a> {
+    pub(crate) fn of(bytes: &'a [u8]) -> ChangeReader<'a> {
+        ChangeReader { bytes }
     }
 
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
@@ -238,7 +238,7 @@ impl<'a> Changes<'a> {
     fn change(&mut self) -> Option<Change<'a>> {
         let head = self.take(1)?[0];
         let (kind, of) = (head & 0xf, head >> 4);
-        let tree = || Tree::of(of);
+        let tree = || TreeId::of(of);
         Some(match kind {
             PUT => Change::Put(tree()?, self.key()?, self.sized(VALUE_BYTES_MAX)?),
             PATCH => Change::Patch(tree()?, self.key()?, self.u16()?, self.sized(VALUE_BYTES_MAX)?),
@@ -259,8 +259,8 @@ impl<'a> Changes<'a> {
     }
 }
 
-impl<'a> Iterator for Changes<'a> {
-    type Item = Result<Change<'a>, Nonsense>;
+impl<'a> Iterator for ChangeReader<'a> {
+    type Item = Result<Change<'a>, InvalidBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.bytes.is_empty() {
@@ -270,6 +270,6 @@ impl<'a> Iterator for Changes<'a> {
         if change.is_none() {
             self.bytes = &[];
         }
-        Some(change.ok_or(Nonsense))
+        Some(change.ok_or(InvalidBatch))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::budget::{Budget, Part};
+use crate::budget::{Budget, MemoryPart};
 use crate::layout::NODE_BYTES;
 use crate::tree::NodeAt;
 use crate::tree::node::Node;
@@ -35,8 +35,8 @@ impl Hasher for SlotHasher {
 }
 
 /// See the module.
-pub struct Cache {
-    shards: [RwLock<Shard>; SHARDS],
+pub struct NodeCache {
+    shards: [RwLock<CacheShard>; SHARDS],
     /// Nodes of a shard.
     most: usize,
     /// Nodes of all shards.
@@ -48,23 +48,23 @@ pub struct Cache {
 }
 
 #[derive(Default)]
-struct Shard {
+struct CacheShard {
     places: HashMap<u32, usize, BuildHasherDefault<SlotHasher>>,
-    entries: Vec<Entry>,
+    entries: Vec<CachedNode>,
     hand: usize,
 }
 
-struct Entry {
+struct CachedNode {
     at: NodeAt,
     node: Arc<Node>,
     hot: AtomicBool,
 }
 
-impl Cache {
+impl NodeCache {
     /// Of so many bytes; a few nodes in any case.
-    pub fn new(bytes: usize, budget: Option<Arc<Budget>>) -> Cache {
+    pub fn new(bytes: usize, budget: Option<Arc<Budget>>) -> NodeCache {
         let most = (bytes / EACH_BYTES / SHARDS).max(LEAST);
-        Cache {
+        NodeCache {
             shards: std::array::from_fn(|_| RwLock::default()),
             most,
             nodes: AtomicUsize::new(0),
@@ -74,7 +74,7 @@ impl Cache {
         }
     }
 
-    fn shard(&self, at: NodeAt) -> &RwLock<Shard> {
+    fn shard(&self, at: NodeAt) -> &RwLock<CacheShard> {
         &self.shards[at.slot as usize % SHARDS]
     }
 
@@ -93,7 +93,7 @@ impl Cache {
     /// Keeps a node, in place of what was known to be there, or of one that nobody has used for long.
     pub fn put(&self, at: NodeAt, node: Arc<Node>) {
         let mut shard = self.shard(at).write();
-        let entry = Entry { at, node, hot: AtomicBool::new(false) };
+        let entry = CachedNode { at, node, hot: AtomicBool::new(false) };
         if let Some(place) = shard.places.get(&at.slot).copied() {
             shard.entries[place] = entry;
         } else if shard.entries.len() < LEAST || shard.entries.len() < self.most && !self.is_short_of(EACH_BYTES) {
@@ -117,7 +117,7 @@ impl Cache {
 
     fn tell(&self) {
         if let Some(budget) = &self.budget {
-            budget.set(Part::Nodes, self.nodes.load(Ordering::Relaxed) * EACH_BYTES);
+            budget.set(MemoryPart::Nodes, self.nodes.load(Ordering::Relaxed) * EACH_BYTES);
         }
     }
 
@@ -159,7 +159,7 @@ impl Cache {
     }
 }
 
-impl Shard {
+impl CacheShard {
     fn coldest(&mut self) -> usize {
         loop {
             let at = self.hand % self.entries.len();
@@ -178,7 +178,7 @@ mod test {
     #[test]
     fn nodes_make_room_for_what_has_to_stay_down_to_a_few() {
         let budget = Arc::new(Budget::new(100 * EACH_BYTES, 10 * EACH_BYTES));
-        let cache = Arc::new(Cache::new(80 * EACH_BYTES, Some(Arc::clone(&budget))));
+        let cache = Arc::new(NodeCache::new(80 * EACH_BYTES, Some(Arc::clone(&budget))));
         let weak = Arc::downgrade(&cache);
         budget.on_growth(move || weak.upgrade().expect("alive").give_way());
         let at = |slot| NodeAt { slot, sum: slot };
@@ -188,9 +188,9 @@ mod test {
             assert!(cache.get(at(slot)).is_some());
         }
         assert_eq!(cache.bytes() as usize, 80 * EACH_BYTES);
-        budget.set(Part::Changed, 40 * EACH_BYTES);
+        budget.set(MemoryPart::Changed, 40 * EACH_BYTES);
         assert_eq!(cache.bytes() as usize, 50 * EACH_BYTES);
-        budget.set(Part::Unwritten, 60 * EACH_BYTES);
+        budget.set(MemoryPart::Unwritten, 60 * EACH_BYTES);
         assert_eq!(cache.bytes() as usize, LEAST * SHARDS * EACH_BYTES);
         // What is read meanwhile takes the place of another.
         (0..40).for_each(|slot| cache.put(at(slot), node()));

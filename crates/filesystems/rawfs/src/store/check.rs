@@ -3,30 +3,30 @@
 use std::collections::HashSet;
 
 use super::batch;
-use super::inner::Inner;
+use super::inner::StoreCore;
 use crate::error::Error;
-use crate::tree::check::Counts;
+use crate::tree::check::TreeCounts;
 use crate::units::Extent;
 
 /// What was found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Checked {
+pub struct StoreCheck {
     /// By tree.
-    pub trees: [Counts; 2],
+    pub trees: [TreeCounts; 2],
     /// Nodes that the bitmap has in use and no tree has.
     pub leaked: Vec<u32>,
     /// Nodes that a tree has and the bitmap has not, or that are in the trees twice.
     pub wrong: Vec<u32>,
 }
 
-impl Inner {
+impl StoreCore {
     /// Reads all nodes of both trees. Other calls wait meanwhile.
-    pub(super) fn check(&self) -> Result<Checked, Error> {
+    pub(super) fn check(&self) -> Result<StoreCheck, Error> {
         let state = self.state.write();
         state.check()?;
-        let mut checked = Checked::default();
+        let mut checked = StoreCheck::default();
         let mut seen = HashSet::new();
-        for tree in batch::Tree::ALL {
+        for tree in batch::TreeId::ALL {
             let counts = state.trees[tree as usize].check(&self.loader(tree), |slot| {
                 if !seen.insert(slot) {
                     checked.wrong.push(slot);

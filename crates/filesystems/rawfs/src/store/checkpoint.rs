@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::batch;
-use super::inner::{Inner, Last};
-use crate::disk::Lane;
+use super::inner::{LastCheckpoint, StoreCore};
+use crate::disk::QueueClass;
 use crate::error::Error;
 use crate::layout::superblock::{COPIES, Root, Superblock};
 use crate::layout::{NODE_BYTES, bitmap};
 use crate::page::Page;
 use crate::space::blocks::GROUP_BLOCKS;
-use crate::space::nodes::Reader;
+use crate::space::nodes::SnapshotGuard;
 use crate::tree::{NodeAt, Tree};
 use crate::units::{Block, Extent, Lsn};
 
@@ -29,7 +29,7 @@ const PAGES_AT_ONCE: usize = 256;
 
 /// What a superblock is to say beside what the checkpoint itself knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
+pub struct CheckpointMark {
     pub(super) clean: bool,
     pub(super) life: u64,
     /// The last batch, and where the log goes on behind it, if the log does not know itself (recovery).
@@ -38,17 +38,17 @@ pub struct Mark {
     pub(super) always: bool,
 }
 
-struct Frozen {
+struct FrozenState {
     lsn: Lsn,
     trees: [Tree; 2],
     /// Of nodes first, then of data blocks.
     pages: Vec<(usize, Box<[u64]>)>,
     left: Vec<u32>,
-    reader: Reader,
+    reader: SnapshotGuard,
     filled: Vec<(Block, Page)>,
 }
 
-impl Inner {
+impl StoreCore {
     /// For who waits for it.
     pub(super) fn checkpoint(&self) -> Result<(), Error> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -60,11 +60,11 @@ impl Inner {
     /// Before anybody has to wait for it.
     pub(super) fn checkpoint_ahead(&self) -> Result<(), Error> {
         let mut last = self.last.lock();
-        let mark = Mark { clean: false, life: last.superblock.life, log: None, always: false };
+        let mark = CheckpointMark { clean: false, life: last.superblock.life, log: None, always: false };
         self.checkpoint_as(&mut last, mark)
     }
 
-    pub(super) fn checkpoint_as(&self, last: &mut Last, mark: Mark) -> Result<(), Error> {
+    pub(super) fn checkpoint_as(&self, last: &mut LastCheckpoint, mark: CheckpointMark) -> Result<(), Error> {
         self.log.check()?;
         let Some(frozen) = self.freeze(last, mark)? else { return Ok(()) };
         let done = self.write_frozen(last, frozen, mark);
@@ -75,7 +75,7 @@ impl Inner {
             return Err(error);
         }
         let mut state = self.state.write();
-        for tree in batch::Tree::ALL {
+        for tree in batch::TreeId::ALL {
             state.trees[tree as usize].settle(|at, node| self.cache.put(at, node));
         }
         let dirty = state.dirty();
@@ -86,7 +86,7 @@ impl Inner {
     }
 
     /// None: nothing has changed.
-    fn freeze(&self, last: &Last, mark: Mark) -> Result<Option<Frozen>, Error> {
+    fn freeze(&self, last: &LastCheckpoint, mark: CheckpointMark) -> Result<Option<FrozenState>, Error> {
         let mut state = self.state.write();
         state.check()?;
         let lsn = mark.log.map_or_else(|| self.log.last(), |(lsn, _)| lsn);
@@ -115,10 +115,10 @@ impl Inner {
         let reader = std::mem::replace(&mut state.reader, Arc::new(()));
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.writing.store(all as u64, Ordering::Relaxed);
-        Ok(Some(Frozen { lsn, trees, pages, left, reader, filled: self.filled.frozen() }))
+        Ok(Some(FrozenState { lsn, trees, pages, left, reader, filled: self.filled.frozen() }))
     }
 
-    fn write_frozen(&self, last: &mut Last, frozen: Frozen, mark: Mark) -> Result<(), Error> {
+    fn write_frozen(&self, last: &mut LastCheckpoint, frozen: FrozenState, mark: CheckpointMark) -> Result<(), Error> {
         if mark.log.is_none() {
             self.sync(frozen.lsn)?;
         }
@@ -129,7 +129,7 @@ impl Inner {
         self.write_filled(&frozen.filled)?;
         drop(frozen.filled);
         let mut roots = last.superblock.roots;
-        for tree in batch::Tree::ALL {
+        for tree in batch::TreeId::ALL {
             let frozen = &frozen.trees[tree as usize];
             roots[tree as usize] = Root { at: self.write_nodes(tree, frozen)?, level: frozen.level() };
         }
@@ -154,34 +154,34 @@ impl Inner {
     /// needs: either is enough to open the store.
     fn write_superblock(&self, superblock: &Superblock) -> Result<(), Error> {
         for at in COPIES {
-            self.disk.write_blocks(Lane::Control, &[(at, &superblock.encode(at))])?;
+            self.disk.write_blocks(QueueClass::Control, &[(at, &superblock.encode(at))])?;
             self.disk.flush()?;
         }
         Ok(())
     }
 
-    fn write_nodes(&self, tree: batch::Tree, frozen: &Tree) -> Result<NodeAt, Error> {
+    fn write_nodes(&self, tree: batch::TreeId, frozen: &Tree) -> Result<NodeAt, Error> {
         let mut waiting: Vec<(Block, Box<[u8]>)> = Vec::with_capacity(NODES_AT_ONCE);
         let root = frozen.write_out(self.stamp(tree), |slot, page| -> Result<(), Error> {
             let at = self.shape.node_at(slot).expect("a slot that was given out");
             debug_assert_eq!(page.len(), NODE_BYTES);
             waiting.push((at, page));
-            if waiting.len() == NODES_AT_ONCE { self.write_sorted(&mut waiting, Lane::Metadata) } else { Ok(()) }
+            if waiting.len() == NODES_AT_ONCE { self.write_sorted(&mut waiting, QueueClass::Metadata) } else { Ok(()) }
         })?;
-        self.write_sorted(&mut waiting, Lane::Metadata)?;
+        self.write_sorted(&mut waiting, QueueClass::Metadata)?;
         Ok(root)
     }
 
-    fn write_sorted(&self, waiting: &mut Vec<(Block, Box<[u8]>)>, lane: Lane) -> Result<(), Error> {
+    fn write_sorted(&self, waiting: &mut Vec<(Block, Box<[u8]>)>, class: QueueClass) -> Result<(), Error> {
         waiting.sort_by_key(|(at, _)| *at);
         let writes: Vec<(Block, &[u8])> = waiting.iter().map(|(at, page)| (*at, &**page)).collect();
-        self.disk.write_blocks(lane, &writes)?;
+        self.disk.write_blocks(class, &writes)?;
         waiting.clear();
         Ok(())
     }
 
     /// Each to the slot that does not count. Returns which ones count then.
-    fn write_pages(&self, last: &Last, pages: &[(usize, Box<[u64]>)], generation: u64) -> Result<Vec<u8>, Error> {
+    fn write_pages(&self, last: &LastCheckpoint, pages: &[(usize, Box<[u64]>)], generation: u64) -> Result<Vec<u8>, Error> {
         let mut slots = last.slots.clone();
         for some in pages.chunks(PAGES_AT_ONCE) {
             let mut waiting = Vec::with_capacity(some.len());
@@ -190,7 +190,7 @@ impl Inner {
                 let at = self.shape.page_at(*page as u64).after(u64::from(slots[*page]));
                 waiting.push((at, bitmap::encode(words, at, generation, last.superblock.image()).into_boxed_slice()));
             }
-            self.write_sorted(&mut waiting, Lane::Metadata)?;
+            self.write_sorted(&mut waiting, QueueClass::Metadata)?;
         }
         Ok(slots)
     }

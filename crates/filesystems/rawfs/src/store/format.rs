@@ -4,12 +4,12 @@ use std::io::Read;
 
 use super::batch;
 use super::settings::FormatOptions;
-use crate::disk::{Disk, Lane};
+use crate::disk::{Disk, QueueClass};
 use crate::error::Error;
 use crate::layout::superblock::{COPIES, Root, Superblock};
 use crate::layout::{Shape, bitmap};
-use crate::space::bits::Bits;
-use crate::tree::{Stamp, Tree};
+use crate::space::bits::Bitmap;
+use crate::tree::{NodeStamp, Tree};
 use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 
 /// Blocks written in one go.
@@ -33,7 +33,7 @@ pub fn format(disk: &Disk, options: &FormatOptions) -> Result<(), Error> {
     let uuid = options.uuid.map_or_else(random, Ok)?;
     // Until the end there is no image here, neither the old one nor the new one.
     let nothing = vec![0; BLOCK_BYTES];
-    disk.write_blocks(Lane::Control, &COPIES.map(|at| (at, &nothing[..])))?;
+    disk.write_blocks(QueueClass::Control, &COPIES.map(|at| (at, &nothing[..])))?;
     disk.flush()?;
     if options.discard {
         discard(disk, shape)?;
@@ -53,17 +53,17 @@ pub fn format(disk: &Disk, options: &FormatOptions) -> Result<(), Error> {
     write_pages(disk, &superblock)?;
     disk.flush()?;
     let copies = COPIES.map(|at| (at, superblock.encode(at)));
-    disk.write_blocks(Lane::Control, &copies.each_ref().map(|(at, block)| (*at, &block[..])))?;
+    disk.write_blocks(QueueClass::Control, &copies.each_ref().map(|(at, block)| (*at, &block[..])))?;
     disk.flush()
 }
 
 fn write_roots(disk: &Disk, superblock: &mut Superblock) -> Result<(), Error> {
-    for tree in batch::Tree::ALL {
-        let stamp = Stamp { tag: tag(&superblock.uuid), generation: 1, tree: tree as u8 };
+    for tree in batch::TreeId::ALL {
+        let stamp = NodeStamp { tag: tag(&superblock.uuid), generation: 1, tree: tree as u8 };
         let frozen = Tree::default().freeze(vec![tree as u32]);
         let at = frozen.write_out(stamp, |slot, page| {
             let at = superblock.shape.node_at(slot).expect("there are more nodes than trees");
-            disk.write_blocks(Lane::Metadata, &[(at, &page)])
+            disk.write_blocks(QueueClass::Metadata, &[(at, &page)])
         })?;
         superblock.roots[tree as usize].at = at;
     }
@@ -72,8 +72,8 @@ fn write_roots(disk: &Disk, superblock: &mut Superblock) -> Result<(), Error> {
 
 fn write_pages(disk: &Disk, superblock: &Superblock) -> Result<(), Error> {
     let shape = superblock.shape;
-    let mut nodes = Bits::new(shape.nodes);
-    nodes.set(0..batch::Tree::ALL.len() as u64, true);
+    let mut nodes = Bitmap::new(shape.nodes);
+    nodes.set(0..batch::TreeId::ALL.len() as u64, true);
     let used: Box<[u64]> = nodes.take_dirty().remove(0).1;
     let empty = vec![0; bitmap::PAGE_WORDS].into_boxed_slice();
     let pages = shape.node_pages() + shape.data_pages();
@@ -84,7 +84,7 @@ fn write_pages(disk: &Disk, superblock: &Superblock) -> Result<(), Error> {
         bytes.extend(bitmap::encode(if page == 0 { &used } else { &empty }, at, 1, superblock.image()));
         bytes.resize(bytes.len() + BLOCK_BYTES, 0);
         if (page + 1 - from) * 2 >= BLOCKS_AT_ONCE || page + 1 == pages {
-            disk.write_blocks(Lane::Metadata, &[(shape.page_at(from), &bytes)])?;
+            disk.write_blocks(QueueClass::Metadata, &[(shape.page_at(from), &bytes)])?;
             bytes.clear();
             from = page + 1;
         }
@@ -97,7 +97,7 @@ fn zero(disk: &Disk, at: Block, blocks: u64) -> Result<(), Error> {
     let mut done = 0;
     while done < blocks {
         let now = BLOCKS_AT_ONCE.min(blocks - done);
-        disk.write_blocks(Lane::Control, &[(at.after(done), &nothing[..now as usize * BLOCK_BYTES])])?;
+        disk.write_blocks(QueueClass::Control, &[(at.after(done), &nothing[..now as usize * BLOCK_BYTES])])?;
         done += now;
     }
     Ok(())

@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use super::batch;
-use super::cache::Cache;
-use super::filled::Filled;
-use super::keeper::Bell;
+use super::cache::NodeCache;
+use super::checkpoint_thread::CheckpointSignal;
+use super::logged_data::LoggedData;
 use super::settings::{Settings, Usage};
-use crate::budget::{Budget, Part};
-use crate::disk::{Disk, Lane};
+use crate::budget::{Budget, MemoryPart};
+use crate::disk::{Disk, QueueClass};
 use crate::error::Error;
 use crate::layout::superblock::Superblock;
 use crate::layout::{NODE_BYTES, Shape};
 use crate::log::Log;
-use crate::space::bits::Bits;
-use crate::space::blocks::Blocks;
-use crate::space::freed::Freed;
-use crate::space::nodes::{Nodes as NodeSpace, Reader};
+use crate::space::bits::Bitmap;
+use crate::space::blocks::BlockAllocator;
+use crate::space::freed::FreedBlocks;
+use crate::space::nodes::{NodeAllocator as NodeSpace, SnapshotGuard};
 use crate::tree::node::Node;
-use crate::tree::{Damaged, NodeAt, Nodes, Stamp, Tree};
+use crate::tree::{DamagedNodeError, NodeAt, NodeStamp, Nodes, Tree};
 use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 
 /// See the module.
-pub struct Inner {
+pub struct StoreCore {
     pub(super) disk: Disk,
     pub(super) shape: Shape,
     pub(super) uuid: [u8; 16],
@@ -33,58 +33,58 @@ pub struct Inner {
     pub(super) tag: u32,
     pub(super) settings: Settings,
     /// Batches change it one after the other. Taken before all locks below.
-    pub(super) state: RwLock<State>,
+    pub(super) state: RwLock<StoreState>,
     pub(super) log: Log,
-    pub(super) blocks: Blocks,
-    pub(super) freed: Mutex<Freed>,
-    pub(super) filled: Filled,
+    pub(super) blocks: BlockAllocator,
+    pub(super) freed: Mutex<FreedBlocks>,
+    pub(super) filled: LoggedData,
     /// The last batch that named data blocks with their sums.
     pub(super) written: AtomicU64,
     /// The last batch that the last checkpoint has.
     pub(super) saved: AtomicU64,
     pub(super) nodes: Mutex<NodeSpace>,
-    pub(super) cache: Arc<Cache>,
+    pub(super) cache: Arc<NodeCache>,
     /// What others may take of the memory that is there for all, if that is one number.
     pub(super) budget: Option<Arc<Budget>>,
     /// Nodes that a checkpoint has under way.
     pub(super) writing: AtomicU64,
     /// Of the checkpoint that is durable; held by who makes the next one. Taken before the state.
-    pub(super) last: Mutex<Last>,
+    pub(super) last: Mutex<LastCheckpoint>,
     /// Of the latest checkpoint begun: no node is newer.
     pub(super) generation: AtomicU64,
     /// Wakes who makes checkpoints.
-    pub(super) bell: Bell,
+    pub(super) bell: CheckpointSignal,
     /// Who waits for a checkpoint; and one as long as no thread makes them in the background.
     pub(super) waiting: AtomicUsize,
 }
 
 /// What batches change.
-pub struct State {
+pub struct StoreState {
     pub(super) trees: [Tree; 2],
     /// Slots of nodes that the trees have no more since the last freeze.
     pub(super) left: Vec<u32>,
     /// Data blocks in use.
-    pub(super) used: Bits,
+    pub(super) used: Bitmap,
     /// Held by who reads what was frozen last, or later.
-    pub(super) reader: Reader,
+    pub(super) reader: SnapshotGuard,
     /// A batch was done half, because a node could not be read: what is here is not to be shown.
     pub(super) broken: Option<Error>,
 }
 
 /// The last checkpoint.
-pub struct Last {
+pub struct LastCheckpoint {
     pub(super) superblock: Superblock,
     /// By page of the bitmaps: which slot counts.
     pub(super) slots: Vec<u8>,
 }
 
 /// A tree at a moment, and what keeps its nodes from being used anew.
-pub struct Snapshot {
+pub struct TreeSnapshot {
     pub(super) tree: Tree,
-    _reader: Reader,
+    _reader: SnapshotGuard,
 }
 
-impl State {
+impl StoreState {
     pub(super) fn check(&self) -> Result<(), Error> {
         self.broken.map_or(Ok(()), Err)
     }
@@ -96,12 +96,12 @@ impl State {
 }
 
 /// Loads nodes of one tree: from the cache, else from the device.
-pub struct Loader<'a> {
-    inner: &'a Inner,
-    tree: batch::Tree,
+pub struct NodeLoader<'a> {
+    inner: &'a StoreCore,
+    tree: batch::TreeId,
 }
 
-impl Nodes for Loader<'_> {
+impl Nodes for NodeLoader<'_> {
     type Error = Error;
 
     fn load(&self, at: NodeAt) -> Result<Arc<Node>, Error> {
@@ -119,55 +119,55 @@ impl Nodes for Loader<'_> {
     }
 }
 
-impl From<Damaged> for Error {
-    fn from(damaged: Damaged) -> Error {
+impl From<DamagedNodeError> for Error {
+    fn from(damaged: DamagedNodeError) -> Error {
         Error::Damaged { what: damaged.0, at: Block(0) }
     }
 }
 
 /// Gives only what is in memory.
-pub struct InMemory<'a>(&'a Cache);
+pub struct MemoryLoader<'a>(&'a NodeCache);
 
 /// What a search in memory ends with.
-pub enum Elsewhere {
+pub enum MemoryMiss {
     /// A node would have to be read.
     Absent,
     /// It cannot be had.
     Wrong(Error),
 }
 
-impl From<Damaged> for Elsewhere {
-    fn from(damaged: Damaged) -> Elsewhere {
-        Elsewhere::Wrong(damaged.into())
+impl From<DamagedNodeError> for MemoryMiss {
+    fn from(damaged: DamagedNodeError) -> MemoryMiss {
+        MemoryMiss::Wrong(damaged.into())
     }
 }
 
-impl Nodes for InMemory<'_> {
-    type Error = Elsewhere;
+impl Nodes for MemoryLoader<'_> {
+    type Error = MemoryMiss;
 
-    fn load(&self, at: NodeAt) -> Result<Arc<Node>, Elsewhere> {
-        self.0.get(at).ok_or(Elsewhere::Absent)
+    fn load(&self, at: NodeAt) -> Result<Arc<Node>, MemoryMiss> {
+        self.0.get(at).ok_or(MemoryMiss::Absent)
     }
 }
 
-impl Inner {
-    pub(super) fn loader(&self, tree: batch::Tree) -> Loader<'_> {
-        Loader { inner: self, tree }
+impl StoreCore {
+    pub(super) fn loader(&self, tree: batch::TreeId) -> NodeLoader<'_> {
+        NodeLoader { inner: self, tree }
     }
 
-    pub(super) fn in_memory(&self) -> InMemory<'_> {
-        InMemory(&self.cache)
+    pub(super) fn in_memory(&self) -> MemoryLoader<'_> {
+        MemoryLoader(&self.cache)
     }
 
-    pub(super) fn stamp(&self, tree: batch::Tree) -> Stamp {
-        Stamp { tag: self.tag, generation: self.generation.load(Ordering::Relaxed), tree: tree as u8 }
+    pub(super) fn stamp(&self, tree: batch::TreeId) -> NodeStamp {
+        NodeStamp { tag: self.tag, generation: self.generation.load(Ordering::Relaxed), tree: tree as u8 }
     }
 
-    fn read_node(&self, tree: batch::Tree, at: NodeAt) -> Result<Node, Error> {
+    fn read_node(&self, tree: batch::TreeId, at: NodeAt) -> Result<Node, Error> {
         self.cache.missed();
         let block = self.shape.node_at(at.slot).ok_or(Error::Damaged { what: "the place of a node", at: Block(u64::from(at.slot)) })?;
         let mut page = vec![0; NODE_BYTES].into_boxed_slice();
-        self.disk.read_blocks(Lane::Metadata, block, &mut page)?;
+        self.disk.read_blocks(QueueClass::Metadata, block, &mut page)?;
         Node::parse(page, at, self.stamp(tree)).map_err(|damaged| Error::Damaged { what: damaged.0, at: block })
     }
 
@@ -175,13 +175,13 @@ impl Inner {
     ///
     /// # Errors
     /// The store is broken.
-    pub(super) fn snapshot(&self, tree: batch::Tree) -> Result<Snapshot, Error> {
+    pub(super) fn snapshot(&self, tree: batch::TreeId) -> Result<TreeSnapshot, Error> {
         let state = self.state.read();
         state.check()?;
-        Ok(Snapshot { tree: state.trees[tree as usize].clone(), _reader: Arc::clone(&state.reader) })
+        Ok(TreeSnapshot { tree: state.trees[tree as usize].clone(), _reader: Arc::clone(&state.reader) })
     }
 
-    pub(super) fn get<T>(&self, tree: batch::Tree, key: &[u8], found: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Error> {
+    pub(super) fn get<T>(&self, tree: batch::TreeId, key: &[u8], found: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Error> {
         let mut found = Some(found);
         let mut once = |value: &[u8]| found.take().expect("one key has one value")(value);
         {
@@ -189,14 +189,14 @@ impl Inner {
             state.check()?;
             match state.trees[tree as usize].get(&self.in_memory(), key, &mut once) {
                 Ok(value) => return Ok(value),
-                Err(Elsewhere::Wrong(error)) => return Err(error),
-                Err(Elsewhere::Absent) => {}
+                Err(MemoryMiss::Wrong(error)) => return Err(error),
+                Err(MemoryMiss::Absent) => {}
             }
         }
         self.snapshot(tree)?.tree.get(&self.loader(tree), key, once)
     }
 
-    pub(super) fn floor<T>(&self, tree: batch::Tree, key: &[u8], found: impl FnOnce(&[u8], &[u8]) -> T) -> Result<Option<T>, Error> {
+    pub(super) fn floor<T>(&self, tree: batch::TreeId, key: &[u8], found: impl FnOnce(&[u8], &[u8]) -> T) -> Result<Option<T>, Error> {
         let mut found = Some(found);
         let mut once = |key: &[u8], value: &[u8]| found.take().expect("one entry is the last")(key, value);
         {
@@ -204,8 +204,8 @@ impl Inner {
             state.check()?;
             match state.trees[tree as usize].floor(&self.in_memory(), key, &mut once) {
                 Ok(value) => return Ok(value),
-                Err(Elsewhere::Wrong(error)) => return Err(error),
-                Err(Elsewhere::Absent) => {}
+                Err(MemoryMiss::Wrong(error)) => return Err(error),
+                Err(MemoryMiss::Absent) => {}
             }
         }
         self.snapshot(tree)?.tree.floor(&self.loader(tree), key, once)
@@ -263,8 +263,8 @@ impl Inner {
     /// Tells who shares the memory what is in use of it. `dirty`: nodes that are changed.
     pub(super) fn tell_budget(&self, dirty: u64) {
         if let Some(budget) = &self.budget {
-            budget.set(Part::Changed, (dirty + self.writing.load(Ordering::Relaxed)) as usize * NODE_BYTES);
-            budget.set(Part::Filled, self.filled.len() * BLOCK_BYTES);
+            budget.set(MemoryPart::Changed, (dirty + self.writing.load(Ordering::Relaxed)) as usize * NODE_BYTES);
+            budget.set(MemoryPart::Filled, self.filled.len() * BLOCK_BYTES);
         }
     }
 

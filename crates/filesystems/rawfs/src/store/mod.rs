@@ -13,44 +13,44 @@ mod batch;
 mod cache;
 mod check;
 mod checkpoint;
-mod filled;
+mod checkpoint_thread;
 mod format;
 mod inner;
-mod keeper;
+mod logged_data;
 mod open;
+mod overlay;
 mod resize;
 pub mod salvage;
 mod settings;
 pub mod show;
 #[cfg(test)]
 mod test;
-mod trial;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub use batch::{Batch, Change, Changes, KEY_BYTES_MAX, Nonsense, Tree, VALUE_BYTES_MAX};
-pub use check::Checked;
+pub use batch::{Batch, Change, ChangeReader, InvalidBatch, KEY_BYTES_MAX, TreeId, VALUE_BYTES_MAX};
+pub use check::StoreCheck;
 pub use settings::{BudgetSettings, FormatOptions, Recovery, Settings, Usage};
 
 use crate::budget::Budget;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::layout::{NODE_BYTES, Shape};
-pub use crate::tree::Next;
+pub use crate::tree::ScanStep;
 use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
-use checkpoint::Mark;
-use inner::Inner;
-use keeper::Keeper;
-use trial::Trial;
+use checkpoint::CheckpointMark;
+use checkpoint_thread::CheckpointThread;
+use inner::StoreCore;
+use overlay::TransactionOverlay;
 
 /// See the module. Dropped without [`Store::close`], it is as if the process had died there.
 pub struct Store {
     /// Ends before the rest.
-    keeper: Option<Keeper>,
-    inner: Arc<Inner>,
+    keeper: Option<CheckpointThread>,
+    inner: Arc<StoreCore>,
     /// What is read and changed instead of what all see.
-    trial: Option<Trial>,
+    trial: Option<TransactionOverlay>,
 }
 
 impl Store {
@@ -69,7 +69,7 @@ impl Store {
     pub fn open(disk: Disk, settings: &Settings) -> Result<(Store, Recovery), Error> {
         let (inner, recovery) = open::open(disk, settings)?;
         let inner = Arc::new(inner);
-        let keeper = if settings.background && !settings.read_only { Some(Keeper::start(&inner)?) } else { None };
+        let keeper = if settings.background && !settings.read_only { Some(CheckpointThread::start(&inner)?) } else { None };
         Ok((Store { keeper, inner, trial: None }, recovery))
     }
 
@@ -88,7 +88,7 @@ impl Store {
     ///
     /// # Errors
     /// A node that cannot be read, or is damaged.
-    pub fn get(&self, tree: Tree, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+    pub fn get(&self, tree: TreeId, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         value.clear();
         Ok(self.get_with(tree, key, |found| value.extend_from_slice(found))?.is_some())
     }
@@ -97,7 +97,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::get`].
-    pub fn get_with<T>(&self, tree: Tree, key: &[u8], found: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Error> {
+    pub fn get_with<T>(&self, tree: TreeId, key: &[u8], found: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Error> {
         match &self.trial {
             None => self.inner.get(tree, key, found),
             Some(trial) => trial.tree(tree).get(&self.inner.loader(tree), key, found),
@@ -108,7 +108,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::get`].
-    pub fn floor<T>(&self, tree: Tree, key: &[u8], found: impl FnOnce(&[u8], &[u8]) -> T) -> Result<Option<T>, Error> {
+    pub fn floor<T>(&self, tree: TreeId, key: &[u8], found: impl FnOnce(&[u8], &[u8]) -> T) -> Result<Option<T>, Error> {
         match &self.trial {
             None => self.inner.floor(tree, key, found),
             Some(trial) => trial.tree(tree).floor(&self.inner.loader(tree), key, found),
@@ -119,7 +119,7 @@ impl Store {
     ///
     /// # Errors
     /// A node that cannot be read, or is damaged.
-    pub fn scan(&self, tree: Tree, from: &[u8], to: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> Next) -> Result<(), Error> {
+    pub fn scan(&self, tree: TreeId, from: &[u8], to: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep) -> Result<(), Error> {
         if let Some(trial) = &self.trial {
             return trial.tree(tree).scan(&self.inner.loader(tree), from, Some(to), each);
         }
@@ -144,12 +144,12 @@ impl Store {
     /// # Errors
     /// As [`Store::get`].
     pub(crate) fn try_out(&self) -> Result<Store, Error> {
-        Ok(Store { keeper: None, inner: Arc::clone(&self.inner), trial: Some(Trial::of(&self.inner)?) })
+        Ok(Store { keeper: None, inner: Arc::clone(&self.inner), trial: Some(TransactionOverlay::of(&self.inner)?) })
     }
 
     /// All that was applied to a store of [`Store::try_out`], in order.
     pub(crate) fn tried(&self) -> Batch {
-        self.trial.as_ref().map(Trial::take).unwrap_or_default()
+        self.trial.as_ref().map(TransactionOverlay::take).unwrap_or_default()
     }
 
     /// Returns when this batch, and all before it, survive a loss of power.
@@ -236,7 +236,7 @@ impl Store {
             return Ok(());
         }
         let mut last = self.inner.last.lock();
-        let mark = Mark { clean: true, life: last.superblock.life, log: None, always: true };
+        let mark = CheckpointMark { clean: true, life: last.superblock.life, log: None, always: true };
         self.inner.checkpoint_as(&mut last, mark)
     }
 
@@ -263,7 +263,7 @@ impl Store {
     ///
     /// # Errors
     /// A node that cannot be read, or is damaged.
-    pub fn check(&self) -> Result<Checked, Error> {
+    pub fn check(&self) -> Result<StoreCheck, Error> {
         self.inner.check()
     }
 

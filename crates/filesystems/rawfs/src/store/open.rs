@@ -11,27 +11,27 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::batch::{self, Change, Changes};
-use super::cache::Cache;
-use super::checkpoint::Mark;
-use super::filled::Filled;
+use super::batch::{self, Change, ChangeReader};
+use super::cache::NodeCache;
+use super::checkpoint::CheckpointMark;
+use super::checkpoint_thread::CheckpointSignal;
 use super::format::tag;
-use super::inner::{Inner, Last, State};
-use super::keeper::Bell;
+use super::inner::{LastCheckpoint, StoreCore, StoreState};
+use super::logged_data::LoggedData;
 use super::settings::{Recovery, Settings};
 use crate::budget::Budget;
-use crate::disk::{Disk, Lane};
+use crate::disk::{Disk, QueueClass};
 use crate::error::Error;
 use crate::layout::superblock::{COPIES, Superblock};
 use crate::layout::{NODE_BYTES, Shape, bitmap};
 use crate::log::group;
-use crate::log::read::{Found, Search};
-use crate::log::ring::Place;
-use crate::log::{Log, Start};
-use crate::space::bits::Bits;
-use crate::space::blocks::{Blocks, GROUP_BLOCKS};
-use crate::space::freed::Freed;
-use crate::space::nodes::Nodes;
+use crate::log::read::{LogSearch, LogTail};
+use crate::log::ring::RingRegion;
+use crate::log::{Log, LogStart};
+use crate::space::bits::Bitmap;
+use crate::space::blocks::{BlockAllocator, GROUP_BLOCKS};
+use crate::space::freed::FreedBlocks;
+use crate::space::nodes::NodeAllocator;
 use crate::tree::Tree;
 use crate::units::{BLOCK_BYTES, Block, Lsn};
 
@@ -39,7 +39,7 @@ use crate::units::{BLOCK_BYTES, Block, Lsn};
 const BLOCKS_AT_ONCE: usize = 64;
 
 /// See the module.
-pub fn open(disk: Disk, settings: &Settings) -> Result<(Inner, Recovery), Error> {
+pub fn open(disk: Disk, settings: &Settings) -> Result<(StoreCore, Recovery), Error> {
     let (superblock, repaired) = usable(&disk, settings)?;
     let mut slots = Vec::new();
     let [nodes, used] = bitmaps(&disk, &superblock, &mut slots, None)?;
@@ -68,7 +68,7 @@ pub(super) fn copies(disk: &Disk) -> Result<[Result<Superblock, Error>; 2], Erro
     }
     Ok(COPIES.map(|at: Block| {
         let mut block = vec![0; BLOCK_BYTES];
-        disk.read_blocks(Lane::Control, at, &mut block)?;
+        disk.read_blocks(QueueClass::Control, at, &mut block)?;
         Superblock::decode(&block, at)
     }))
 }
@@ -100,9 +100,9 @@ pub(super) fn usable(disk: &Disk, settings: &Settings) -> Result<(Superblock, bo
 }
 
 /// Where the log goes on behind a checkpoint.
-pub(super) fn search(inner: &Inner, superblock: &Superblock) -> Search {
+pub(super) fn search(inner: &StoreCore, superblock: &Superblock) -> LogSearch {
     let Superblock { log_position: position, life, lsn, .. } = *superblock;
-    Search { place: inner.log.place(), position, life, image: superblock.image(), lsn }
+    LogSearch { place: inner.log.place(), position, life, image: superblock.image(), lsn }
 }
 
 fn trees(superblock: &Superblock) -> Result<[Tree; 2], Error> {
@@ -115,14 +115,14 @@ pub(super) fn assemble(
     settings: &Settings,
     superblock: &Superblock,
     trees: [Tree; 2],
-    nodes: Bits,
-    used: Bits,
+    nodes: Bitmap,
+    used: Bitmap,
     slots: Vec<u8>,
-) -> Inner {
+) -> StoreCore {
     let shape = superblock.shape;
-    let state = State { trees, left: Vec::new(), used, reader: Arc::new(()), broken: None };
+    let state = StoreState { trees, left: Vec::new(), used, reader: Arc::new(()), broken: None };
     let budget = settings.budget.map(|all| Arc::new(Budget::new(all.bytes, all.blocks_bytes)));
-    let cache = Arc::new(Cache::new(settings.node_cache_bytes, budget.clone()));
+    let cache = Arc::new(NodeCache::new(settings.node_cache_bytes, budget.clone()));
     if let Some(budget) = &budget {
         let nodes = Arc::downgrade(&cache);
         budget.on_growth(move || {
@@ -131,39 +131,39 @@ pub(super) fn assemble(
             }
         });
     }
-    Inner {
+    StoreCore {
         shape,
         uuid: superblock.uuid,
         tag: tag(&superblock.uuid),
         settings: settings.clone(),
         log: Log::new(superblock.image(), start(shape, superblock, superblock.lsn, superblock.log_position)),
-        blocks: Blocks::new(&state.used),
-        freed: Mutex::new(Freed::default()),
-        filled: Filled::default(),
+        blocks: BlockAllocator::new(&state.used),
+        freed: Mutex::new(FreedBlocks::default()),
+        filled: LoggedData::default(),
         written: AtomicU64::new(0),
         saved: AtomicU64::new(superblock.lsn.0),
-        nodes: Mutex::new(Nodes::new(nodes)),
+        nodes: Mutex::new(NodeAllocator::new(nodes)),
         cache,
         budget,
         writing: AtomicU64::new(0),
-        last: Mutex::new(Last { superblock: *superblock, slots }),
+        last: Mutex::new(LastCheckpoint { superblock: *superblock, slots }),
         generation: AtomicU64::new(superblock.generation),
-        bell: Bell::default(),
+        bell: CheckpointSignal::default(),
         waiting: AtomicUsize::new(1),
         state: RwLock::new(state),
         disk,
     }
 }
 
-fn start(shape: Shape, superblock: &Superblock, lsn: Lsn, position: u64) -> Start {
-    Start { place: Place { start: shape.log_start(), blocks: shape.log_blocks }, position, life: superblock.life, lsn }
+fn start(shape: Shape, superblock: &Superblock, lsn: Lsn, position: u64) -> LogStart {
+    LogStart { place: RingRegion { start: shape.log_start(), blocks: shape.log_blocks }, position, life: superblock.life, lsn }
 }
 
 /// Pages that cannot be read, for who can do without: all their bits are clear then.
 pub(super) type Unread<'a> = Option<&'a mut Vec<u64>>;
 
 /// The bitmaps of nodes and of data blocks, and which slot of each page counts.
-pub(super) fn bitmaps(disk: &Disk, superblock: &Superblock, slots: &mut Vec<u8>, mut unread: Unread<'_>) -> Result<[Bits; 2], Error> {
+pub(super) fn bitmaps(disk: &Disk, superblock: &Superblock, slots: &mut Vec<u8>, mut unread: Unread<'_>) -> Result<[Bitmap; 2], Error> {
     let shape = superblock.shape;
     let (of_nodes, all) = (shape.node_pages(), shape.node_pages() + shape.data_pages());
     let nodes = bits(disk, superblock, 0..of_nodes, shape.nodes, slots, &mut unread)?;
@@ -177,18 +177,18 @@ fn bits(
     bits: u64,
     slots: &mut Vec<u8>,
     unread: &mut Unread<'_>,
-) -> Result<Bits, Error> {
+) -> Result<Bitmap, Error> {
     let first = pages.start;
-    let mut all = Bits::new(bits);
+    let mut all = Bitmap::new(bits);
     let mut bytes = vec![0; 2 * BLOCKS_AT_ONCE * BLOCK_BYTES];
     for from in pages.clone().step_by(BLOCKS_AT_ONCE) {
         let to = pages.end.min(from + BLOCKS_AT_ONCE as u64);
         let bytes = &mut bytes[..(to - from) as usize * 2 * BLOCK_BYTES];
-        let read = disk.read_blocks(Lane::Metadata, superblock.shape.page_at(from), bytes);
+        let read = disk.read_blocks(QueueClass::Metadata, superblock.shape.page_at(from), bytes);
         for (page, both) in (from..to).zip(bytes.chunks_mut(2 * BLOCK_BYTES)) {
             // One that cannot be read takes those beside it along, so each alone.
             let read = read.or_else(|error| match unread {
-                Some(_) => disk.read_blocks(Lane::Metadata, superblock.shape.page_at(page), both),
+                Some(_) => disk.read_blocks(QueueClass::Metadata, superblock.shape.page_at(page), both),
                 None => Err(error),
             });
             let took = read.and_then(|()| take_page(superblock, page, both, &mut all, (page - first) as usize));
@@ -207,7 +207,7 @@ fn bits(
 }
 
 /// Takes up a page from its two slots; says which counts.
-fn take_page(superblock: &Superblock, page: u64, both: &[u8], all: &mut Bits, index: usize) -> Result<u8, Error> {
+fn take_page(superblock: &Superblock, page: u64, both: &[u8], all: &mut Bitmap, index: usize) -> Result<u8, Error> {
     let at = superblock.shape.page_at(page);
     let generation = |slot: usize| {
         let slot_bytes = &both[slot * BLOCK_BYTES..][..BLOCK_BYTES];
@@ -226,17 +226,17 @@ fn take_page(superblock: &Superblock, page: u64, both: &[u8], all: &mut Bits, in
     Ok(slot as u8)
 }
 
-impl Inner {
+impl StoreCore {
     /// So that no lookup has to wait for them. What cannot be read is told to whoever needs it.
     fn load_roots(&self) {
         let state = self.state.read();
-        for tree in batch::Tree::ALL {
+        for tree in batch::TreeId::ALL {
             let _ = state.trees[tree as usize].load_root(&self.loader(tree));
         }
     }
 
     /// Does what the log says.
-    fn replay(&self, search: &Search, found: &Found, recovery: &mut Recovery) -> Result<(), Error> {
+    fn replay(&self, search: &LogSearch, found: &LogTail, recovery: &mut Recovery) -> Result<(), Error> {
         let all = found.groups.last().map_or(search.lsn, |last| last.last().max(search.lsn));
         let mut position = search.position;
         let mut bytes = Vec::new();
@@ -266,7 +266,7 @@ impl Inner {
     /// One batch. In the log each is right: one that does not fit what is there is damage.
     fn redo(&self, lsn: Lsn, record: &[u8]) -> Result<(), Error> {
         let mut state = self.state.write();
-        let changes = Changes::of(record);
+        let changes = ChangeReader::of(record);
         for change in changes.clone() {
             if let Ok(Change::Use(extent, _)) = change {
                 let range = self.shape.data_range(extent).ok_or(Error::Blocks(extent.start))?;
@@ -292,10 +292,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether all data blocks that a record names are what it says. A record that means nothing is for [`Inner::redo`] to refuse.
+    /// Whether all data blocks that a record names are what it says. A record that means nothing is for [`StoreCore::redo`] to refuse.
     pub(super) fn is_saved(&self, record: &[u8], verified: &mut u64) -> Result<bool, Error> {
         let mut bytes = vec![0; BLOCKS_AT_ONCE * BLOCK_BYTES];
-        for change in Changes::of(record).flatten() {
+        for change in ChangeReader::of(record).flatten() {
             let Change::Use(extent, sums) = change else { continue };
             if sums.is_empty() {
                 continue;
@@ -306,7 +306,7 @@ impl Inner {
             let mut at = extent.start;
             for sums in sums.chunks(4 * BLOCKS_AT_ONCE) {
                 let bytes = &mut bytes[..sums.len() / 4 * BLOCK_BYTES];
-                self.disk.read_blocks(Lane::Data, at, bytes)?;
+                self.disk.read_blocks(QueueClass::Data, at, bytes)?;
                 let right = bytes.chunks(BLOCK_BYTES).zip(sums.chunks(4)).all(|(block, sum)| crc32c::crc32c(block).to_le_bytes() == sum);
                 if !right {
                     return Ok(false);
@@ -328,13 +328,13 @@ impl Inner {
             return Ok(());
         }
         let mut last = self.last.lock();
-        let mark = Mark { clean: false, life: last.superblock.life, log: Some((lsn, position)), always: false };
+        let mark = CheckpointMark { clean: false, life: last.superblock.life, log: Some((lsn, position)), always: false };
         self.checkpoint_as(&mut last, mark)
     }
 
     /// Begins a new life: the log goes on behind all that was found, and no group of it is taken for one of this life.
-    pub(super) fn begin(mut self, superblock: Superblock, lsn: Lsn, end: u64) -> Result<Inner, Error> {
-        let mark = Mark { clean: false, life: superblock.life + 1, log: Some((lsn, end)), always: true };
+    pub(super) fn begin(mut self, superblock: Superblock, lsn: Lsn, end: u64) -> Result<StoreCore, Error> {
+        let mark = CheckpointMark { clean: false, life: superblock.life + 1, log: Some((lsn, end)), always: true };
         let mut last = self.last.lock();
         self.checkpoint_as(&mut last, mark)?;
         let superblock = last.superblock;

@@ -5,9 +5,9 @@
 //! counts, and all that it names is there.
 
 use super::Store;
-use super::checkpoint::Mark;
-use super::inner::Inner;
-use crate::disk::Lane;
+use super::checkpoint::CheckpointMark;
+use super::inner::StoreCore;
+use crate::disk::QueueClass;
 use crate::error::Error;
 use crate::layout::superblock::{COPIES, Superblock};
 use crate::layout::{Shape, bitmap};
@@ -38,13 +38,13 @@ pub fn resize(mut store: Store, blocks: u64) -> Result<Shape, Error> {
         return Err(Error::Sizes("files are in the part that is to be cut off"));
     }
     let mut last = inner.last.lock();
-    let mark = Mark { clean: true, life: last.superblock.life, log: None, always: true };
+    let mark = CheckpointMark { clean: true, life: last.superblock.life, log: None, always: true };
     inner.checkpoint_as(&mut last, mark)?;
     let superblock = Superblock { generation: last.superblock.generation + 1, shape: new, ..last.superblock };
     write_pages(inner, &superblock, if moves { 0 } else { old.node_pages() + old.data_pages() })?;
     inner.disk.flush()?;
     for at in COPIES {
-        inner.disk.write_blocks(Lane::Control, &[(at, &superblock.encode(at))])?;
+        inner.disk.write_blocks(QueueClass::Control, &[(at, &superblock.encode(at))])?;
         inner.disk.flush()?;
     }
     Ok(new)
@@ -60,7 +60,7 @@ fn overlap((a, a_end): (Block, Block), (b, b_end): (Block, Block)) -> bool {
 }
 
 /// Pages from one on, in their first slots. The second ones say nothing, whatever an older shape had there.
-fn write_pages(inner: &Inner, superblock: &Superblock, from: u64) -> Result<(), Error> {
+fn write_pages(inner: &StoreCore, superblock: &Superblock, from: u64) -> Result<(), Error> {
     let shape = superblock.shape;
     let (of_nodes, all) = (shape.node_pages(), shape.node_pages() + shape.data_pages());
     let (state, nodes) = (inner.state.read(), inner.nodes.lock());
@@ -75,7 +75,7 @@ fn write_pages(inner: &Inner, superblock: &Superblock, from: u64) -> Result<(), 
             bytes.extend(bitmap::encode(words, shape.page_at(*page), superblock.generation, superblock.image()));
             bytes.resize(bytes.len() + BLOCK_BYTES, 0);
         }
-        inner.disk.write_blocks(Lane::Metadata, &[(shape.page_at(some[0]), &bytes)])?;
+        inner.disk.write_blocks(QueueClass::Metadata, &[(shape.page_at(some[0]), &bytes)])?;
     }
     Ok(())
 }

@@ -12,22 +12,22 @@
 
 use std::collections::HashSet;
 
-use super::batch::{self, Change, Changes};
-use super::checkpoint::Mark;
-use super::inner::{Inner, State};
+use super::batch::{self, Change, ChangeReader};
+use super::checkpoint::CheckpointMark;
+use super::inner::{StoreCore, StoreState};
 use super::open::{assemble, bitmaps, copies, search, usable};
 use super::settings::{Recovery, Settings};
-use crate::disk::{Disk, Lane};
+use crate::disk::{Disk, QueueClass};
 use crate::error::Error;
 use crate::layout::superblock::{COPIES, Superblock};
 use crate::layout::{NODE_BYTES, u32_at};
 use crate::log::group;
-use crate::log::read::{Found, Search};
-use crate::space::bits::Bits;
-use crate::space::blocks::Blocks;
-use crate::space::nodes::Nodes;
+use crate::log::read::{LogSearch, LogTail};
+use crate::space::bits::Bitmap;
+use crate::space::blocks::BlockAllocator;
+use crate::space::nodes::NodeAllocator;
 use crate::tree::node::Node;
-use crate::tree::salvage::{Lost, Watch};
+use crate::tree::salvage::{LostNode, SalvageObserver};
 use crate::tree::{NodeAt, Tree};
 use crate::units::{Block, Extent, Lsn};
 
@@ -52,7 +52,7 @@ pub enum Damage {
     /// A node, and all that only it leads to.
     Node {
         /// Of which tree.
-        tree: batch::Tree,
+        tree: batch::TreeId,
         /// Leaves are 0.
         level: u8,
         /// Where it is.
@@ -69,7 +69,7 @@ pub enum Damage {
     /// Entries of nodes that only a lost node had led to. They are under [`found_key`]s.
     Found {
         /// Of which tree.
-        tree: batch::Tree,
+        tree: batch::TreeId,
         /// How many.
         entries: u64,
     },
@@ -95,10 +95,10 @@ pub enum Damage {
 }
 
 /// Tells the blocks that an entry owns.
-pub type Owns<'a> = &'a dyn Fn(batch::Tree, &[u8], &[u8], &mut dyn FnMut(Extent));
+pub type Owns<'a> = &'a dyn Fn(batch::TreeId, &[u8], &[u8], &mut dyn FnMut(Extent));
 
 /// The key under which an entry is found whose whole key nobody knows: the node it was in, and the end of its key.
-pub fn found_key(tree: batch::Tree, slot: u32, end: &[u8]) -> Vec<u8> {
+pub fn found_key(tree: batch::TreeId, slot: u32, end: &[u8]) -> Vec<u8> {
     let mut key = mark(tree).to_vec();
     key.extend_from_slice(&slot.to_be_bytes());
     key.extend_from_slice(&end[end.len().saturating_sub(batch::KEY_BYTES_MAX - key.len())..]);
@@ -106,21 +106,21 @@ pub fn found_key(tree: batch::Tree, slot: u32, end: &[u8]) -> Vec<u8> {
 }
 
 /// Node and end of such a key.
-pub fn found_parts(tree: batch::Tree, key: &[u8]) -> Option<(u32, &[u8])> {
+pub fn found_parts(tree: batch::TreeId, key: &[u8]) -> Option<(u32, &[u8])> {
     let (slot, end) = key.strip_prefix(mark(tree))?.split_first_chunk()?;
     Some((u32::from_be_bytes(*slot), end))
 }
 
 /// No key of a file system begins so, or is so long.
-fn mark(tree: batch::Tree) -> &'static [u8] {
+fn mark(tree: batch::TreeId) -> &'static [u8] {
     match tree {
-        batch::Tree::Names => &[4],
-        batch::Tree::Files => &[0xfe; 14],
+        batch::TreeId::Names => &[4],
+        batch::TreeId::Files => &[0xfe; 14],
     }
 }
 
 /// See the module. Nothing is written if the settings say so.
-pub fn open(disk: Disk, settings: &Settings, owns: Owns<'_>) -> Result<(Inner, Recovery, Vec<Damage>), Error> {
+pub fn open(disk: Disk, settings: &Settings, owns: Owns<'_>) -> Result<(StoreCore, Recovery, Vec<Damage>), Error> {
     let (superblock, repaired) = usable(&disk, settings)?;
     let mut damages = Vec::new();
     for (at, copy) in COPIES.into_iter().zip(copies(&disk)?) {
@@ -136,13 +136,13 @@ pub fn open(disk: Disk, settings: &Settings, owns: Owns<'_>) -> Result<(Inner, R
     let inner = assemble(disk, settings, &superblock, trees, nodes, used, slots);
     let of_nodes = unread.iter().any(|page| *page < superblock.shape.node_pages());
     let recovery = Recovery { repaired, ..Recovery::default() };
-    let mut salvage = Salvage { superblock, inner, damages, unread: of_nodes, recovery };
+    let mut salvage = Salvager { superblock, inner, damages, unread: of_nodes, recovery };
     salvage.recovery.clean = superblock.clean;
     salvage.recovery.lsn = superblock.lsn;
     salvage.trees()?;
     let end = if superblock.clean { superblock.log_position } else { salvage.log()? };
     salvage.data(owns)?;
-    let Salvage { superblock, inner, damages, recovery, .. } = salvage;
+    let Salvager { superblock, inner, damages, recovery, .. } = salvage;
     if settings.read_only {
         inner.log.fail(Error::Device(block::Error::ReadOnly));
         return Ok((inner, recovery, damages));
@@ -154,7 +154,7 @@ pub fn open(disk: Disk, settings: &Settings, owns: Owns<'_>) -> Result<(Inner, R
 
 /// Pages of which neither slot could be used: one is right now. The other may say that it is of a checkpoint to come, and would
 /// count when that number is reached.
-fn write_again(inner: &Inner, pages: &[u64]) -> Result<(), Error> {
+fn write_again(inner: &StoreCore, pages: &[u64]) -> Result<(), Error> {
     if pages.is_empty() {
         return Ok(());
     }
@@ -166,16 +166,16 @@ fn write_again(inner: &Inner, pages: &[u64]) -> Result<(), Error> {
         }
     }
     let mut last = inner.last.lock();
-    let mark = Mark { clean: false, life: last.superblock.life, log: None, always: true };
+    let mark = CheckpointMark { clean: false, life: last.superblock.life, log: None, always: true };
     inner.checkpoint_as(&mut last, mark)
 }
 
 /// Key and value of an entry that was found.
-type Adopted = (Vec<u8>, Vec<u8>);
+type OrphanEntry = (Vec<u8>, Vec<u8>);
 
-struct Salvage {
+struct Salvager {
     superblock: Superblock,
-    inner: Inner,
+    inner: StoreCore,
     damages: Vec<Damage>,
     /// A page of the nodes' bitmap could not be read: which of them are in use is not known.
     unread: bool,
@@ -188,15 +188,15 @@ fn is_damage(error: &Error) -> bool {
 }
 
 #[derive(Default)]
-struct Walk {
+struct SalvageWalk {
     seen: HashSet<u32>,
     replaced: Vec<u32>,
-    lost: Vec<Lost<Error>>,
+    lost: Vec<LostNode<Error>>,
     /// All that is seen is given up.
     gives_up: bool,
 }
 
-impl Watch<Error> for Walk {
+impl SalvageObserver<Error> for SalvageWalk {
     fn used(&mut self, slot: u32) -> bool {
         let new = self.seen.insert(slot);
         if self.gives_up && new {
@@ -207,7 +207,7 @@ impl Watch<Error> for Walk {
     fn replaced(&mut self, slot: u32) {
         self.replaced.push(slot);
     }
-    fn lost(&mut self, lost: Lost<Error>) -> Result<(), Error> {
+    fn lost(&mut self, lost: LostNode<Error>) -> Result<(), Error> {
         if !is_damage(&lost.why) {
             return Err(lost.why);
         }
@@ -216,13 +216,13 @@ impl Watch<Error> for Walk {
     }
 }
 
-impl Salvage {
+impl Salvager {
     /// Steps 2 and 3, and the books of nodes.
     fn trees(&mut self) -> Result<(), Error> {
-        let mut walk = Walk::default();
+        let mut walk = SalvageWalk::default();
         let mut found = Vec::new();
         let mut trees = self.inner.state.get_mut().trees.clone();
-        for tree in batch::Tree::ALL {
+        for tree in batch::TreeId::ALL {
             let before = walk.lost.len();
             trees[tree as usize].prune(&self.inner.loader(tree), &mut walk)?;
             self.tell(tree, &walk.lost[before..]);
@@ -247,13 +247,13 @@ impl Salvage {
         Ok(())
     }
 
-    fn insert(&self, tree: batch::Tree, key: &[u8], value: &[u8]) -> Result<(), Error> {
+    fn insert(&self, tree: batch::TreeId, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let mut state = self.inner.state.write();
-        let State { trees, left, .. } = &mut *state;
+        let StoreState { trees, left, .. } = &mut *state;
         trees[tree as usize].insert(&self.inner.loader(tree), left, key, value).map(drop)
     }
 
-    fn tell(&mut self, tree: batch::Tree, lost: &[Lost<Error>]) {
+    fn tell(&mut self, tree: batch::TreeId, lost: &[LostNode<Error>]) {
         let shape = self.superblock.shape;
         self.damages.extend(lost.iter().map(|lost| Damage::Node {
             tree,
@@ -267,7 +267,7 @@ impl Salvage {
     }
 
     /// Entries of nodes in use that nothing leads to any more; what is below each goes with it.
-    fn unreached(&self, tree: batch::Tree, walk: &mut Walk) -> Result<Vec<Adopted>, Error> {
+    fn unreached(&self, tree: batch::TreeId, walk: &mut SalvageWalk) -> Result<Vec<OrphanEntry>, Error> {
         let mut waiting = Vec::new();
         for slot in 0..u32::try_from(self.superblock.shape.nodes).unwrap_or(u32::MAX) {
             let bit = u64::from(slot)..u64::from(slot) + 1;
@@ -289,7 +289,7 @@ impl Salvage {
             walk.lost.truncate(before);
             part.scan(&self.inner.loader(tree), &[], None, |key, value| {
                 entries.push((found_key(tree, at.slot, key), value.to_vec()));
-                crate::tree::Next::Go
+                crate::tree::ScanStep::Go
             })?;
         }
         walk.gives_up = false;
@@ -297,10 +297,10 @@ impl Salvage {
     }
 
     /// The node in a slot, if it is whole and of this tree.
-    fn look_at(&self, tree: batch::Tree, slot: u32) -> Result<Option<(u8, NodeAt)>, Error> {
+    fn look_at(&self, tree: batch::TreeId, slot: u32) -> Result<Option<(u8, NodeAt)>, Error> {
         let Some(block) = self.superblock.shape.node_at(slot) else { return Ok(None) };
         let mut page = vec![0; NODE_BYTES].into_boxed_slice();
-        match self.inner.disk.read_blocks(Lane::Metadata, block, &mut page) {
+        match self.inner.disk.read_blocks(QueueClass::Metadata, block, &mut page) {
             Ok(()) => {}
             Err(error) if is_damage(&error) => return Ok(None),
             Err(error) => return Err(error),
@@ -310,9 +310,9 @@ impl Salvage {
     }
 
     /// In use is what the walk has seen; what it could not read is left alone until the checkpoint.
-    fn books(&mut self, walk: Walk, reached: u64) {
+    fn books(&mut self, walk: SalvageWalk, reached: u64) {
         let shape = self.superblock.shape;
-        let mut bits = Bits::new(shape.nodes);
+        let mut bits = Bitmap::new(shape.nodes);
         for slot in walk.seen.iter().filter(|slot| u64::from(**slot) < shape.nodes) {
             bits.put(u64::from(*slot)..u64::from(*slot) + 1, true);
         }
@@ -340,7 +340,7 @@ impl Salvage {
         }
         (0..shape.node_pages()).for_each(|page| bits.touch(page as usize));
         left.retain(|slot| u64::from(*slot) < shape.nodes);
-        *nodes = Nodes::new(bits);
+        *nodes = NodeAllocator::new(bits);
         self.inner.state.get_mut().left = left.into_iter().collect();
     }
 
@@ -359,7 +359,7 @@ impl Salvage {
         Ok(found.end)
     }
 
-    fn replay(&mut self, search: &Search, found: &Found) -> Result<(), Error> {
+    fn replay(&mut self, search: &LogSearch, found: &LogTail) -> Result<(), Error> {
         let (mut position, mut bytes) = (search.position, Vec::new());
         for header in &found.groups {
             search.read(&self.inner.disk, position, header.blocks(), &mut bytes)?;
@@ -396,7 +396,7 @@ impl Salvage {
     /// One batch, as far as it fits.
     fn redo(&mut self, lsn: Lsn, record: &[u8]) -> Result<(), Error> {
         let mut wrong = None;
-        for change in Changes::of(record) {
+        for change in ChangeReader::of(record) {
             let Ok(change) = change else {
                 wrong = Some(Error::Damaged { what: "a batch of the log", at: self.inner.log.place().start });
                 break;
@@ -406,7 +406,7 @@ impl Salvage {
             // As it was, if a node turns out to be wrong in the middle.
             let mut state = self.inner.state.write();
             let (before, left) = (state.trees.clone(), state.left.len());
-            let State { trees, left: slots, .. } = &mut *state;
+            let StoreState { trees, left: slots, .. } = &mut *state;
             match self.inner.change_tree(trees, slots, change) {
                 Ok(_) => {}
                 Err(error @ Error::Device(_)) if !is_damage(&error) => return Err(error),
@@ -449,8 +449,8 @@ impl Salvage {
     /// Step 5.
     fn data(&mut self, owns: Owns<'_>) -> Result<(), Error> {
         let shape = self.superblock.shape;
-        let mut bits = Bits::new(shape.data_blocks);
-        for tree in batch::Tree::ALL {
+        let mut bits = Bitmap::new(shape.data_blocks);
+        for tree in batch::TreeId::ALL {
             let map = self.inner.state.get_mut().trees[tree as usize].clone();
             map.scan(&self.inner.loader(tree), &[], None, |key, value| {
                 owns(tree, key, value, &mut |extent| {
@@ -458,7 +458,7 @@ impl Salvage {
                         bits.put(range, true);
                     }
                 });
-                crate::tree::Next::Go
+                crate::tree::ScanStep::Go
             })?;
         }
         let extent = |row: std::ops::Range<u64>| {
@@ -476,7 +476,7 @@ impl Salvage {
         (0..shape.data_pages()).for_each(|page| bits.touch(page as usize));
         let in_use = |at: Block| shape.data_range(Extent::new(at, 1)).is_some_and(|range| bits.all(range, true));
         self.inner.filled.retain(in_use);
-        self.inner.blocks = Blocks::new(&bits);
+        self.inner.blocks = BlockAllocator::new(&bits);
         self.inner.state.get_mut().used = bits;
         Ok(())
     }

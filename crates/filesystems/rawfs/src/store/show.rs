@@ -5,13 +5,13 @@ use super::open::{copies, superblock};
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::layout::superblock::Superblock;
-use crate::log::read::Search;
-use crate::log::ring::Place;
+use crate::log::read::LogSearch;
+use crate::log::ring::RingRegion;
 use crate::units::Lsn;
 
 /// A group of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Group {
+pub struct LogGroup {
     /// Where it is, in blocks written to the log since the image was made.
     pub position: u64,
     /// Blocks it takes.
@@ -37,15 +37,15 @@ impl Store {
     ///
     /// # Errors
     /// No superblock; the device's.
-    pub fn log_groups(disk: &Disk) -> Result<Vec<Group>, Error> {
+    pub fn log_groups(disk: &Disk) -> Result<Vec<LogGroup>, Error> {
         let (superblock, _) = superblock(disk)?;
-        let place = Place { start: superblock.shape.log_start(), blocks: superblock.shape.log_blocks };
+        let place = RingRegion { start: superblock.shape.log_start(), blocks: superblock.shape.log_blocks };
         let Superblock { log_position: position, life, lsn, clean, .. } = superblock;
         if clean || superblock.shape.blocks > disk.blocks() {
             return Ok(Vec::new());
         }
-        let found = Search { place, position, life, image: superblock.image(), lsn }.run(disk)?;
-        let group = |header: &crate::log::group::Header| Group {
+        let found = LogSearch { place, position, life, image: superblock.image(), lsn }.run(disk)?;
+        let group = |header: &crate::log::group::GroupHeader| LogGroup {
             position: header.position,
             blocks: header.blocks(),
             first: header.first,

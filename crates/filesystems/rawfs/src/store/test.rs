@@ -32,15 +32,15 @@ fn made(bytes: u64, options: &FormatOptions, settings: &Settings) -> (MemoryDevi
 
 fn put(store: &Store, key: &[u8], value: &[u8]) -> Result<Lsn, Error> {
     let mut batch = Batch::new();
-    batch.put(Tree::Names, key, value);
+    batch.put(TreeId::Names, key, value);
     store.apply(batch)
 }
 
-fn all(store: &Store, tree: Tree) -> BTreeMap<Vec<u8>, Vec<u8>> {
+fn all(store: &Store, tree: TreeId) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut all = BTreeMap::new();
     let mut take = |key: &[u8], value: &[u8]| {
         all.insert(key.to_vec(), value.to_vec());
-        Next::Go
+        ScanStep::Go
     };
     store.scan(tree, &[], &[0xff; 9], &mut take).expect("scanned");
     all
@@ -57,11 +57,11 @@ fn many_keys_in_little_memory_are_a_map_and_are_there_again() {
             let key = format!("{}/{:05}", ["a", "b", "a long name"][rng.usize(..3)], rng.u32(..20_000)).into_bytes();
             let mut batch = Batch::new();
             if rng.u8(..4) == 0 {
-                batch.delete(Tree::Names, &key);
+                batch.delete(TreeId::Names, &key);
                 oracle.remove(&key);
             } else {
                 let value = vec![rng.u8(..); rng.usize(..300)];
-                batch.put(Tree::Names, &key, &value);
+                batch.put(TreeId::Names, &key, &value);
                 oracle.insert(key, value);
             }
             store.apply(batch).expect("applied");
@@ -78,7 +78,7 @@ fn many_keys_in_little_memory_are_a_map_and_are_there_again() {
         let recovery;
         (store, recovery) = open(&device, &little);
         assert_eq!(recovery.clean, round % 2 == 0);
-        assert!(all(&store, Tree::Names) == oracle);
+        assert!(all(&store, TreeId::Names) == oracle);
         let checked = store.check().expect("checked");
         assert!(checked.leaked.is_empty() && checked.wrong.is_empty());
     }
@@ -90,18 +90,18 @@ fn a_lookup_in_a_cold_tree_of_three_levels_reads_no_more_than_its_height() {
     for first in 0..200_u32 {
         let mut batch = Batch::new();
         for second in 0..100_u32 {
-            batch.put(Tree::Names, format!("directory {first}/file {second}").as_bytes(), &[7; 120]);
+            batch.put(TreeId::Names, format!("directory {first}/file {second}").as_bytes(), &[7; 120]);
         }
         store.apply(batch).expect("applied");
     }
     store.close().expect("closed");
     let (store, _) = open(&device, &settings());
     let mut value = Vec::new();
-    assert!(store.get(Tree::Names, b"directory 1/file 1", &mut value).expect("read") && value == [7; 120]);
+    assert!(store.get(TreeId::Names, b"directory 1/file 1", &mut value).expect("read") && value == [7; 120]);
     let first = store.usage().node_reads;
     assert!(first <= 3, "{first}");
     for number in 2..50 {
-        assert!(store.get(Tree::Names, format!("directory {number}/file 9").as_bytes(), &mut value).expect("read"));
+        assert!(store.get(TreeId::Names, format!("directory {number}/file 9").as_bytes(), &mut value).expect("read"));
     }
     assert!(store.usage().node_reads - first <= 49 + 4, "the nodes above stay");
 }
@@ -113,22 +113,22 @@ fn what_does_not_fit_is_refused_whole() {
     let extent = store.allocate(None, 4).expect("free");
     let refused = |change: &dyn Fn(&mut Batch)| {
         let mut batch = Batch::new();
-        batch.put(Tree::Names, b"b", b"");
+        batch.put(TreeId::Names, b"b", b"");
         change(&mut batch);
         let error = store.apply(batch).expect_err("wrong");
-        assert!(all(&store, Tree::Names).len() == 1 && store.applied() == Lsn(1), "{error}");
+        assert!(all(&store, TreeId::Names).len() == 1 && store.applied() == Lsn(1), "{error}");
         error
     };
-    assert_eq!(refused(&|batch| batch.patch(Tree::Names, b"a", 3, b"xyz")), Error::Missing);
-    assert_eq!(refused(&|batch| batch.patch(Tree::Names, b"c", 0, b"")), Error::Missing);
-    assert_eq!(refused(&|batch| batch.move_range(Tree::Names, b"a", b"b")), Error::Occupied);
-    assert_eq!(refused(&|batch| batch.move_range(Tree::Names, b"a", b"ab")), Error::Occupied);
-    assert!(matches!(refused(&|batch| batch.put(Tree::Names, &[0; 3000], b"")), Error::TooLarge(_)));
-    assert!(matches!(refused(&|batch| batch.put(Tree::Names, b"d", &[0; 4000])), Error::TooLarge(_)));
-    assert!(matches!(refused(&|batch| (0..1000).for_each(|_| batch.put(Tree::Names, b"d", &[0; 3000]))), Error::TooLarge(_)));
+    assert_eq!(refused(&|batch| batch.patch(TreeId::Names, b"a", 3, b"xyz")), Error::Missing);
+    assert_eq!(refused(&|batch| batch.patch(TreeId::Names, b"c", 0, b"")), Error::Missing);
+    assert_eq!(refused(&|batch| batch.move_range(TreeId::Names, b"a", b"b")), Error::Occupied);
+    assert_eq!(refused(&|batch| batch.move_range(TreeId::Names, b"a", b"ab")), Error::Occupied);
+    assert!(matches!(refused(&|batch| batch.put(TreeId::Names, &[0; 3000], b"")), Error::TooLarge(_)));
+    assert!(matches!(refused(&|batch| batch.put(TreeId::Names, b"d", &[0; 4000])), Error::TooLarge(_)));
+    assert!(matches!(refused(&|batch| (0..1000).for_each(|_| batch.put(TreeId::Names, b"d", &[0; 3000]))), Error::TooLarge(_)));
     let lengthened = |batch: &mut Batch| {
-        batch.put(Tree::Names, &[b'k'; 2000], b"");
-        batch.move_range(Tree::Names, b"k", &[b'l'; 50]);
+        batch.put(TreeId::Names, &[b'k'; 2000], b"");
+        batch.move_range(TreeId::Names, b"k", &[b'l'; 50]);
     };
     assert!(matches!(refused(&lengthened), Error::TooLarge(_)));
     let sums = [0; 4];
@@ -192,13 +192,13 @@ fn a_full_metadata_region_refuses_what_adds_and_takes_what_removes() {
     put(&store, &key(3), &[2; 400]).expect("no more than before");
     for number in 0..count {
         let mut batch = Batch::new();
-        batch.delete(Tree::Names, &key(number));
+        batch.delete(TreeId::Names, &key(number));
         store.apply(batch).unwrap_or_else(|error| panic!("{number} of {count}: {error}"));
     }
     put(&store, b"again", &[1; 400]).expect("there is room");
     store.close().expect("closed");
     let (store, _) = open(&device, &settings());
-    assert_eq!(all(&store, Tree::Names).len(), 1);
+    assert_eq!(all(&store, TreeId::Names).len(), 1);
 }
 
 /// A reader stops in the middle until so many checkpoints were made that every node it has not seen yet would be used anew, or
@@ -211,7 +211,7 @@ fn a_reader_sees_one_state_while_writers_and_checkpoints_go_on() {
     let (_device, store) = made(32 << 20, &options, &little);
     let write = |round: u8| {
         let mut batch = Batch::new();
-        (0..KEYS).for_each(|key| batch.put(Tree::Names, &[key], &[round; 3000]));
+        (0..KEYS).for_each(|key| batch.put(TreeId::Names, &[key], &[round; 3000]));
         store.apply(batch).and_then(|_| store.checkpoint())
     };
     write(0).expect("written");
@@ -222,9 +222,9 @@ fn a_reader_sees_one_state_while_writers_and_checkpoints_go_on() {
             if seen.len() == 100 {
                 full = (0..20).any(|_| write(scan) == Err(Error::NoNodes));
             }
-            Next::Go
+            ScanStep::Go
         };
-        store.scan(Tree::Names, &[], &[0xff], &mut look).expect("scanned");
+        store.scan(TreeId::Names, &[], &[0xff], &mut look).expect("scanned");
         assert!(full, "20 versions do not fit beside one that is looked at");
         assert!(seen.len() == usize::from(KEYS) && seen.iter().all(|value| *value == seen[0]), "one state: {seen:?}");
         write(scan).expect("the reader is gone, its nodes are free");

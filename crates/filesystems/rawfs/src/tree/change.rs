@@ -1,10 +1,10 @@
 //! Entries put, changed in place and taken out.
 
-use super::inner::{Child, Inner};
+use super::inner::{Child, InnerNode};
 use super::leaf::{self, Leaf};
 use super::node::{Content, Link};
-use super::pack::{self, Fill, Prefix};
-use super::{Cx, NODE_BYTES, Nodes, Tree, shared};
+use super::pack::{self, FillTarget, PrefixChange};
+use super::{ChangeContext, NODE_BYTES, Nodes, Tree, shared};
 
 /// A node this empty looks for a neighbour to join.
 const SPARSE: usize = NODE_BYTES / 4;
@@ -18,7 +18,7 @@ impl Tree {
     /// If key or value are longer than [`super::KEY_MAX`] and [`super::VALUE_MAX`].
     pub fn insert<N: Nodes>(&mut self, nodes: &N, freed: &mut Vec<u32>, key: &[u8], value: &[u8]) -> Result<bool, N::Error> {
         assert!(key.len() <= super::KEY_MAX && value.len() <= super::VALUE_MAX, "an entry is larger than promised");
-        let mut cx = Cx { nodes, freed, dirty: self.dirty };
+        let mut cx = ChangeContext { nodes, freed, dirty: self.dirty };
         let ended = insert(&mut cx, &mut self.root, self.level, key, value);
         self.dirty = cx.dirty;
         let (was_there, pieces) = ended?;
@@ -37,7 +37,7 @@ impl Tree {
         key: &[u8],
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<Option<T>, N::Error> {
-        let mut cx = Cx { nodes, freed, dirty: self.dirty };
+        let mut cx = ChangeContext { nodes, freed, dirty: self.dirty };
         let ended = update(&mut cx, &mut self.root, self.level, key, change);
         self.dirty = cx.dirty;
         ended
@@ -48,7 +48,7 @@ impl Tree {
         if self.get(nodes, key, |_| ())?.is_none() {
             return Ok(false);
         }
-        let mut cx = Cx { nodes, freed, dirty: self.dirty };
+        let mut cx = ChangeContext { nodes, freed, dirty: self.dirty };
         let ended = remove(&mut cx, &mut self.root, self.level, key);
         self.dirty = cx.dirty;
         ended?;
@@ -71,7 +71,7 @@ impl Tree {
                 let below = only.link.get(nodes, self.level - 1)?;
                 let Content::Inner(inner) = &below.content else { unreachable!("the level was checked") };
                 let children = inner.children.iter().map(|child| behind(&only.prefix, child.clone())).collect();
-                let Some(made) = pack::one_inner(children, Prefix::None) else { break };
+                let Some(made) = pack::one_inner(children, PrefixChange::None) else { break };
                 let Link::Memory(node) = &made.link else { unreachable!("it was just made") };
                 if node.bytes() > NODE_BYTES {
                     break;
@@ -90,7 +90,13 @@ impl Tree {
 /// What a node was divided into, to be put in its place.
 type Pieces = Option<Vec<Child>>;
 
-fn insert<N: Nodes>(cx: &mut Cx<'_, N>, link: &mut Link, level: u8, key: &[u8], value: &[u8]) -> Result<(bool, Pieces), N::Error> {
+fn insert<N: Nodes>(
+    cx: &mut ChangeContext<'_, N>,
+    link: &mut Link,
+    level: u8,
+    key: &[u8],
+    value: &[u8],
+) -> Result<(bool, Pieces), N::Error> {
     let inner = match link.own(cx, level)? {
         Content::Leaf(leaf) => return Ok(insert_here(cx, leaf, key, value)),
         Content::Inner(inner) => inner,
@@ -111,10 +117,10 @@ fn insert<N: Nodes>(cx: &mut Cx<'_, N>, link: &mut Link, level: u8, key: &[u8], 
     if let Some(pieces) = pieces {
         splice(inner, index, pieces);
     }
-    Ok((was_there, divide(cx, inner, if last { Fill::Front } else { Fill::Even })))
+    Ok((was_there, divide(cx, inner, if last { FillTarget::Front } else { FillTarget::Even })))
 }
 
-fn insert_here<N: Nodes>(cx: &mut Cx<'_, N>, leaf: &mut Leaf, key: &[u8], value: &[u8]) -> (bool, Pieces) {
+fn insert_here<N: Nodes>(cx: &mut ChangeContext<'_, N>, leaf: &mut Leaf, key: &[u8], value: &[u8]) -> (bool, Pieces) {
     let place = leaf.find(key);
     if let Ok(index) = place {
         if leaf.value(index).len() == value.len() {
@@ -130,14 +136,14 @@ fn insert_here<N: Nodes>(cx: &mut Cx<'_, N>, leaf: &mut Leaf, key: &[u8], value:
     }
     let mut entries: Vec<(Vec<u8>, &[u8])> = leaf.entries().map(|(key, value)| (key.to_vec(), value)).collect();
     entries.insert(index, (key.to_vec(), value));
-    let fill = if index + 1 == entries.len() { Fill::Front } else { Fill::Even };
-    let pieces = pack::leaves(&entries, fill, Prefix::Longest);
+    let fill = if index + 1 == entries.len() { FillTarget::Front } else { FillTarget::Even };
+    let pieces = pack::leaves(&entries, fill, PrefixChange::Longest);
     cx.dirty += pieces.len() - 1;
     (place.is_ok(), Some(pieces))
 }
 
 /// Puts what a child was divided into in its place.
-pub(super) fn splice(inner: &mut Inner, index: usize, pieces: Vec<Child>) {
+pub(super) fn splice(inner: &mut InnerNode, index: usize, pieces: Vec<Child>) {
     let (separator, prefix) = (inner.children[index].separator.clone(), inner.children[index].prefix.clone());
     let mut pieces: Vec<Child> = pieces.into_iter().map(|piece| behind(&prefix, piece)).collect();
     if let Some(first) = pieces.first_mut() {
@@ -154,7 +160,7 @@ pub(super) fn behind(bytes: &[u8], mut child: Child) -> Child {
 }
 
 /// A child's prefix is cut to `keep` bytes, and its keys get the rest of it: more than fits makes it several.
-fn lengthen<N: Nodes>(cx: &mut Cx<'_, N>, inner: &mut Inner, level: u8, index: usize, keep: usize) -> Result<(), N::Error> {
+fn lengthen<N: Nodes>(cx: &mut ChangeContext<'_, N>, inner: &mut InnerNode, level: u8, index: usize, keep: usize) -> Result<(), N::Error> {
     let child = &mut inner.children[index];
     let pieces = with_prefix(cx, &mut child.link, level - 1, &child.prefix[keep..])?;
     child.prefix.truncate(keep);
@@ -163,20 +169,20 @@ fn lengthen<N: Nodes>(cx: &mut Cx<'_, N>, inner: &mut Inner, level: u8, index: u
 }
 
 /// The node's content with these bytes before all keys: in one node or more, which have no prefixes.
-fn with_prefix<N: Nodes>(cx: &mut Cx<'_, N>, link: &mut Link, level: u8, bytes: &[u8]) -> Result<Vec<Child>, N::Error> {
+fn with_prefix<N: Nodes>(cx: &mut ChangeContext<'_, N>, link: &mut Link, level: u8, bytes: &[u8]) -> Result<Vec<Child>, N::Error> {
     let content = link.own(cx, level)?;
     let mut pieces = match content {
         Content::Leaf(leaf) => {
             let entries: Vec<_> = leaf.entries().map(|(key, value)| ([bytes, key].concat(), value)).collect();
             // Ranges of a hostile image may have been moved until this is so.
             if entries.iter().any(|(key, value)| leaf::cost(key.len(), value.len()) > NODE_BYTES - super::HEADER) {
-                return Err(super::Damaged("a key is longer than a node holds").into());
+                return Err(super::DamagedNodeError("a key is longer than a node holds").into());
             }
-            pack::leaves(&entries, Fill::Even, Prefix::None)
+            pack::leaves(&entries, FillTarget::Even, PrefixChange::None)
         }
         Content::Inner(inner) => {
             let children = std::mem::take(&mut inner.children).into_iter().map(|child| behind(bytes, child)).collect();
-            pack::inners(children, Fill::Even, Prefix::None)
+            pack::inners(children, FillTarget::Even, PrefixChange::None)
         }
     };
     if pieces.is_empty() {
@@ -186,17 +192,17 @@ fn with_prefix<N: Nodes>(cx: &mut Cx<'_, N>, link: &mut Link, level: u8, bytes: 
     Ok(pieces)
 }
 
-pub(super) fn divide<N: Nodes>(cx: &mut Cx<'_, N>, inner: &mut Inner, fill: Fill) -> Pieces {
+pub(super) fn divide<N: Nodes>(cx: &mut ChangeContext<'_, N>, inner: &mut InnerNode, fill: FillTarget) -> Pieces {
     if inner.bytes() <= NODE_BYTES {
         return None;
     }
-    let pieces = pack::inners(std::mem::take(&mut inner.children), fill, Prefix::Longest);
+    let pieces = pack::inners(std::mem::take(&mut inner.children), fill, PrefixChange::Longest);
     cx.dirty += pieces.len() - 1;
     Some(pieces)
 }
 
 fn update<N: Nodes, T>(
-    cx: &mut Cx<'_, N>,
+    cx: &mut ChangeContext<'_, N>,
     link: &mut Link,
     level: u8,
     key: &[u8],
@@ -214,17 +220,17 @@ fn update<N: Nodes, T>(
 }
 
 /// Returns the bytes the node takes now; an inner one that has as many children as before is full.
-fn remove<N: Nodes>(cx: &mut Cx<'_, N>, link: &mut Link, level: u8, key: &[u8]) -> Result<usize, N::Error> {
+fn remove<N: Nodes>(cx: &mut ChangeContext<'_, N>, link: &mut Link, level: u8, key: &[u8]) -> Result<usize, N::Error> {
     match link.own(cx, level)? {
         Content::Leaf(leaf) => {
-            let index = leaf.find(key).map_err(|_| super::Damaged("an entry is gone"))?;
+            let index = leaf.find(key).map_err(|_| super::DamagedNodeError("an entry is gone"))?;
             leaf.remove(index);
             Ok(leaf.bytes())
         }
         Content::Inner(inner) => {
             let index = inner.find(key);
             let child = &mut inner.children[index];
-            let suffix = key.strip_prefix(&*child.prefix).ok_or(super::Damaged("an entry is gone"))?;
+            let suffix = key.strip_prefix(&*child.prefix).ok_or(super::DamagedNodeError("an entry is gone"))?;
             if remove(cx, &mut child.link, level - 1, suffix)? < SPARSE && inner.children.len() > 1 {
                 // Emptier nodes are all that comes of a neighbour that cannot be read.
                 let _ = join(cx, inner, level, index.min(inner.children.len() - 2));
@@ -236,7 +242,7 @@ fn remove<N: Nodes>(cx: &mut Cx<'_, N>, link: &mut Link, level: u8, key: &[u8]) 
 }
 
 /// Makes one of children `index` and the next, if they fit. True: they did.
-pub(super) fn join<N: Nodes>(cx: &mut Cx<'_, N>, inner: &mut Inner, level: u8, index: usize) -> Result<bool, N::Error> {
+pub(super) fn join<N: Nodes>(cx: &mut ChangeContext<'_, N>, inner: &mut InnerNode, level: u8, index: usize) -> Result<bool, N::Error> {
     let (left, right) = (&inner.children[index], &inner.children[index + 1]);
     let (one, other) = (left.link.get(cx.nodes, level - 1)?, right.link.get(cx.nodes, level - 1)?);
     let joined = match (&one.content, &other.content) {
@@ -263,21 +269,21 @@ fn join_leaves(left: (&Child, &Leaf), right: (&Child, &Leaf)) -> Option<Child> {
     };
     let entries = [whole(left), whole(right)].concat();
     let entries: Vec<(Vec<u8>, &[u8])> = entries.iter().map(|(key, value)| (key.clone(), &**value)).collect();
-    let mut made = pack::leaves(&entries, Fill::Front, Prefix::Longest);
+    let mut made = pack::leaves(&entries, FillTarget::Front, PrefixChange::Longest);
     (made.len() <= 1).then(|| made.pop().unwrap_or_else(|| Child::bare(Link::new(Content::Leaf(Leaf::new())))))
 }
 
-fn join_inners(left: (&Child, &Inner), right: (&Child, &Inner)) -> Option<Child> {
+fn join_inners(left: (&Child, &InnerNode), right: (&Child, &InnerNode)) -> Option<Child> {
     let (children, _) = side_by_side(left, right);
-    let made = pack::one_inner(children, Prefix::Longest)?;
+    let made = pack::one_inner(children, PrefixChange::Longest)?;
     let Link::Memory(node) = &made.link else { unreachable!("it was just made") };
     (node.bytes() <= JOINED).then_some(made)
 }
 
 /// The children of both as one node would have them, and how many are the left one's.
-pub(super) fn side_by_side(left: (&Child, &Inner), right: (&Child, &Inner)) -> (Vec<Child>, usize) {
+pub(super) fn side_by_side(left: (&Child, &InnerNode), right: (&Child, &InnerNode)) -> (Vec<Child>, usize) {
     let whole =
-        |(child, inner): (&Child, &Inner)| inner.children.iter().map(|each| behind(&child.prefix, each.clone())).collect::<Vec<_>>();
+        |(child, inner): (&Child, &InnerNode)| inner.children.iter().map(|each| behind(&child.prefix, each.clone())).collect::<Vec<_>>();
     let mut children = whole(left);
     let seam = children.len();
     children.extend(whole(right));

@@ -1,11 +1,11 @@
 //! A whole tree looked over.
 
 use super::node::{Content, Link};
-use super::{Damaged, Nodes, Tree};
+use super::{DamagedNodeError, Nodes, Tree};
 
 /// What is in a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Counts {
+pub struct TreeCounts {
     /// Leaves and inner ones.
     pub nodes: u64,
     /// Keys.
@@ -18,8 +18,8 @@ pub struct Counts {
 
 impl Tree {
     /// Reads every node: keys ascend and lie where their parents say. `visit` gets the home of each node that has one.
-    pub fn check<N: Nodes>(&self, nodes: &N, mut visit: impl FnMut(u32)) -> Result<Counts, N::Error> {
-        let mut walk = Walk { nodes, key: Vec::new(), last: None, counts: Counts::default(), visit: &mut visit };
+    pub fn check<N: Nodes>(&self, nodes: &N, mut visit: impl FnMut(u32)) -> Result<TreeCounts, N::Error> {
+        let mut walk = Walk { nodes, key: Vec::new(), last: None, counts: TreeCounts::default(), visit: &mut visit };
         walk.node(&self.root, self.level, None, None)?;
         Ok(walk.counts)
     }
@@ -29,7 +29,7 @@ struct Walk<'a, N, F> {
     nodes: &'a N,
     key: Vec<u8>,
     last: Option<Vec<u8>>,
-    counts: Counts,
+    counts: TreeCounts,
     visit: &'a mut F,
 }
 
@@ -41,11 +41,11 @@ impl<N: Nodes, F: FnMut(u32)> Walk<'_, N, F> {
         }
         self.counts.nodes += 1;
         if self.counts.nodes > self.nodes.most() {
-            return Err(Damaged("a tree has more nodes than there are").into());
+            return Err(DamagedNodeError("a tree has more nodes than there are").into());
         }
         let base = self.key.len();
         if base > super::KEY_MAX {
-            return Err(Damaged("keys are too long").into());
+            return Err(DamagedNodeError("keys are too long").into());
         }
         match &node.content {
             Content::Leaf(leaf) => {
@@ -71,12 +71,12 @@ impl<N: Nodes, F: FnMut(u32)> Walk<'_, N, F> {
         Ok(())
     }
 
-    fn entry(&mut self, value: usize, low: Option<&[u8]>, high: Option<&[u8]>) -> Result<(), Damaged> {
+    fn entry(&mut self, value: usize, low: Option<&[u8]>, high: Option<&[u8]>) -> Result<(), DamagedNodeError> {
         if low.is_some_and(|low| &*self.key < low) || high.is_some_and(|high| &*self.key >= high) {
-            return Err(Damaged("a key lies in the wrong node"));
+            return Err(DamagedNodeError("a key lies in the wrong node"));
         }
         if self.last.as_ref().is_some_and(|last| *last >= self.key) {
-            return Err(Damaged("the keys of a tree do not ascend"));
+            return Err(DamagedNodeError("the keys of a tree do not ascend"));
         }
         self.last = Some(self.key.clone());
         self.counts.entries += 1;

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::node::Link;
-use super::{Damaged, HEADER, NODE_BYTES, NodeAt, Sought, shared};
+use super::{DamagedNodeError, HEADER, NODE_BYTES, NodeAt, SearchKey, shared};
 
 /// Lengths of separator, prefix and what the two share; slot and sum.
 const CHILD_HEAD: usize = 2 + 2 + 2 + 4 + 4;
@@ -34,11 +34,11 @@ impl Child {
 
 /// Children; at least one.
 #[derive(Clone)]
-pub struct Inner {
+pub struct InnerNode {
     pub children: Vec<Child>,
 }
 
-impl Inner {
+impl InnerNode {
     /// What it takes of a page.
     pub fn bytes(&self) -> usize {
         HEADER + self.children.iter().map(Child::bytes).sum::<usize>()
@@ -46,25 +46,25 @@ impl Inner {
 
     /// The child that a key belongs to.
     pub fn find(&self, key: &[u8]) -> usize {
-        let sought = Sought::new(key);
+        let sought = SearchKey::new(key);
         self.children.get(1..).unwrap_or_default().partition_point(|child| sought.order_of(&child.separator).is_le())
     }
 
     /// Reads the children of a page.
-    pub fn parse(page: &[u8], count: usize) -> Result<Inner, Damaged> {
+    pub fn parse(page: &[u8], count: usize) -> Result<InnerNode, DamagedNodeError> {
         let mut rest = &page[HEADER..NODE_BYTES];
         if count == 0 || count * CHILD_HEAD > rest.len() {
-            return Err(Damaged("an inner node has no children, or more than fit"));
+            return Err(DamagedNodeError("an inner node has no children, or more than fit"));
         }
         let mut children: Vec<Child> = Vec::with_capacity(count);
         for index in 0..count {
-            let child = parse_child(&mut rest).ok_or(Damaged("a child ends outside its node"))?;
+            let child = parse_child(&mut rest).ok_or(DamagedNodeError("a child ends outside its node"))?;
             if index > 1 && children[index - 1].separator >= child.separator {
-                return Err(Damaged("the separators of a node do not ascend"));
+                return Err(DamagedNodeError("the separators of a node do not ascend"));
             }
             children.push(child);
         }
-        Ok(Inner { children })
+        Ok(InnerNode { children })
     }
 
     /// The page; its header is the caller's. All children have homes with sums.

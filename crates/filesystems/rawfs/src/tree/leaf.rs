@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Damaged, HEADER, NODE_BYTES, Sought};
+use super::{DamagedNodeError, HEADER, NODE_BYTES, SearchKey};
 
 /// Key length and value length, before their bytes.
 const CELL_HEAD: usize = 4;
@@ -32,32 +32,32 @@ impl Leaf {
     }
 
     /// Takes a page that was read: every offset and length is checked, that no entry lies in another, and that keys ascend.
-    pub fn parse(page: Box<[u8]>, count: usize) -> Result<Leaf, Damaged> {
+    pub fn parse(page: Box<[u8]>, count: usize) -> Result<Leaf, DamagedNodeError> {
         if page.len() != NODE_BYTES || HEADER + count * SLOT > NODE_BYTES {
-            return Err(Damaged("a leaf has more entries than room"));
+            return Err(DamagedNodeError("a leaf has more entries than room"));
         }
         let mut leaf = Leaf { page, count, floor: NODE_BYTES, garbage: 0 };
         let (mut cells, mut last, mut packed) = (0, NODE_BYTES, true);
         for index in 0..count {
             let at = leaf.slot(index);
             if at < HEADER + count * SLOT || at + CELL_HEAD > NODE_BYTES {
-                return Err(Damaged("an entry lies outside its leaf"));
+                return Err(DamagedNodeError("an entry lies outside its leaf"));
             }
             let bytes = CELL_HEAD + leaf.number(at) + leaf.number(at + 2);
             if at + bytes > NODE_BYTES {
-                return Err(Damaged("an entry ends outside its leaf"));
+                return Err(DamagedNodeError("an entry ends outside its leaf"));
             }
             cells += bytes;
             packed &= at + bytes == last;
             last = at;
             leaf.floor = leaf.floor.min(at);
             if index > 0 && leaf.key(index - 1) >= leaf.key(index) {
-                return Err(Damaged("the keys of a leaf do not ascend"));
+                return Err(DamagedNodeError("the keys of a leaf do not ascend"));
             }
         }
         // As we write them, one follows the other.
         if !packed && leaf.overlaps() {
-            return Err(Damaged("entries of a leaf overlap"));
+            return Err(DamagedNodeError("entries of a leaf overlap"));
         }
         leaf.garbage = (NODE_BYTES - leaf.floor) - cells;
         Ok(leaf)
@@ -124,7 +124,7 @@ impl Leaf {
 
     /// Where the key is, or where it would go.
     pub fn find(&self, key: &[u8]) -> Result<usize, usize> {
-        let (sought, mut low, mut high) = (Sought::new(key), 0, self.count);
+        let (sought, mut low, mut high) = (SearchKey::new(key), 0, self.count);
         while low < high {
             let middle = usize::midpoint(low, high);
             match sought.order_of(self.key(middle)) {
@@ -213,7 +213,7 @@ mod test {
             Leaf::parse(page, 2).map(drop)
         };
         assert_eq!(moved(a - 9), Ok(()), "where the removed one was");
-        assert_eq!(moved(a - 8), Err(Damaged("an entry ends outside its leaf")), "its first byte is the first one's length now");
-        assert_eq!(moved(a + 20), Err(Damaged("entries of a leaf overlap")));
+        assert_eq!(moved(a - 8), Err(DamagedNodeError("an entry ends outside its leaf")), "its first byte is the first one's length now");
+        assert_eq!(moved(a + 20), Err(DamagedNodeError("entries of a leaf overlap")));
     }
 }

@@ -10,7 +10,7 @@
 //! freezes ([`Tree::freeze`]) and writes a snapshot while the tree goes on; then the tree lets go of what was written ([`Tree::settle`]).
 //!
 //! What is read from the device is hostile: every node is checked when it is parsed, its level when it is followed; a wrong tree gives
-//! wrong answers or [`Damaged`], and no panic.
+//! wrong answers or [`DamagedNodeError`], and no panic.
 
 mod change;
 pub mod check;
@@ -31,11 +31,11 @@ use std::sync::Arc;
 use inner::Child;
 use leaf::Leaf;
 use node::{Content, Link, Node};
-use pack::{Fill, Prefix};
+use pack::{FillTarget, PrefixChange};
 
-pub use persist::Stamp;
+pub use persist::NodeStamp;
 pub use range::MoveError;
-pub use scan::Next;
+pub use scan::ScanStep;
 
 /// A node's size.
 pub const NODE_BYTES: usize = 16 << 10;
@@ -62,12 +62,12 @@ pub struct NodeAt {
 /// The tree is not what it should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("damaged: {0}")]
-pub struct Damaged(pub &'static str);
+pub struct DamagedNodeError(pub &'static str);
 
 /// Gets nodes from the device or a cache.
 pub trait Nodes {
     /// What loading ends with.
-    type Error: From<Damaged>;
+    type Error: From<DamagedNodeError>;
 
     /// The node at a place ([`Node::parse`] makes it from its bytes).
     fn load(&self, at: NodeAt) -> Result<Arc<Node>, Self::Error>;
@@ -79,7 +79,7 @@ pub trait Nodes {
 }
 
 /// What a change needs, and leaves behind.
-pub(crate) struct Cx<'a, N: Nodes> {
+pub(crate) struct ChangeContext<'a, N: Nodes> {
     nodes: &'a N,
     freed: &'a mut Vec<u32>,
     dirty: usize,
@@ -100,7 +100,7 @@ fn shared(one: &[u8], other: &[u8]) -> usize {
 }
 
 /// A key that is looked for, with its first bytes as a number: most comparisons end there.
-struct Sought<'k> {
+struct SearchKey<'k> {
     head: u64,
     key: &'k [u8],
 }
@@ -119,9 +119,9 @@ fn head(bytes: &[u8]) -> u64 {
     }
 }
 
-impl<'k> Sought<'k> {
-    fn new(key: &'k [u8]) -> Sought<'k> {
-        Sought { head: head(key), key }
+impl<'k> SearchKey<'k> {
+    fn new(key: &'k [u8]) -> SearchKey<'k> {
+        SearchKey { head: head(key), key }
     }
 
     /// How the other one compares to it.
@@ -143,9 +143,9 @@ impl Default for Tree {
 
 impl Tree {
     /// The tree whose root was written there.
-    pub fn at(root: NodeAt, level: u8) -> Result<Tree, Damaged> {
+    pub fn at(root: NodeAt, level: u8) -> Result<Tree, DamagedNodeError> {
         if level > LEVELS {
-            return Err(Damaged("a tree is too high"));
+            return Err(DamagedNodeError("a tree is too high"));
         }
         Ok(Tree { root: Link::Disk(root), level, dirty: 0 })
     }
@@ -181,10 +181,10 @@ impl Tree {
     }
 
     /// A root above the nodes it was divided into.
-    fn grow(&mut self, mut pieces: Vec<Child>) -> Result<(), Damaged> {
+    fn grow(&mut self, mut pieces: Vec<Child>) -> Result<(), DamagedNodeError> {
         loop {
-            self.level = self.level.checked_add(1).filter(|level| *level <= LEVELS).ok_or(Damaged("a tree grew too high"))?;
-            pieces = pack::inners(pieces, Fill::Even, Prefix::None);
+            self.level = self.level.checked_add(1).filter(|level| *level <= LEVELS).ok_or(DamagedNodeError("a tree grew too high"))?;
+            pieces = pack::inners(pieces, FillTarget::Even, PrefixChange::None);
             self.dirty += pieces.len();
             if pieces.len() == 1 {
                 self.root = pieces.swap_remove(0).link;

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::inner::Inner;
+use super::inner::InnerNode;
 use super::leaf::Leaf;
-use super::{Cx, Damaged, NodeAt, Nodes};
+use super::{ChangeContext, DamagedNodeError, NodeAt, Nodes};
 
 /// Entries, or children.
 #[derive(Clone)]
@@ -12,7 +12,7 @@ pub enum Content {
     /// Level 0.
     Leaf(Leaf),
     /// Any level above.
-    Inner(Inner),
+    Inner(InnerNode),
 }
 
 /// A node. Once it has a home it is as on the device (or as it will be, when the checkpoint that gave it the home has written it):
@@ -71,11 +71,11 @@ impl Link {
             Link::Memory(node) => Arc::clone(node),
         };
         let leaf = matches!(node.content, Content::Leaf(_));
-        if leaf == (level == 0) { Ok(node) } else { Err(Damaged("a node is of the wrong level").into()) }
+        if leaf == (level == 0) { Ok(node) } else { Err(DamagedNodeError("a node is of the wrong level").into()) }
     }
 
     /// The node, to be changed: what is on the device, or belongs to a snapshot, is copied; a home it had is given up.
-    pub(super) fn own<N: Nodes>(&mut self, cx: &mut Cx<'_, N>, level: u8) -> Result<&mut Content, N::Error> {
+    pub(super) fn own<N: Nodes>(&mut self, cx: &mut ChangeContext<'_, N>, level: u8) -> Result<&mut Content, N::Error> {
         let node = self.get(cx.nodes, level)?;
         if let Some(slot) = node.home.get() {
             cx.freed.push(*slot);
@@ -89,7 +89,7 @@ impl Link {
     }
 
     /// The node leaves the tree; its home too.
-    pub(super) fn give_up<N: Nodes>(&self, cx: &mut Cx<'_, N>) {
+    pub(super) fn give_up<N: Nodes>(&self, cx: &mut ChangeContext<'_, N>) {
         match self {
             Link::Disk(at) => cx.freed.push(at.slot),
             Link::Memory(node) => cx.freed.extend(node.home.get()),

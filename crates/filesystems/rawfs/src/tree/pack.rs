@@ -1,13 +1,13 @@
 //! Entries and children into as few nodes as hold them.
 
-use super::inner::{Child, Inner, Suffix};
+use super::inner::{Child, InnerNode, Suffix};
 use super::leaf::{self, Leaf};
 use super::node::{Content, Link};
 use super::{HEADER, NODE_BYTES, shared};
 
 /// How full the nodes become.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Fill {
+pub enum FillTarget {
     /// All alike: more will come anywhere.
     Even,
     /// The first ones to the brim: what comes next comes at the end.
@@ -17,11 +17,11 @@ pub enum Fill {
 const ROOM: usize = NODE_BYTES - HEADER;
 
 /// Where each group ends; none holds more than a node.
-fn groups(sizes: impl ExactSizeIterator<Item = usize> + Clone, fill: Fill) -> Vec<usize> {
+fn groups(sizes: impl ExactSizeIterator<Item = usize> + Clone, fill: FillTarget) -> Vec<usize> {
     let total: usize = sizes.clone().sum();
     let target = match fill {
-        Fill::Even => total.div_ceil(total.div_ceil(ROOM).max(1)),
-        Fill::Front => ROOM,
+        FillTarget::Even => total.div_ceil(total.div_ceil(ROOM).max(1)),
+        FillTarget::Front => ROOM,
     };
     let (mut ends, mut bytes, count) = (Vec::new(), 0, sizes.len());
     for (index, size) in sizes.enumerate() {
@@ -37,7 +37,7 @@ fn groups(sizes: impl ExactSizeIterator<Item = usize> + Clone, fill: Fill) -> Ve
 
 /// What becomes of what all keys of a new node share.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Prefix {
+pub enum PrefixChange {
     /// It is the node's prefix: the rule.
     Longest,
     /// It stays in the keys: a key that does not share it is about to come.
@@ -45,9 +45,9 @@ pub enum Prefix {
 }
 
 /// Leaves for entries in key order, as children for a parent. The first one's separator is empty. No entries, no leaves.
-pub fn leaves(entries: &[(Vec<u8>, &[u8])], fill: Fill, strip: Prefix) -> Vec<Child> {
+pub fn leaves(entries: &[(Vec<u8>, &[u8])], fill: FillTarget, strip: PrefixChange) -> Vec<Child> {
     let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Vec::new() };
-    let base = if entries.len() > 1 && strip == Prefix::Longest { shared(&first.0, &last.0) } else { 0 };
+    let base = if entries.len() > 1 && strip == PrefixChange::Longest { shared(&first.0, &last.0) } else { 0 };
     let mut made = Vec::new();
     let mut from = 0_usize;
     for to in groups(entries.iter().map(|(key, value)| leaf::cost(key.len() - base, value.len())), fill) {
@@ -58,14 +58,14 @@ pub fn leaves(entries: &[(Vec<u8>, &[u8])], fill: Fill, strip: Prefix) -> Vec<Ch
     made
 }
 
-fn one_leaf(before: Option<&[u8]>, entries: &[(Vec<u8>, &[u8])], strip: Prefix) -> Child {
+fn one_leaf(before: Option<&[u8]>, entries: &[(Vec<u8>, &[u8])], strip: PrefixChange) -> Child {
     let first = &entries[0].0;
     let differs = before.map(|before| shared(before, first));
     let prefix = match strip {
-        Prefix::None => 0,
+        PrefixChange::None => 0,
         // One key alone shares everything with itself; the next one will not.
-        Prefix::Longest if entries.len() == 1 => differs.unwrap_or(0),
-        Prefix::Longest => shared(first, &entries[entries.len() - 1].0),
+        PrefixChange::Longest if entries.len() == 1 => differs.unwrap_or(0),
+        PrefixChange::Longest => shared(first, &entries[entries.len() - 1].0),
     };
     let mut leaf = Leaf::new();
     for (index, (key, value)) in entries.iter().enumerate() {
@@ -76,7 +76,7 @@ fn one_leaf(before: Option<&[u8]>, entries: &[(Vec<u8>, &[u8])], strip: Prefix) 
 }
 
 /// Inner nodes for children in key order, as children for a parent. Each has the separator of its first child.
-pub fn inners(children: Vec<Child>, fill: Fill, strip: Prefix) -> Vec<Child> {
+pub fn inners(children: Vec<Child>, fill: FillTarget, strip: PrefixChange) -> Vec<Child> {
     let ends = groups(children.iter().map(Child::bytes).collect::<Vec<_>>().into_iter(), fill);
     let mut children = children.into_iter();
     let mut from = 0;
@@ -89,16 +89,16 @@ pub fn inners(children: Vec<Child>, fill: Fill, strip: Prefix) -> Vec<Child> {
 }
 
 /// One node, whatever its size. No children, no node.
-pub fn one_inner(mut children: Vec<Child>, strip: Prefix) -> Option<Child> {
+pub fn one_inner(mut children: Vec<Child>, strip: PrefixChange) -> Option<Child> {
     let separator = std::mem::take(&mut children.first_mut()?.separator);
-    let prefix = if strip == Prefix::Longest { common(&children) } else { Suffix::new() };
+    let prefix = if strip == PrefixChange::Longest { common(&children) } else { Suffix::new() };
     for child in &mut children {
         child.prefix.drain(..prefix.len());
     }
     for child in children.iter_mut().skip(1) {
         child.separator.drain(..prefix.len());
     }
-    Some(Child { separator, prefix, link: Link::new(Content::Inner(Inner { children })) })
+    Some(Child { separator, prefix, link: Link::new(Content::Inner(InnerNode { children })) })
 }
 
 /// What all keys below share, and all separators.

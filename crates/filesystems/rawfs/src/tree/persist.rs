@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
-use super::inner::Inner;
+use super::inner::InnerNode;
 use super::leaf::Leaf;
 use super::node::{Content, Link, Node};
-use super::{Damaged, HEADER, LEVELS, NODE_BYTES, NodeAt, Tree};
+use super::{DamagedNodeError, HEADER, LEVELS, NODE_BYTES, NodeAt, Tree};
 
 const MAGIC: [u8; 4] = *b"HSnd";
 
 /// What all nodes of a tree say of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stamp {
+pub struct NodeStamp {
     /// Of the image: nodes of an older one are not taken for ours.
     pub tag: u32,
     /// Of the checkpoint that writes; older nodes have older ones.
@@ -29,19 +29,19 @@ fn number<const N: usize>(page: &[u8], at: usize) -> [u8; N] {
 
 impl Node {
     /// The node in these bytes, which were read from its place. Every offset and length is checked.
-    pub fn parse(page: Box<[u8]>, at: NodeAt, stamp: Stamp) -> Result<Node, Damaged> {
+    pub fn parse(page: Box<[u8]>, at: NodeAt, stamp: NodeStamp) -> Result<Node, DamagedNodeError> {
         if page.len() != NODE_BYTES || crc32c::crc32c(&page[4..]) != at.sum || u32::from_le_bytes(number(&page, 0)) != at.sum {
-            return Err(Damaged("a node's bytes do not match its sum"));
+            return Err(DamagedNodeError("a node's bytes do not match its sum"));
         }
         let known = page[4..8] == MAGIC && number(&page, 8) == at.slot.to_le_bytes() && number(&page, 12) == stamp.tag.to_le_bytes();
         if !known || page[25] != stamp.tree || u64::from_le_bytes(number(&page, 16)) > stamp.generation {
-            return Err(Damaged("a node is not the one that belongs there"));
+            return Err(DamagedNodeError("a node is not the one that belongs there"));
         }
         let count = usize::from(u16::from_le_bytes(number(&page, 26)));
         let content = match page[24] {
             0 => Content::Leaf(Leaf::parse(page, count)?),
-            level if level <= LEVELS => Content::Inner(Inner::parse(&page, count)?),
-            _ => return Err(Damaged("a node's level is too high")),
+            level if level <= LEVELS => Content::Inner(InnerNode::parse(&page, count)?),
+            _ => return Err(DamagedNodeError("a node's level is too high")),
         };
         let node = Node::new(content);
         let fresh = "a new node has no home";
@@ -51,17 +51,17 @@ impl Node {
     }
 
     /// The bytes of a node at its home; the homes and sums of its children are known.
-    fn page(&self, slot: u32, level: u8, stamp: Stamp) -> Result<Box<[u8]>, Damaged> {
+    fn page(&self, slot: u32, level: u8, stamp: NodeStamp) -> Result<Box<[u8]>, DamagedNodeError> {
         let (mut page, count) = match &self.content {
             Content::Leaf(leaf) => (leaf.page(), leaf.len()),
-            Content::Inner(inner) => (inner.page().ok_or(Damaged("a node is larger than its page"))?, inner.children.len()),
+            Content::Inner(inner) => (inner.page().ok_or(DamagedNodeError("a node is larger than its page"))?, inner.children.len()),
         };
         page[4..8].copy_from_slice(&MAGIC);
         page[8..12].copy_from_slice(&slot.to_le_bytes());
         page[12..16].copy_from_slice(&stamp.tag.to_le_bytes());
         page[16..24].copy_from_slice(&stamp.generation.to_le_bytes());
         (page[24], page[25]) = (level, stamp.tree);
-        page[26..28].copy_from_slice(&u16::try_from(count).map_err(|_| Damaged("a node has too many entries"))?.to_le_bytes());
+        page[26..28].copy_from_slice(&u16::try_from(count).map_err(|_| DamagedNodeError("a node has too many entries"))?.to_le_bytes());
         page[28..HEADER].fill(0);
         let sum = crc32c::crc32c(&page[4..]);
         page[..4].copy_from_slice(&sum.to_le_bytes());
@@ -86,7 +86,11 @@ impl Tree {
     }
 
     /// Writes a frozen tree's new nodes, children first, and says where its root is.
-    pub fn write_out<E: From<Damaged>>(&self, stamp: Stamp, mut write: impl FnMut(u32, Box<[u8]>) -> Result<(), E>) -> Result<NodeAt, E> {
+    pub fn write_out<E: From<DamagedNodeError>>(
+        &self,
+        stamp: NodeStamp,
+        mut write: impl FnMut(u32, Box<[u8]>) -> Result<(), E>,
+    ) -> Result<NodeAt, E> {
         write_out(&self.root, self.level, stamp, &mut write)
     }
 
@@ -121,10 +125,10 @@ fn give_homes(link: &Link, slots: &mut impl Iterator<Item = u32>) {
     }
 }
 
-fn write_out<E: From<Damaged>>(
+fn write_out<E: From<DamagedNodeError>>(
     link: &Link,
     level: u8,
-    stamp: Stamp,
+    stamp: NodeStamp,
     write: &mut impl FnMut(u32, Box<[u8]>) -> Result<(), E>,
 ) -> Result<NodeAt, E> {
     let node = match link {
@@ -134,10 +138,10 @@ fn write_out<E: From<Damaged>>(
     if let Some(at) = node.at() {
         return Ok(at);
     }
-    let slot = *node.home.get().ok_or(Damaged("a node has no home to be written to"))?;
+    let slot = *node.home.get().ok_or(DamagedNodeError("a node has no home to be written to"))?;
     if let Content::Inner(inner) = &node.content {
         for child in &inner.children {
-            write_out(&child.link, level.checked_sub(1).ok_or(Damaged("a node is of the wrong level"))?, stamp, write)?;
+            write_out(&child.link, level.checked_sub(1).ok_or(DamagedNodeError("a node is of the wrong level"))?, stamp, write)?;
         }
     }
     let page = node.page(slot, level, stamp)?;

@@ -1,10 +1,10 @@
 //! All keys that begin alike, moved at once.
 
 use super::change::{behind, divide, join, side_by_side};
-use super::inner::{Child, Inner};
+use super::inner::{Child, InnerNode};
 use super::node::{Content, Link};
-use super::pack::{self, Fill, Prefix};
-use super::{Cx, Damaged, NODE_BYTES, Next, Nodes, Tree};
+use super::pack::{self, FillTarget, PrefixChange};
+use super::{ChangeContext, DamagedNodeError, NODE_BYTES, Nodes, ScanStep, Tree};
 
 /// A range was not moved; nothing changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ fn after(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// What lies before a key, and what from it on: nodes of one level.
-type Cut = (Option<Child>, Option<Child>);
+type SplitTree = (Option<Child>, Option<Child>);
 
 impl Tree {
     /// Whether any key begins so.
@@ -37,7 +37,7 @@ impl Tree {
         let mut any = false;
         self.scan(nodes, prefix, after(prefix).as_deref(), |_, _| {
             any = true;
-            Next::Stop
+            ScanStep::Stop
         })?;
         Ok(any)
     }
@@ -56,7 +56,7 @@ impl Tree {
         }
         // On a snapshot: what fails half-way changes nothing.
         let before = freed.len();
-        let mut cx = Cx { nodes, freed, dirty: self.dirty };
+        let mut cx = ChangeContext { nodes, freed, dirty: self.dirty };
         match moved(&mut cx, self, from, to) {
             Ok(tree) => *self = tree,
             Err(error) => {
@@ -69,10 +69,10 @@ impl Tree {
     }
 }
 
-fn moved<N: Nodes>(cx: &mut Cx<'_, N>, tree: &Tree, from: &[u8], to: &[u8]) -> Result<Tree, N::Error> {
+fn moved<N: Nodes>(cx: &mut ChangeContext<'_, N>, tree: &Tree, from: &[u8], to: &[u8]) -> Result<Tree, N::Error> {
     let (before, rest) = cut(cx, tree.root.clone(), tree.level, from)?;
     let (range, behind_it) = cut_child(cx, rest, tree.level, after(from).as_deref())?;
-    let mut range = range.ok_or(Damaged("a range is empty that was not"))?;
+    let mut range = range.ok_or(DamagedNodeError("a range is empty that was not"))?;
     strip(cx, &mut range, tree.level, from)?;
     range.prefix.insert_from_slice(0, to);
     let left = side(before, tree.level, &[]);
@@ -84,14 +84,14 @@ fn moved<N: Nodes>(cx: &mut Cx<'_, N>, tree: &Tree, from: &[u8], to: &[u8]) -> R
 }
 
 /// A part of a tree, its level, and the separator before it.
-type Part = Option<(Child, u8)>;
+type TreePart = Option<(Child, u8)>;
 
-fn side(child: Option<Child>, level: u8, separator: &[u8]) -> Part {
+fn side(child: Option<Child>, level: u8, separator: &[u8]) -> TreePart {
     child.map(|child| (Child { separator: separator.into(), ..child }, level))
 }
 
 /// Cuts a node in two. What lies on one side whole stays as it is.
-fn cut<N: Nodes>(cx: &mut Cx<'_, N>, link: Link, level: u8, key: &[u8]) -> Result<Cut, N::Error> {
+fn cut<N: Nodes>(cx: &mut ChangeContext<'_, N>, link: Link, level: u8, key: &[u8]) -> Result<SplitTree, N::Error> {
     let node = link.get(cx.nodes, level)?;
     match &node.content {
         Content::Leaf(leaf) => {
@@ -103,7 +103,7 @@ fn cut<N: Nodes>(cx: &mut Cx<'_, N>, link: Link, level: u8, key: &[u8]) -> Resul
             let entries: Vec<_> = leaf.entries().map(|(key, value)| (key.to_vec(), value)).collect();
             let mut half = |entries: &[(Vec<u8>, &[u8])]| {
                 cx.dirty += 1;
-                pack::leaves(entries, Fill::Front, Prefix::None).pop()
+                pack::leaves(entries, FillTarget::Front, PrefixChange::None).pop()
             };
             let halves = (half(&entries[..index]), half(&entries[index..]));
             link.give_up(cx);
@@ -120,13 +120,13 @@ fn cut<N: Nodes>(cx: &mut Cx<'_, N>, link: Link, level: u8, key: &[u8]) -> Resul
             }
             link.give_up(cx);
             cx.dirty += 2;
-            Ok((pack::one_inner(left, Prefix::None), pack::one_inner(right, Prefix::None)))
+            Ok((pack::one_inner(left, PrefixChange::None), pack::one_inner(right, PrefixChange::None)))
         }
     }
 }
 
 /// Cuts a child; both halves have its prefix, the left one its separator.
-fn cut_child_at<N: Nodes>(cx: &mut Cx<'_, N>, child: Child, level: u8, key: &[u8]) -> Result<Cut, N::Error> {
+fn cut_child_at<N: Nodes>(cx: &mut ChangeContext<'_, N>, child: Child, level: u8, key: &[u8]) -> Result<SplitTree, N::Error> {
     let Some(suffix) = key.strip_prefix(&*child.prefix) else {
         return Ok(if *key < *child.prefix { (None, Some(child)) } else { (Some(child), None) });
     };
@@ -135,7 +135,7 @@ fn cut_child_at<N: Nodes>(cx: &mut Cx<'_, N>, child: Child, level: u8, key: &[u8
     Ok((left, right.map(|right| behind(&child.prefix, right))))
 }
 
-fn cut_child<N: Nodes>(cx: &mut Cx<'_, N>, child: Option<Child>, level: u8, key: Option<&[u8]>) -> Result<Cut, N::Error> {
+fn cut_child<N: Nodes>(cx: &mut ChangeContext<'_, N>, child: Option<Child>, level: u8, key: Option<&[u8]>) -> Result<SplitTree, N::Error> {
     match (child, key) {
         (Some(child), Some(key)) => cut_child_at(cx, child, level, key),
         (child, _) => Ok((child, None)),
@@ -143,8 +143,8 @@ fn cut_child<N: Nodes>(cx: &mut Cx<'_, N>, child: Option<Child>, level: u8, key:
 }
 
 /// Takes bytes off the front of all keys of a child, which all begin with them. Where the child's prefix has them, that is all.
-fn strip<N: Nodes>(cx: &mut Cx<'_, N>, child: &mut Child, level: u8, bytes: &[u8]) -> Result<(), N::Error> {
-    const WRONG: Damaged = Damaged("a key is not in the range of its node");
+fn strip<N: Nodes>(cx: &mut ChangeContext<'_, N>, child: &mut Child, level: u8, bytes: &[u8]) -> Result<(), N::Error> {
+    const WRONG: DamagedNodeError = DamagedNodeError("a key is not in the range of its node");
     if child.prefix.starts_with(bytes) {
         child.prefix.drain(..bytes.len());
         return Ok(());
@@ -155,7 +155,7 @@ fn strip<N: Nodes>(cx: &mut Cx<'_, N>, child: &mut Child, level: u8, bytes: &[u8
         Content::Leaf(leaf) => {
             let stripped = |(key, value): (_, _)| Some((<[u8]>::strip_prefix(key, bytes)?.to_vec(), value));
             let entries: Vec<(Vec<u8>, &[u8])> = leaf.entries().map(stripped).collect::<Option<_>>().ok_or(WRONG)?;
-            if let Some(made) = pack::leaves(&entries, Fill::Front, Prefix::None).pop() {
+            if let Some(made) = pack::leaves(&entries, FillTarget::Front, PrefixChange::None).pop() {
                 child.link = made.link;
             }
         }
@@ -172,10 +172,10 @@ fn strip<N: Nodes>(cx: &mut Cx<'_, N>, child: &mut Child, level: u8, bytes: &[u8
 }
 
 /// One tree of parts in key order; where they meet, nodes are joined.
-fn concatenated<N: Nodes>(cx: &mut Cx<'_, N>, parts: impl IntoIterator<Item = Part>) -> Result<Tree, N::Error> {
+fn concatenated<N: Nodes>(cx: &mut ChangeContext<'_, N>, parts: impl IntoIterator<Item = TreePart>) -> Result<Tree, N::Error> {
     let parts: Vec<(Child, u8)> = parts.into_iter().flatten().collect();
     let Some(level) = parts.iter().map(|(_, level)| *level).max() else { return Ok(Tree::default()) };
-    let mut root = Inner { children: parts.into_iter().map(|(child, from)| lifted(cx, child, from, level)).collect() };
+    let mut root = InnerNode { children: parts.into_iter().map(|(child, from)| lifted(cx, child, from, level)).collect() };
     for index in (0..root.children.len() - 1).rev() {
         mend(cx, &mut root, level + 1, index)?;
     }
@@ -186,18 +186,18 @@ fn concatenated<N: Nodes>(cx: &mut Cx<'_, N>, parts: impl IntoIterator<Item = Pa
 }
 
 /// The child below as many nodes as bring it to this level.
-fn lifted<N: Nodes>(cx: &mut Cx<'_, N>, mut child: Child, from: u8, to: u8) -> Child {
+fn lifted<N: Nodes>(cx: &mut ChangeContext<'_, N>, mut child: Child, from: u8, to: u8) -> Child {
     for _ in from..to {
         let Child { separator, prefix, link } = child;
         let only = Child::bare(link);
-        child = Child { separator, prefix, link: Link::new(Content::Inner(Inner { children: vec![only] })) };
+        child = Child { separator, prefix, link: Link::new(Content::Inner(InnerNode { children: vec![only] })) };
         cx.dirty += 1;
     }
     child
 }
 
 /// Where two parts meet: nodes that fit become one, a node of few children gets some of its neighbour's; and so on below.
-fn mend<N: Nodes>(cx: &mut Cx<'_, N>, inner: &mut Inner, level: u8, index: usize) -> Result<(), N::Error> {
+fn mend<N: Nodes>(cx: &mut ChangeContext<'_, N>, inner: &mut InnerNode, level: u8, index: usize) -> Result<(), N::Error> {
     let seam = children(cx, &inner.children[index], level - 1)?;
     let (place, within) = if join(cx, inner, level, index)? {
         (index, seam)
@@ -211,7 +211,7 @@ fn mend<N: Nodes>(cx: &mut Cx<'_, N>, inner: &mut Inner, level: u8, index: usize
         Content::Leaf(_) => None,
         Content::Inner(below) => {
             mend(cx, below, level - 1, within - 1)?;
-            divide(cx, below, Fill::Even)
+            divide(cx, below, FillTarget::Even)
         }
     };
     if let Some(pieces) = pieces {
@@ -221,7 +221,7 @@ fn mend<N: Nodes>(cx: &mut Cx<'_, N>, inner: &mut Inner, level: u8, index: usize
 }
 
 /// How many children a child has; 0 for a leaf.
-fn children<N: Nodes>(cx: &Cx<'_, N>, child: &Child, level: u8) -> Result<usize, N::Error> {
+fn children<N: Nodes>(cx: &ChangeContext<'_, N>, child: &Child, level: u8) -> Result<usize, N::Error> {
     Ok(match &child.link.get(cx.nodes, level)?.content {
         Content::Leaf(_) => 0,
         Content::Inner(inner) => inner.children.len(),
@@ -229,7 +229,12 @@ fn children<N: Nodes>(cx: &Cx<'_, N>, child: &Child, level: u8) -> Result<usize,
 }
 
 /// Shares the children of two neighbours out if one has few. Some: in which of them both sides of the seam are now, and where.
-fn balance<N: Nodes>(cx: &mut Cx<'_, N>, inner: &mut Inner, level: u8, index: usize) -> Result<Option<(usize, usize)>, N::Error> {
+fn balance<N: Nodes>(
+    cx: &mut ChangeContext<'_, N>,
+    inner: &mut InnerNode,
+    level: u8,
+    index: usize,
+) -> Result<Option<(usize, usize)>, N::Error> {
     let (left, right) = (&inner.children[index], &inner.children[index + 1]);
     let (one, other) = (left.link.get(cx.nodes, level - 1)?, right.link.get(cx.nodes, level - 1)?);
     let (Content::Inner(first), Content::Inner(second)) = (&one.content, &other.content) else { return Ok(None) };
@@ -239,7 +244,7 @@ fn balance<N: Nodes>(cx: &mut Cx<'_, N>, inner: &mut Inner, level: u8, index: us
     let (all, seam) = side_by_side((left, first), (right, second));
     left.link.give_up(cx);
     right.link.give_up(cx);
-    let mut pieces = pack::inners(all, Fill::Even, Prefix::Longest);
+    let mut pieces = pack::inners(all, FillTarget::Even, PrefixChange::Longest);
     pieces[0].separator = left.separator.clone();
     cx.dirty += pieces.len();
     let counts = pieces.iter().map(|piece| children(cx, piece, level - 1)).collect::<Result<Vec<_>, _>>()?;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::inner::Inner;
+use super::inner::InnerNode;
 use super::leaf::Leaf;
 use super::node::{Content, Link, Node};
-use super::{Damaged, Nodes, Tree};
+use super::{DamagedNodeError, Nodes, Tree};
 
 /// What could not be kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Lost<E> {
+pub struct LostNode<E> {
     /// Where the node is.
     pub slot: u32,
     /// Leaves are 0.
@@ -25,39 +25,39 @@ pub struct Lost<E> {
 }
 
 /// Who is told.
-pub trait Watch<E> {
+pub trait SalvageObserver<E> {
     /// A node is used; false: it was before.
     fn used(&mut self, slot: u32) -> bool;
     /// A node is replaced by one without what is lost.
     fn replaced(&mut self, slot: u32);
     /// Something is lost. An error ends it all: it was not damage.
-    fn lost(&mut self, lost: Lost<E>) -> Result<(), E>;
+    fn lost(&mut self, lost: LostNode<E>) -> Result<(), E>;
 }
 
 impl Tree {
     /// Takes out all that cannot be read, or is not where it should be: keys ascend, and each node is there once.
     ///
     /// # Errors
-    /// What [`Watch::lost`] says; the tree is as it was.
-    pub fn prune<N: Nodes, W: Watch<N::Error>>(&mut self, nodes: &N, watch: &mut W) -> Result<(), N::Error> {
-        let mut walk = Prune { nodes, watch, key: Vec::new(), last: None };
+    /// What [`SalvageObserver::lost`] says; the tree is as it was.
+    pub fn prune<N: Nodes, W: SalvageObserver<N::Error>>(&mut self, nodes: &N, watch: &mut W) -> Result<(), N::Error> {
+        let mut walk = Pruner { nodes, watch, key: Vec::new(), last: None };
         match walk.link(&self.root, self.level, None, None)? {
-            Kept::Same => {}
-            Kept::Other(link, dirty) => (self.root, self.dirty) = (link, self.dirty + dirty),
-            Kept::Nothing => *self = Tree::default(),
+            PruneResult::Same => {}
+            PruneResult::Other(link, dirty) => (self.root, self.dirty) = (link, self.dirty + dirty),
+            PruneResult::Nothing => *self = Tree::default(),
         }
         Ok(())
     }
 }
 
-enum Kept {
+enum PruneResult {
     Same,
     /// With how many nodes that differ from the device.
     Other(Link, usize),
     Nothing,
 }
 
-struct Prune<'a, N, W> {
+struct Pruner<'a, N, W> {
     nodes: &'a N,
     watch: &'a mut W,
     key: Vec<u8>,
@@ -66,35 +66,37 @@ struct Prune<'a, N, W> {
 
 type Bound<'b> = Option<&'b [u8]>;
 
-impl<N: Nodes, W: Watch<N::Error>> Prune<'_, N, W> {
-    fn link(&mut self, link: &Link, level: u8, low: Bound<'_>, high: Bound<'_>) -> Result<Kept, N::Error> {
+impl<N: Nodes, W: SalvageObserver<N::Error>> Pruner<'_, N, W> {
+    fn link(&mut self, link: &Link, level: u8, low: Bound<'_>, high: Bound<'_>) -> Result<PruneResult, N::Error> {
         let slot = match link {
             Link::Disk(at) => Some(at.slot),
             Link::Memory(node) => node.home.get().copied(),
         };
         let node = match link.get(self.nodes, level) {
-            Ok(_) if self.key.len() > super::KEY_MAX => return self.lost(slot, level, low, high, Damaged("keys are too long").into()),
+            Ok(_) if self.key.len() > super::KEY_MAX => {
+                return self.lost(slot, level, low, high, DamagedNodeError("keys are too long").into());
+            }
             Ok(node) if slot.is_none_or(|slot| self.watch.used(slot)) => node,
-            Ok(_) => return self.lost(slot, level, low, high, Damaged("a node is in the trees twice").into()),
+            Ok(_) => return self.lost(slot, level, low, high, DamagedNodeError("a node is in the trees twice").into()),
             Err(why) => return self.lost(slot, level, low, high, why),
         };
         let kept = match &node.content {
             Content::Leaf(leaf) => self.leaf(leaf, slot, low, high)?,
             Content::Inner(inner) => self.inner(inner, level, low, high)?,
         };
-        if let (Kept::Other(..) | Kept::Nothing, Some(slot)) = (&kept, slot) {
+        if let (PruneResult::Other(..) | PruneResult::Nothing, Some(slot)) = (&kept, slot) {
             self.watch.replaced(slot);
         }
         Ok(kept)
     }
 
-    fn lost(&mut self, slot: Option<u32>, level: u8, low: Bound<'_>, high: Bound<'_>, why: N::Error) -> Result<Kept, N::Error> {
+    fn lost(&mut self, slot: Option<u32>, level: u8, low: Bound<'_>, high: Bound<'_>, why: N::Error) -> Result<PruneResult, N::Error> {
         let from = low.unwrap_or_default().max(&self.key).to_vec();
-        let lost = Lost { slot: slot.unwrap_or(u32::MAX), level, from, to: high.map(<[u8]>::to_vec), why, entries: 0 };
-        self.watch.lost(lost).map(|()| Kept::Nothing)
+        let lost = LostNode { slot: slot.unwrap_or(u32::MAX), level, from, to: high.map(<[u8]>::to_vec), why, entries: 0 };
+        self.watch.lost(lost).map(|()| PruneResult::Nothing)
     }
 
-    fn leaf(&mut self, leaf: &Leaf, slot: Option<u32>, low: Bound<'_>, high: Bound<'_>) -> Result<Kept, N::Error> {
+    fn leaf(&mut self, leaf: &Leaf, slot: Option<u32>, low: Bound<'_>, high: Bound<'_>) -> Result<PruneResult, N::Error> {
         let base = self.key.len();
         let mut right = Vec::with_capacity(leaf.len());
         for (index, (key, _)) in leaf.entries().enumerate() {
@@ -110,22 +112,22 @@ impl<N: Nodes, W: Watch<N::Error>> Prune<'_, N, W> {
         self.key.truncate(base);
         let entries = leaf.len() - right.len();
         if entries == 0 {
-            return Ok(Kept::Same);
+            return Ok(PruneResult::Same);
         }
-        let why = Damaged("keys lie in the wrong node").into();
+        let why = DamagedNodeError("keys lie in the wrong node").into();
         let (from, to) = (low.unwrap_or_default().to_vec(), high.map(<[u8]>::to_vec));
-        self.watch.lost(Lost { slot: slot.unwrap_or(u32::MAX), level: 0, from, to, why, entries })?;
+        self.watch.lost(LostNode { slot: slot.unwrap_or(u32::MAX), level: 0, from, to, why, entries })?;
         if right.is_empty() {
-            return Ok(Kept::Nothing);
+            return Ok(PruneResult::Nothing);
         }
         let mut fresh = Leaf::new();
         for (at, index) in right.into_iter().enumerate() {
             fresh.insert(at, leaf.key(index), leaf.value(index));
         }
-        Ok(Kept::Other(Link::new(Content::Leaf(fresh)), 1))
+        Ok(PruneResult::Other(Link::new(Content::Leaf(fresh)), 1))
     }
 
-    fn inner(&mut self, inner: &Inner, level: u8, low: Bound<'_>, high: Bound<'_>) -> Result<Kept, N::Error> {
+    fn inner(&mut self, inner: &InnerNode, level: u8, low: Bound<'_>, high: Bound<'_>) -> Result<PruneResult, N::Error> {
         let base = self.key.len();
         let bounds: Vec<Vec<u8>> = inner.children.iter().map(|child| [&self.key[..base], &child.separator].concat()).collect();
         let (mut children, mut dirty, mut same) = (Vec::with_capacity(bounds.len()), 0, true);
@@ -142,9 +144,9 @@ impl<N: Nodes, W: Watch<N::Error>> Prune<'_, N, W> {
             self.key.truncate(base);
             let mut child = child.clone();
             match kept? {
-                Kept::Same => {}
-                Kept::Other(link, more) => (child.link, dirty, same) = (link, dirty + more, false),
-                Kept::Nothing => {
+                PruneResult::Same => {}
+                PruneResult::Other(link, more) => (child.link, dirty, same) = (link, dirty + more, false),
+                PruneResult::Nothing => {
                     same = false;
                     continue;
                 }
@@ -152,11 +154,11 @@ impl<N: Nodes, W: Watch<N::Error>> Prune<'_, N, W> {
             children.push(child);
         }
         if same {
-            return Ok(Kept::Same);
+            return Ok(PruneResult::Same);
         }
-        let Some(first) = children.first_mut() else { return Ok(Kept::Nothing) };
+        let Some(first) = children.first_mut() else { return Ok(PruneResult::Nothing) };
         // The first child's says nothing.
         first.separator.clear();
-        Ok(Kept::Other(Link::Memory(Arc::new(Node::new(Content::Inner(Inner { children })))), dirty + 1))
+        Ok(PruneResult::Other(Link::Memory(Arc::new(Node::new(Content::Inner(InnerNode { children })))), dirty + 1))
     }
 }

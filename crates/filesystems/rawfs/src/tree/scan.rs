@@ -1,11 +1,11 @@
 //! Entries in key order.
 
 use super::node::{Content, Link};
-use super::{Damaged, Nodes, Tree};
+use super::{DamagedNodeError, Nodes, Tree};
 
 /// What a scan does after an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Next {
+pub enum ScanStep {
     /// Goes on.
     Go,
     /// Ends.
@@ -21,14 +21,14 @@ impl Tree {
         nodes: &N,
         from: &[u8],
         to: Option<&[u8]>,
-        mut each: impl FnMut(&[u8], &[u8]) -> Next,
+        mut each: impl FnMut(&[u8], &[u8]) -> ScanStep,
     ) -> Result<(), N::Error> {
         let mut from = from.to_vec();
         loop {
             let mut key = Vec::new();
             let mut walk = Walk { nodes, key: &mut key, each: &mut each, nodes_left: nodes.most() };
             match walk.node(&self.root, self.level, Some(&from), to)? {
-                Next::Seek(next) if next > key && next > from => from = next,
+                ScanStep::Seek(next) if next > key && next > from => from = next,
                 _ => return Ok(()),
             }
         }
@@ -67,9 +67,9 @@ fn floor<N: Nodes, T>(
             for child in inner.children[..=last].iter().rev() {
                 let key = match limit(key, &child.prefix) {
                     // It lies before all keys of this child.
-                    Limit::Some(None) if key.is_some() => continue,
-                    Limit::Some(key) => key,
-                    Limit::Behind => None,
+                    LimitSide::Some(None) if key.is_some() => continue,
+                    LimitSide::Some(key) => key,
+                    LimitSide::Behind => None,
                 };
                 before.truncate(base);
                 before.extend_from_slice(&child.prefix);
@@ -90,23 +90,23 @@ struct Walk<'a, N, F> {
     nodes_left: u64,
 }
 
-impl<N: Nodes, F: FnMut(&[u8], &[u8]) -> Next> Walk<'_, N, F> {
+impl<N: Nodes, F: FnMut(&[u8], &[u8]) -> ScanStep> Walk<'_, N, F> {
     /// `from` and `to` as the node's keys are; None: no limit.
-    fn node(&mut self, link: &Link, level: u8, from: Option<&[u8]>, to: Option<&[u8]>) -> Result<Next, N::Error> {
+    fn node(&mut self, link: &Link, level: u8, from: Option<&[u8]>, to: Option<&[u8]>) -> Result<ScanStep, N::Error> {
         let node = link.get(self.nodes, level)?;
-        self.nodes_left = self.nodes_left.checked_sub(1).ok_or(Damaged("a tree has more nodes than there are"))?;
+        self.nodes_left = self.nodes_left.checked_sub(1).ok_or(DamagedNodeError("a tree has more nodes than there are"))?;
         let base = self.key.len();
         match &node.content {
             Content::Leaf(leaf) => {
                 let first = from.map_or(0, |from| leaf.find(from).unwrap_or_else(|index| index));
                 for index in first..leaf.len() {
                     if to.is_some_and(|to| leaf.key(index) >= to) {
-                        return Ok(Next::Stop);
+                        return Ok(ScanStep::Stop);
                     }
                     self.key.truncate(base);
                     self.key.extend_from_slice(leaf.key(index));
                     match (self.each)(self.key, leaf.value(index)) {
-                        Next::Go => {}
+                        ScanStep::Go => {}
                         ended => return Ok(ended),
                     }
                 }
@@ -114,43 +114,43 @@ impl<N: Nodes, F: FnMut(&[u8], &[u8]) -> Next> Walk<'_, N, F> {
             Content::Inner(inner) => {
                 let first = from.map_or(0, |from| inner.find(from));
                 for child in &inner.children[first..] {
-                    let Limit::Some(from) = limit(from, &child.prefix) else { continue };
+                    let LimitSide::Some(from) = limit(from, &child.prefix) else { continue };
                     let to = match to.map(|to| (to, limit(Some(to), &child.prefix))) {
                         None => None,
                         // It ends before all of this child's keys, or behind them.
-                        Some((_, Limit::Some(None) | Limit::Some(Some([])))) => return Ok(Next::Stop),
-                        Some((_, Limit::Some(to))) => to,
-                        Some((_, Limit::Behind)) => None,
+                        Some((_, LimitSide::Some(None) | LimitSide::Some(Some([])))) => return Ok(ScanStep::Stop),
+                        Some((_, LimitSide::Some(to))) => to,
+                        Some((_, LimitSide::Behind)) => None,
                     };
                     self.key.truncate(base);
                     self.key.extend_from_slice(&child.prefix);
                     match self.node(&child.link, level - 1, from, to)? {
-                        Next::Go => {}
+                        ScanStep::Go => {}
                         ended => return Ok(ended),
                     }
                 }
             }
         }
         self.key.truncate(base);
-        Ok(Next::Go)
+        Ok(ScanStep::Go)
     }
 }
 
 /// Where a limit lies, seen from a child.
-enum Limit<'a> {
+enum LimitSide<'a> {
     /// Among its keys, or (None) before all of them.
     Some(Option<&'a [u8]>),
     /// Behind all of them.
     Behind,
 }
 
-fn limit<'a>(key: Option<&'a [u8]>, prefix: &[u8]) -> Limit<'a> {
+fn limit<'a>(key: Option<&'a [u8]>, prefix: &[u8]) -> LimitSide<'a> {
     match key {
-        None => Limit::Some(None),
+        None => LimitSide::Some(None),
         Some(key) => match key.strip_prefix(prefix) {
-            Some(suffix) => Limit::Some(Some(suffix)),
-            None if key < prefix => Limit::Some(None),
-            None => Limit::Behind,
+            Some(suffix) => LimitSide::Some(Some(suffix)),
+            None if key < prefix => LimitSide::Some(None),
+            None => LimitSide::Behind,
         },
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::*;
 
-const STAMP: Stamp = Stamp { tag: 7, generation: 1 << 40, tree: 0 };
+const STAMP: NodeStamp = NodeStamp { tag: 7, generation: 1 << 40, tree: 0 };
 
 /// A device of nodes, and the cache (none: every load parses).
 #[derive(Default)]
@@ -17,13 +17,13 @@ struct Device {
 }
 
 impl Nodes for Device {
-    type Error = Damaged;
+    type Error = DamagedNodeError;
 
-    fn load(&self, at: NodeAt) -> Result<Arc<Node>, Damaged> {
+    fn load(&self, at: NodeAt) -> Result<Arc<Node>, DamagedNodeError> {
         if let Some(left) = &mut *self.patience.borrow_mut() {
-            *left = left.checked_sub(1).ok_or(Damaged("the test's device fails"))?;
+            *left = left.checked_sub(1).ok_or(DamagedNodeError("the test's device fails"))?;
         }
-        let page = self.pages.borrow().get(&at.slot).cloned().ok_or(Damaged("nothing was written there"))?;
+        let page = self.pages.borrow().get(&at.slot).cloned().ok_or(DamagedNodeError("nothing was written there"))?;
         Node::parse(page, at, STAMP).map(Arc::new)
     }
 }
@@ -88,7 +88,7 @@ impl Pair {
         let frozen = self.tree.freeze(slots);
         let write = |slot, page| {
             self.device.pages.borrow_mut().insert(slot, page);
-            Ok::<(), Damaged>(())
+            Ok::<(), DamagedNodeError>(())
         };
         let root = frozen.write_out(STAMP, write).expect("it can be written");
         drop(frozen);
@@ -110,7 +110,7 @@ impl Pair {
         let mut all = Vec::new();
         let each = |key: &[u8], value: &[u8]| {
             all.push((key.to_vec(), value.to_vec()));
-            Next::Go
+            ScanStep::Go
         };
         self.tree.scan(&self.device, b"", None, each).expect("a sound device");
         assert!(all.iter().map(|(key, value)| (key, value)).eq(&self.map), "the contents differ");
@@ -128,13 +128,13 @@ impl Pair {
             seen.push(key.to_vec());
             budget -= 1;
             if budget == 0 {
-                Next::Stop
+                ScanStep::Stop
             } else if random.u8(..8) == 0 {
                 let next = [key, b"\x01"].concat();
                 seeks.push(next.clone());
-                Next::Seek(next)
+                ScanStep::Seek(next)
             } else {
-                Next::Go
+                ScanStep::Go
             }
         };
         self.tree.scan(&self.device, key, to.as_deref(), each).expect("a sound device");
@@ -361,7 +361,7 @@ fn damaged_nodes_are_refused_or_harmless() {
         let mut tree = Tree { root: Link::Memory(Arc::new(node)), level, dirty: 0 };
         let (key, mut freed) = (some_key(&mut random), Vec::new());
         let _ = tree.get(&pair.device, &key, <[u8]>::len);
-        let _ = tree.scan(&pair.device, &key, None, |_, _| Next::Go);
+        let _ = tree.scan(&pair.device, &key, None, |_, _| ScanStep::Go);
         let _ = tree.check(&pair.device, |_| ());
         let _ = tree.insert(&pair.device, &mut freed, &key, b"value");
         let _ = tree.move_range(&pair.device, &mut freed, &some_prefix(&mut random), &some_prefix(&mut random));
@@ -377,7 +377,7 @@ fn keys_compare_as_their_bytes_do() {
     for _ in 0..100_000 {
         let (one, mut other) = (key(), key());
         other.splice(..0, one[..one.len() / 2].iter().copied());
-        assert_eq!(Sought::new(&one).order_of(&other), other.cmp(&one), "{other:?} to {one:?}");
-        assert!(Sought::new(&one).order_of(&one).is_eq());
+        assert_eq!(SearchKey::new(&one).order_of(&other), other.cmp(&one), "{other:?} to {one:?}");
+        assert!(SearchKey::new(&one).order_of(&one).is_eq());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rawfs::{BLOCK_BYTES, Batch, Error, Next, Store, Tree};
+use rawfs::{BLOCK_BYTES, Batch, Error, ScanStep, Store, TreeId};
 
 use super::driver::{BYTES, Driver, formatted, key, settings};
 use super::machine::Machine;
@@ -29,22 +29,22 @@ fn use_all(machine: &Arc<Machine>, seed: u64) -> Result<(), Error> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let (store, _) = open(machine)?;
     let mut failed = Ok(());
-    for tree in Tree::ALL {
+    for tree in TreeId::ALL {
         let mut count = 0;
         failed = failed.and(store.scan(tree, &[], &[0xff; 16], &mut |_, _| {
             count += 1;
-            if count < 100_000 { Next::Go } else { Next::Stop }
+            if count < 100_000 { ScanStep::Go } else { ScanStep::Stop }
         }));
     }
     failed = failed.and(store.check().map(drop));
     let mut value = Vec::new();
     for _ in 0..30 {
-        failed = failed.and(store.get(Tree::Names, &key(&mut rng), &mut value).map(drop));
+        failed = failed.and(store.get(TreeId::Names, &key(&mut rng), &mut value).map(drop));
         let mut batch = Batch::new();
         match rng.u8(..4) {
-            0 => batch.move_range(Tree::Names, &key(&mut rng), &key(&mut rng)),
-            1 => batch.delete(Tree::Names, &key(&mut rng)),
-            _ => batch.put(Tree::Names, &key(&mut rng), &[1; 100]),
+            0 => batch.move_range(TreeId::Names, &key(&mut rng), &key(&mut rng)),
+            1 => batch.delete(TreeId::Names, &key(&mut rng)),
+            _ => batch.put(TreeId::Names, &key(&mut rng), &[1; 100]),
         }
         failed = failed.and(store.apply(batch).map(drop));
         if let Ok(extent) = store.allocate(None, 3) {
@@ -198,7 +198,7 @@ fn a_group_of_an_earlier_life_does_not_come_back() {
     let (store, _) = open(&machine).expect("opened");
     let put = |store: &Store, key: &[u8]| {
         let mut batch = Batch::new();
-        batch.put(Tree::Names, key, &[9; 100]);
+        batch.put(TreeId::Names, key, &[9; 100]);
         store.sync(store.apply(batch).expect("applied")).expect("synced");
     };
     [b"1", b"2", b"3"].into_iter().for_each(|key| put(&store, key));
@@ -215,7 +215,7 @@ fn a_group_of_an_earlier_life_does_not_come_back() {
     assert_eq!(find(&machine.content(), b"hsfL"), groups, "in the place of the torn one");
     let (store, recovery) = open(&machine).expect("opened");
     assert_eq!(recovery.replayed, 1);
-    let there = |key: &[u8]| store.get(Tree::Names, key, &mut Vec::new()).expect("read");
+    let there = |key: &[u8]| store.get(TreeId::Names, key, &mut Vec::new()).expect("read");
     assert_eq!([b"1", b"2", b"3", b"4"].map(|key| there(key)), [true, false, false, true]);
 }
 
@@ -229,16 +229,16 @@ fn an_image_is_looked_at_without_a_write() {
     let mut seen = Vec::new();
     let mut take = |key: &[u8], _: &[u8]| {
         seen.push(key.to_vec());
-        Next::Go
+        ScanStep::Go
     };
-    store.scan(Tree::Names, &[], &[0xff; 16], &mut take).expect("scanned");
+    store.scan(TreeId::Names, &[], &[0xff; 16], &mut take).expect("scanned");
     let mut batch = Batch::new();
-    batch.put(Tree::Names, b"1", b"");
+    batch.put(TreeId::Names, b"1", b"");
     assert_eq!(store.apply(batch), Err(Error::Failed(block::Error::ReadOnly)));
     assert_eq!(store.checkpoint(), Err(Error::Failed(block::Error::ReadOnly)));
     store.close().expect("nothing to be done");
     assert!(machine.content() == image, "nothing was written");
     let (store, written) = open(&machine).expect("opened");
     assert_eq!((written.lsn, written.replayed), (recovery.lsn, recovery.replayed));
-    seen.iter().for_each(|key| assert!(store.get(Tree::Names, key, &mut Vec::new()).expect("read")));
+    seen.iter().for_each(|key| assert!(store.get(TreeId::Names, key, &mut Vec::new()).expect("read")));
 }

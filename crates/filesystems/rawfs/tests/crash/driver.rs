@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rawfs::{Batch, Block, Error, Extent, FormatOptions, Lane, Lsn, Settings, Store, Tree};
+use rawfs::{Batch, Block, Error, Extent, FormatOptions, Lsn, QueueClass, Settings, Store, TreeId};
 
 use super::machine::Machine;
 use super::model::{Model, Step, fill};
@@ -104,12 +104,12 @@ impl Driver {
         }
     }
 
-    fn tree(&mut self) -> Tree {
-        Tree::ALL[usize::from(self.rng.u8(..4) == 0)]
+    fn tree(&mut self) -> TreeId {
+        TreeId::ALL[usize::from(self.rng.u8(..4) == 0)]
     }
 
     /// One that is there, mostly.
-    fn known_key(&mut self, tree: Tree) -> Vec<u8> {
+    fn known_key(&mut self, tree: TreeId) -> Vec<u8> {
         let map = &self.now.trees[tree as usize];
         let fresh = key(&mut self.rng);
         if self.rng.u8(..8) == 0 {
@@ -155,7 +155,7 @@ impl Driver {
                             (0..).zip(&blocks).map(|(at, block)| (extent.start.after(at), &block[..])).collect();
                         allocated.push(extent);
                         self.used = extent.start;
-                        self.store.disk().write_blocks(Lane::Data, &writes)?;
+                        self.store.disk().write_blocks(QueueClass::Data, &writes)?;
                         steps.push(Step::Use(extent, seeds));
                     }
                     Err(Error::NoSpace) => {}

@@ -41,7 +41,7 @@ fn is_remembered(driver: &Driver, error: Error) {
         return;
     }
     let mut batch = rawfs::Batch::new();
-    batch.put(rawfs::Tree::Names, b"more", b"");
+    batch.put(rawfs::TreeId::Names, b"more", b"");
     assert!(matches!(driver.store.apply(batch), Err(Error::Failed(_))));
     assert!(matches!(driver.store.checkpoint(), Err(Error::Failed(_))));
     let applied = driver.store.applied();

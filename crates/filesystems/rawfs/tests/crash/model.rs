@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rawfs::{BLOCK_BYTES, Batch, Block, Extent, Next, Store, Tree};
+use rawfs::{BLOCK_BYTES, Batch, Block, Extent, ScanStep, Store, TreeId};
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -27,10 +27,10 @@ pub fn fill(seed: u64) -> [u8; BLOCK_BYTES] {
 /// A change, as it is made and as the model makes it.
 #[derive(Clone, Debug)]
 pub enum Step {
-    Put(Tree, Vec<u8>, Vec<u8>),
-    Patch(Tree, Vec<u8>, usize, Vec<u8>),
-    Delete(Tree, Vec<u8>),
-    Move(Tree, Vec<u8>, Vec<u8>),
+    Put(TreeId, Vec<u8>, Vec<u8>),
+    Patch(TreeId, Vec<u8>, usize, Vec<u8>),
+    Delete(TreeId, Vec<u8>),
+    Move(TreeId, Vec<u8>, Vec<u8>),
     Use(Extent, Vec<u64>),
     Free(Extent),
     /// Bytes in the log, for blocks that are used so (true) or were before.
@@ -85,7 +85,7 @@ impl Model {
     /// # Panics
     /// If the store holds anything else.
     pub fn compare(&self, store: &Store) {
-        for tree in Tree::ALL {
+        for tree in TreeId::ALL {
             let mut found = Map::new();
             let mut last: Option<Vec<u8>> = None;
             store
@@ -93,7 +93,7 @@ impl Model {
                     assert!(last.as_deref().is_none_or(|last| last < key), "keys ascend");
                     last = Some(key.to_vec());
                     found.insert(key.to_vec(), value.to_vec());
-                    Next::Go
+                    ScanStep::Go
                 })
                 .expect("scanned");
             assert!(found == self.trees[tree as usize], "{tree:?}: {}", difference(&found, &self.trees[tree as usize]));
@@ -104,7 +104,7 @@ impl Model {
         self.compare_blocks(store);
         let checked = store.check().expect("checked");
         assert!(checked.leaked.is_empty() && checked.wrong.is_empty(), "nodes: {checked:?}");
-        for tree in Tree::ALL {
+        for tree in TreeId::ALL {
             assert_eq!(checked.trees[tree as usize].entries, self.trees[tree as usize].len() as u64);
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rawfs::{Batch, Block, Extent, Lane, Lsn, Settings, Store, Tree};
+use rawfs::{Batch, Block, Extent, Lsn, QueueClass, Settings, Store, TreeId};
 
 use super::driver::{formatted, settings};
 use super::machine::Machine;
@@ -36,12 +36,12 @@ fn rounds(store: &Store, thread: u64, count: u64, made: &Made, synced: &AtomicU6
     for round in 0..count {
         let extent = store.allocate(before.map(|before| before.start), 1).expect("free");
         let block = fill(seed_of(thread, round));
-        store.disk().write_blocks(Lane::Data, &[(extent.start, &block)]).expect("written");
+        store.disk().write_blocks(QueueClass::Data, &[(extent.start, &block)]).expect("written");
         let mut batch = Batch::new();
         batch.use_blocks(extent, &[crc32c::crc32c(&block)]);
         before.replace(extent).into_iter().for_each(|before| batch.free_blocks(before));
-        batch.put(Tree::Names, &thread.to_le_bytes(), &[round.to_le_bytes(), extent.start.0.to_le_bytes()].concat());
-        (0..4).for_each(|_| batch.put(Tree::Files, &rng.u16(..300).to_le_bytes(), &[rng.u8(..); 200]));
+        batch.put(TreeId::Names, &thread.to_le_bytes(), &[round.to_le_bytes(), extent.start.0.to_le_bytes()].concat());
+        (0..4).for_each(|_| batch.put(TreeId::Files, &rng.u16(..300).to_le_bytes(), &[rng.u8(..); 200]));
         let lsn = store.apply(batch).expect("applied");
         made.lock().insert(lsn, (thread, round, extent.start));
         if rng.u8(..3) == 0 {
@@ -66,12 +66,12 @@ fn check(cut: Cut, made: &BTreeMap<Lsn, (u64, u64, Block)>) {
     assert_eq!(used, blocks);
     let mut value = Vec::new();
     for thread in 0..THREADS {
-        let there = store.get(Tree::Names, &thread.to_le_bytes(), &mut value).expect("read");
+        let there = store.get(TreeId::Names, &thread.to_le_bytes(), &mut value).expect("read");
         assert_eq!(there, wanted.contains_key(&thread));
         let Some((round, block)) = wanted.get(&thread) else { continue };
         assert_eq!(value, [round.to_le_bytes(), block.0.to_le_bytes()].concat());
         let mut bytes = fill(0);
-        store.disk().read_blocks(Lane::Data, *block, &mut bytes).expect("read");
+        store.disk().read_blocks(QueueClass::Data, *block, &mut bytes).expect("read");
         assert!(bytes == fill(seed_of(thread, *round)), "thread {thread}, round {round}: another block");
     }
     let checked = store.check().expect("checked");

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use rawfs::fs::{Creds, File, Fs, FsSettings, Kind, Stamp};
+use rawfs::fs::{Creds, File, FileKind, Fs, FsSettings, Timestamp};
 use rawfs::{BLOCK_BYTES, FormatOptions, Store};
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 
@@ -71,8 +71,8 @@ fn made(kib: usize, metadata: u64) -> (Memory, Fs) {
     };
     Store::format(&memory.disk(), &options).expect("formatted");
     let (store, _) = Store::open(memory.disk(), &settings(false)).expect("opened");
-    Fs::format(&store, Stamp { sec: 1_700_000_000, nsec: 5 }).expect("made");
-    let clock = || Stamp { sec: 1_700_000_001, nsec: 7 };
+    Fs::format(&store, Timestamp { sec: 1_700_000_000, nsec: 5 }).expect("made");
+    let clock = || Timestamp { sec: 1_700_000_001, nsec: 7 };
     let settings = FsSettings { write_back: Duration::ZERO, clock, ..FsSettings::default() };
     let (fs, _) = Fs::open(store, settings).expect("opened");
     (memory, fs)
@@ -120,7 +120,9 @@ fn some(closed: bool) -> Vec<u8> {
     open(&fs, "/d/reserved").allocate(FallocateFlags::KEEP_SIZE, 0, 40_000).expect("set aside");
     fs.symlink(b"../a/small", fs.root(), b"/d/link", &root).expect("made");
     fs.symlink("t".repeat(3500).as_bytes(), fs.root(), b"/d/long", &root).expect("made");
-    for (path, kind) in [("/pipe", Kind::Fifo), ("/socket", Kind::Socket), ("/char", Kind::CharDevice), ("/block", Kind::BlockDevice)] {
+    for (path, kind) in
+        [("/pipe", FileKind::Fifo), ("/socket", FileKind::Socket), ("/char", FileKind::CharDevice), ("/block", FileKind::BlockDevice)]
+    {
         fs.mknod(fs.root(), path.as_bytes(), kind, 0o600, 0x103, &root).expect("made");
     }
     let node = fs.lookup(fs.root(), b"/a/b/blocks", true, &root).expect("there");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use block::Params;
 use block::driver::MemoryDevice;
-use rawfs::fs::{Creds, Fs, FsSettings, Kind, check, repair, scrub};
+use rawfs::fs::{Creds, FileKind, Fs, FsSettings, check, repair, scrub};
 use rawfs::{Disk, DiskSettings, Error, Settings, Store};
 use rustix::fs::{OFlags, RenameFlags, SeekFrom};
 
@@ -129,10 +129,10 @@ fn mend(image: &[u8], tally: &mut Tally) {
 /// What there is, as `dump` shows it.
 fn show(store: &Store) -> Result<u64, rawfs::Error> {
     let mut entries = 0;
-    for tree in rawfs::Tree::ALL {
+    for tree in rawfs::TreeId::ALL {
         store.scan(tree, &[], &[0xff; 18], &mut |key, value| {
-            entries += u64::from(!rawfs::fs::words::entry(tree, key, value).is_empty());
-            rawfs::Next::Go
+            entries += u64::from(!rawfs::fs::describe::entry(tree, key, value).is_empty());
+            rawfs::ScanStep::Go
         })?;
     }
     Ok(entries)
@@ -160,8 +160,8 @@ fn walk(fs: &Fs) -> u64 {
                 });
             }
             match kind {
-                Kind::Dir if count < NAMES_MAX && path.len() < 4000 => dirs.push(path),
-                Kind::File => {
+                FileKind::Dir if count < NAMES_MAX && path.len() < 4000 => dirs.push(path),
+                FileKind::File => {
                     count += 1;
                     read(fs, &path);
                 }

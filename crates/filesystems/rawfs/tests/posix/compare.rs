@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use rawfs::fs::{Creds, Kind};
+use rawfs::fs::{Creds, FileKind};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sim::posix::call::{Call, shown};
@@ -182,7 +182,7 @@ fn our_content(ours: &Ours, path: &str, stat: &Stat) -> Result<String, Errno> {
             return Ok(String::new());
         }
         let file = ours.fs().open_at(ours.base(), path.as_bytes(), OFlags::RDONLY, 0, &root)?;
-        assert_eq!(file.node().kind(), Kind::File);
+        assert_eq!(file.node().kind(), FileKind::File);
         let mut data = vec![0u8; stat.size.min(READ_MAX) as usize];
         let have = file.read_at(&mut data, 0)?;
         Ok(digest(&data[..have]))

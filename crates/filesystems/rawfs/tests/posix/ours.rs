@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rawfs::fs::{Creds, File, Fs, FsSettings, Kind, Node, SetAttr, SetTime, Stamp, Stat};
+use rawfs::fs::{Creds, File, FileKind, Fs, FsSettings, Node, SetAttr, SetTime, Stat, Timestamp};
 use rawfs::{Disk, DiskSettings, FormatOptions, Settings, Store};
 use rustix::fs::{OFlags, SeekFrom, XattrFlags, major, minor};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -31,7 +31,7 @@ impl Ours {
         let disk = Disk::open(&device, &DiskSettings::default()).expect("a disk");
         Store::format(&disk, &FormatOptions::default()).expect("formatted");
         let (store, _) = Store::open(disk, &Settings::default()).expect("a store");
-        Fs::format(&store, Stamp::now()).expect("a file system");
+        Fs::format(&store, Timestamp::now()).expect("a file system");
         let (fs, _) = Fs::open(store, settings.clone()).expect("opened");
         for path in [&b"/top"[..], BELOW] {
             fs.mkdir(fs.root(), path, 0o777, &Creds::root()).expect("made");
@@ -127,7 +127,7 @@ impl Ours {
 
     fn data(&self, call: &Call, creds: &Creds) -> Outcome {
         if let Call::Read { slot, .. } | Call::ReadV { slot, .. } | Call::Seek { slot, .. } = call
-            && self.slot(*slot)?.node().kind() == Kind::Dir
+            && self.slot(*slot)?.node().kind() == FileKind::Dir
         {
             return Ok("not asked of a directory".into());
         }
@@ -188,7 +188,7 @@ impl Ours {
         if file.flags().contains(OFlags::PATH) {
             return Err(Errno::BADF.into());
         }
-        if rewind || file.node().kind() != Kind::Dir {
+        if rewind || file.node().kind() != FileKind::Dir {
             file.seek(SeekFrom::Start(0))?;
         }
         let mut names = Vec::new();
@@ -221,12 +221,12 @@ impl Ours {
             Call::ReadLink { path } => fs.readlink(at, path.as_bytes(), creds).map(|target| String::from_utf8_lossy(&target).into_owned()),
             Call::MkNod { path, kind, mode, dev } => {
                 let kind = match kind {
-                    rustix::fs::FileType::Fifo => Kind::Fifo,
-                    rustix::fs::FileType::Socket => Kind::Socket,
-                    rustix::fs::FileType::RegularFile => Kind::File,
-                    rustix::fs::FileType::CharacterDevice => Kind::CharDevice,
-                    rustix::fs::FileType::BlockDevice => Kind::BlockDevice,
-                    _ => Kind::Dir,
+                    rustix::fs::FileType::Fifo => FileKind::Fifo,
+                    rustix::fs::FileType::Socket => FileKind::Socket,
+                    rustix::fs::FileType::RegularFile => FileKind::File,
+                    rustix::fs::FileType::CharacterDevice => FileKind::CharDevice,
+                    rustix::fs::FileType::BlockDevice => FileKind::BlockDevice,
+                    _ => FileKind::Dir,
                 };
                 fs.mknod(at, path.as_bytes(), kind, *mode as u16, *dev, creds).map(made)
             }
@@ -331,13 +331,13 @@ fn time((sec, nsec): (i64, i64)) -> Result<SetTime, rawfs::fs::Error> {
     match nsec {
         0x3fff_ffff => Ok(SetTime::Now),
         0x3fff_fffe => Ok(SetTime::Omit),
-        0..1_000_000_000 => Ok(SetTime::At(Stamp { sec, nsec: nsec as u32 })),
+        0..1_000_000_000 => Ok(SetTime::At(Timestamp { sec, nsec: nsec as u32 })),
         _ => Err(Errno::INVAL.into()),
     }
 }
 
 fn converted(stat: &Stat) -> tree::Stat {
-    let time = |stamp: Stamp| (stamp.sec, stamp.nsec);
+    let time = |stamp: Timestamp| (stamp.sec, stamp.nsec);
     tree::Stat {
         ino: stat.ino,
         birth: time(stat.btime),
@@ -355,14 +355,14 @@ fn converted(stat: &Stat) -> tree::Stat {
 }
 
 /// As `rustix::fs::FileType` is shown.
-fn word(kind: Kind) -> &'static str {
+fn word(kind: FileKind) -> &'static str {
     match kind {
-        Kind::File => "RegularFile",
-        Kind::Dir => "Directory",
-        Kind::Symlink => "Symlink",
-        Kind::Fifo => "Fifo",
-        Kind::Socket => "Socket",
-        Kind::CharDevice => "CharacterDevice",
-        Kind::BlockDevice => "BlockDevice",
+        FileKind::File => "RegularFile",
+        FileKind::Dir => "Directory",
+        FileKind::Symlink => "Symlink",
+        FileKind::Fifo => "Fifo",
+        FileKind::Socket => "Socket",
+        FileKind::CharDevice => "CharacterDevice",
+        FileKind::BlockDevice => "BlockDevice",
     }
 }

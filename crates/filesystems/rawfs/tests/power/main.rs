@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use block::Op;
 use machine::{Machine, MachineKind};
-use rawfs::fs::{Fs, FsSettings, Stamp};
+use rawfs::fs::{Fs, FsSettings, Timestamp};
 use rawfs::{FormatOptions, Settings, Store};
 use sim::device::fault::{Fault, FaultRule, FaultTrigger};
 use workload::{Ledger, Workload, verify};
@@ -55,7 +55,7 @@ fn formatted_of(bytes: usize, metadata: u64, log: u64) -> Vec<u8> {
     let options = FormatOptions { metadata_bytes: Some(metadata), log_bytes: Some(log), ..FormatOptions::default() };
     Store::format(&machine.disk(), &options).expect("formatted");
     let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
-    Fs::format(&store, Stamp::default()).expect("made");
+    Fs::format(&store, Timestamp::default()).expect("made");
     store.close().expect("closed");
     machine.content()
 }

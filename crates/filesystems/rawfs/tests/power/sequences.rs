@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rawfs::fs::{Creds, Error, Fs, Kind};
+use rawfs::fs::{Creds, Error, FileKind, Fs};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use sim::device::crash::Medium;
 use sim::power_cut::CacheLoss;
@@ -87,7 +87,7 @@ fn show(fs: &Fs, path: &str, all: &mut Shown) {
     let attributes = fs.lookup(fs.root(), here.as_bytes(), false, &creds).and_then(|node| fs.list_xattrs(&node, &creds)).expect("there");
     let mut text = format!("{:?} {} links {} {}", stat.kind, stat.nlink, stat.size, attributes.len());
     match stat.kind {
-        Kind::Dir => {
+        FileKind::Dir => {
             let dir = fs.open_at(fs.root(), here.as_bytes(), OFlags::DIRECTORY | OFlags::NOATIME, 0, &creds).expect("opened");
             let mut names = Vec::new();
             dir.read_dir(&mut |entry, _| {
@@ -97,7 +97,7 @@ fn show(fs: &Fs, path: &str, all: &mut Shown) {
             .expect("listed");
             names.iter().filter(|name| !name.starts_with('.')).for_each(|name| show(fs, &format!("{path}/{name}"), all));
         }
-        Kind::File => {
+        FileKind::File => {
             let file = fs.open_at(fs.root(), here.as_bytes(), OFlags::RDONLY | OFlags::NOATIME, 0, &creds).expect("opened");
             let mut bytes = vec![0; usize::try_from(stat.size).expect("small")];
             file.read_at(&mut bytes, 0).expect("read");

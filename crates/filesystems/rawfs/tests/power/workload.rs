@@ -117,8 +117,8 @@ fn walk(fs: &Fs, path: &str) {
     for (name, kind) in names.into_iter().filter(|(name, _)| name != "." && name != "..") {
         let path = format!("{path}/{name}");
         match kind {
-            rawfs::fs::Kind::Dir => walk(fs, &path),
-            rawfs::fs::Kind::Symlink => drop(fs.readlink(fs.root(), path.as_bytes(), &Creds::root()).expect("readable")),
+            rawfs::fs::FileKind::Dir => walk(fs, &path),
+            rawfs::fs::FileKind::Symlink => drop(fs.readlink(fs.root(), path.as_bytes(), &Creds::root()).expect("readable")),
             _ => drop(read(fs, &path).unwrap_or_else(|error| panic!("{path}: {error}"))),
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use machine::Machine;
-use rawfs::fs::{Creds, Fs, FsSettings, Stamp, check};
+use rawfs::fs::{Creds, Fs, FsSettings, Timestamp, check};
 use rawfs::{FormatOptions, Settings, Store};
 use rustix::fs::OFlags;
 
@@ -49,7 +49,7 @@ fn image(kib: usize, files: usize) -> Vec<u8> {
     let options = FormatOptions { metadata_bytes: Some(1 << 20), log_bytes: Some(128 << 10), ..FormatOptions::default() };
     Store::format(&machine.disk(), &options).expect("formatted");
     let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");
-    Fs::format(&store, Stamp::default()).expect("made");
+    Fs::format(&store, Timestamp::default()).expect("made");
     let (fs, _) = Fs::open(store, fs_settings()).expect("opened");
     for dir in 0..DIRS {
         fs.mkdir(fs.root(), format!("/dir {dir}").as_bytes(), 0o755, &Creds::root()).expect("made");
@@ -78,7 +78,7 @@ fn right_files(fs: &Fs) -> Vec<usize> {
         for (entry, kind) in entries.into_iter().filter(|(name, _)| name != b"." && name != b"..") {
             let path = [&dir[..], b"/", &entry].concat();
             match kind {
-                rawfs::fs::Kind::Dir => dirs.push(path),
+                rawfs::fs::FileKind::Dir => dirs.push(path),
                 _ => {
                     let file = fs.open_at(fs.root(), &path, OFlags::RDONLY, 0, &Creds::root()).expect("a file");
                     let mut bytes = vec![0; 20_000];

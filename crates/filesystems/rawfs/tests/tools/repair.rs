@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rawfs::fs::repair::{accept_data, repair};
-use rawfs::fs::scrub::{Bad, scrub};
+use rawfs::fs::scrub::{BadBlocks, scrub};
 use rawfs::fs::{Creds, Fs, check};
 use rawfs::layout::Superblock;
 use rawfs::store::salvage::Damage;
@@ -115,7 +115,7 @@ fn a_lost_tree_of_files_gives_a_top_directory_again() {
     assert_eq!(right_files(&open(&machine)).len(), FILES);
 }
 
-fn bad(machine: &Arc<Machine>) -> Vec<Bad> {
+fn bad(machine: &Arc<Machine>) -> Vec<BadBlocks> {
     let (store, ..) = Store::salvage(machine.disk(), &Settings { read_only: true, ..settings() }, &check::owns).expect("salvaged");
     let mut bad = Vec::new();
     scrub(&store, &mut |row| bad.push(row), &mut |_| {}).expect("read");
@@ -135,7 +135,7 @@ fn damaged_data_is_told_by_file_and_place_and_stays_an_error_until_it_is_accepte
     image[place + 5] ^= 1;
     let machine = Machine::new(image);
     let told = bad(&machine);
-    assert!(matches!(told[..], [Bad { at: 1, blocks: 1, unreadable: false, .. }]), "{told:?}");
+    assert!(matches!(told[..], [BadBlocks { at: 1, blocks: 1, unreadable: false, .. }]), "{told:?}");
     repaired(&machine);
     let read = || {
         let fs = open(&machine);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fuser::{FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
 use parking_lot::Mutex;
-use rawfs::fs::{Creds, Error, File, Fs, Kind, Node, SetAttr, SetTime, Stamp, Stat};
+use rawfs::fs::{Creds, Error, File, FileKind, Fs, Node, SetAttr, SetTime, Stat, Timestamp};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
@@ -79,24 +79,26 @@ fn creds(req: &Request<'_>, umask: u32) -> Creds {
     Creds { uid: req.uid(), gid: req.gid(), groups: Vec::new(), umask: (umask & 0o777) as u16, check: false }
 }
 
-fn kind(kind: Kind) -> FileType {
+fn kind(kind: FileKind) -> FileType {
     match kind {
-        Kind::File => FileType::RegularFile,
-        Kind::Dir => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::Socket => FileType::Socket,
-        Kind::CharDevice => FileType::CharDevice,
-        Kind::BlockDevice => FileType::BlockDevice,
+        FileKind::File => FileType::RegularFile,
+        FileKind::Dir => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
     }
 }
 
-fn kind_of(mode: u32) -> Option<Kind> {
-    [Kind::File, Kind::Fifo, Kind::Socket, Kind::CharDevice, Kind::BlockDevice].into_iter().find(|kind| kind.bits() == mode & 0o170_000)
+fn kind_of(mode: u32) -> Option<FileKind> {
+    [FileKind::File, FileKind::Fifo, FileKind::Socket, FileKind::CharDevice, FileKind::BlockDevice]
+        .into_iter()
+        .find(|kind| kind.bits() == mode & 0o170_000)
 }
 
 fn attr(stat: &Stat) -> Attr {
-    let at = |stamp: Stamp| (stamp.sec, stamp.nsec);
+    let at = |stamp: Timestamp| (stamp.sec, stamp.nsec);
     Attr {
         ino: stat.ino,
         size: stat.size,
@@ -117,7 +119,7 @@ fn set_time(time: Option<hybridfs::SetTime>) -> SetTime {
     match time {
         None => SetTime::Omit,
         Some(hybridfs::SetTime::Now) => SetTime::Now,
-        Some(hybridfs::SetTime::At(sec, nsec)) => SetTime::At(Stamp { sec, nsec }),
+        Some(hybridfs::SetTime::At(sec, nsec)) => SetTime::At(Timestamp { sec, nsec }),
     }
 }
 
@@ -152,7 +154,7 @@ impl ImageFilesystem {
     /// How long the kernel may believe attributes that were read just now; of directories not for long (see [`DIRECTORY_TTL`]).
     fn attr_ttl(&self, attr: &Attr) -> Duration {
         let writes = &self.inner.direct_writes;
-        if attr.mode & 0o170_000 == Kind::Dir.bits() {
+        if attr.mode & 0o170_000 == FileKind::Dir.bits() {
             DIRECTORY_TTL
         } else if writes.are_under_way() && self.inner.nodes.cached(attr.ino).is_some_and(|cached| !cached.give_attributes()) {
             Duration::ZERO
@@ -183,7 +185,7 @@ impl ImageFilesystem {
     /// that to us.
     fn lose_set_id(&self, node: &Node, req: &Request<'_>) -> Result<(), Error> {
         let stat = node.stat()?;
-        if stat.kind != Kind::File || stat.mode & SET_ID == 0 {
+        if stat.kind != FileKind::File || stat.mode & SET_ID == 0 {
             return Ok(());
         }
         let group = if stat.mode & GROUP_EXEC != 0 || stat.mode & SET_GID != 0 && !is_of_group(req, stat.gid) { SET_GID } else { 0 };
@@ -202,7 +204,7 @@ impl ImageFilesystem {
     /// whether the owner is to be set.
     fn is_change_of_owner(&self, node: &Node, req: &Request<'_>) -> Result<bool, Error> {
         let stat = node.stat()?;
-        if stat.kind != Kind::File || stat.mode & SET_ID == 0 {
+        if stat.kind != FileKind::File || stat.mode & SET_ID == 0 {
             return Ok(true);
         }
         if req.uid() == 0 {
@@ -222,7 +224,7 @@ impl ImageFilesystem {
     fn may_take_capabilities(&self, node: &Node, req: &Request<'_>) -> Result<(), Error> {
         const MOST: usize = 1024;
         let stat = node.stat()?;
-        if stat.kind != Kind::File || stat.mode & SET_ID == 0 {
+        if stat.kind != FileKind::File || stat.mode & SET_ID == 0 {
             return Ok(());
         }
         if req.uid() == 0 {
@@ -314,7 +316,7 @@ impl ImageFilesystem {
     }
 
     /// Entries from a place on, until `each` has no more room.
-    fn list(&self, fh: u64, offset: u64, each: &mut dyn FnMut(&rawfs::fs::Entry, u64) -> bool) -> Result<(), Error> {
+    fn list(&self, fh: u64, offset: u64, each: &mut dyn FnMut(&rawfs::fs::DirEntry, u64) -> bool) -> Result<(), Error> {
         let opened = self.opened(fh)?;
         let _place = opened.place.lock();
         opened.file.seek(SeekFrom::Start(offset))?;
@@ -322,7 +324,7 @@ impl ImageFilesystem {
     }
 
     /// An entry with its attributes; true: there was room. What has gone meanwhile is left out.
-    fn add_plus(&self, dir: &Node, entry: &rawfs::fs::Entry, next: u64, reply: &mut ReplyDirectoryPlus) -> Result<bool, Error> {
+    fn add_plus(&self, dir: &Node, entry: &rawfs::fs::DirEntry, next: u64, reply: &mut ReplyDirectoryPlus) -> Result<bool, Error> {
         let name = OsStr::from_bytes(&entry.name);
         if next <= 2 {
             // The kernel takes no reference for these two, and believes nothing of them.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use block::Op;
 use machine::Machine;
-use rawfs::fs::{Fs, FsSettings, Stamp};
+use rawfs::fs::{Fs, FsSettings, Timestamp};
 use rawfs::{FormatOptions, Settings, Store};
 use sim::device::fault::{Fault, FaultKind, FaultRule, FaultTrigger};
 use sqlite::Connection;
@@ -78,7 +78,7 @@ fn formatted(bytes: usize) -> Arc<Machine> {
     let options = FormatOptions { metadata_bytes: Some(1 << 20), log_bytes: Some(512 << 10), ..FormatOptions::default() };
     Store::format(&machine.disk(), &options).expect("formatted");
     let (store, _) = Store::open(machine.disk(), &Settings::default()).expect("opens");
-    Fs::format(&store, Stamp::default()).expect("made");
+    Fs::format(&store, Timestamp::default()).expect("made");
     store.close().expect("closed");
     machine
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use machine::Machine;
-use rawfs::fs::{Fs, FsSettings, Stamp};
+use rawfs::fs::{Fs, FsSettings, Timestamp};
 use rawfs::{FormatOptions, Settings, Store};
 use sqlite::{Connection, sqlite};
 
@@ -36,7 +36,7 @@ fn formatted() -> Arc<Machine> {
     let options = FormatOptions { metadata_bytes: Some(1 << 20), log_bytes: Some(512 << 10), ..FormatOptions::default() };
     Store::format(&machine.disk(), &options).expect("formatted");
     let (store, _) = Store::open(machine.disk(), &Settings::default()).expect("opens");
-    Fs::format(&store, Stamp::default()).expect("made");
+    Fs::format(&store, Timestamp::default()).expect("made");
     store.close().expect("closed");
     machine
 }

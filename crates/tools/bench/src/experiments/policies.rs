@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pagecache::Replacement;
 use pagecache::shared::Shape;
-use ssdcache::Limits;
+use ssdcache::AdmissionLimits;
 
 use crate::experiment::{Context, Experiment, RunScale};
 use crate::outcome::{Outcome, Plot, Series};
@@ -120,8 +120,8 @@ fn both_tiers(trace: &Trace, ram: u32, ssd: u32, outcome: &mut Outcome) -> anyho
         outcome.notes.push(format!("{}: an SSD cache has {SSD_PAGES_MIN} pages at least, not {ssd}: no figures of both tiers", trace.name));
         return Ok(());
     }
-    let usual = Limits::new(ssd);
-    for (what, limits) in [("", usual), (", as many ghosts", Limits { ghosts: ssd, ..usual })] {
+    let usual = AdmissionLimits::new(ssd);
+    for (what, limits) in [("", usual), (", as many ghosts", AdmissionLimits { ghosts: ssd, ..usual })] {
         let case = format!("{}, {ram} pages of RAM, {ssd} of SSD{what}", trace.name);
         outcome.rows.extend(tiers_with(limits, trace, ram, ssd, &case)?);
     }
@@ -148,7 +148,7 @@ fn two_orders(replacement: Replacement, trace: &Trace, ram: u32, ssd: u32, case:
     Ok(figures.map(|(metric, count)| Row::new(NAME, "reference", case, metric, "", vec![share(count)])))
 }
 
-fn tiers_with(limits: Limits, trace: &Trace, ram: u32, ssd: u32, case: &str) -> anyhow::Result<[Row; 4]> {
+fn tiers_with(limits: AdmissionLimits, trace: &Trace, ram: u32, ssd: u32, case: &str) -> anyhow::Result<[Row; 4]> {
     let frames = Shared::new(&Shape::new(ram), 1)?;
     let mut tiers = TieredCache::new(Some(Box::new(frames)), SsdIndex::new(ssd)?, limits);
     let (mut reader, mut hits) = (TierReader::default(), TierHits::default());

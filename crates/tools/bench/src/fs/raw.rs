@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use block::driver::{FileDevice, FileOptions};
-use rawfs::fs::{Creds, Error, Fs, FsSettings, Memory, Stamp};
+use rawfs::fs::{Creds, Error, Fs, FsSettings, Memory, Timestamp};
 use rawfs::{Disk, FormatOptions, Settings, Store};
 use rustix::fs::OFlags;
 
@@ -46,7 +46,7 @@ impl Raw {
         let mut files = FsSettings { write_back: options.write_back, ..FsSettings::default() };
         memory.divide(disk()?.blocks(), &mut settings, &mut files)?;
         let (store, _) = Store::open(disk()?, &settings)?;
-        Fs::format(&store, Stamp::now())?;
+        Fs::format(&store, Timestamp::now())?;
         let (fs, _) = Fs::open(store, files)?;
         Ok(Raw { fs, creds: Creds::root() })
     }

@@ -1,6 +1,6 @@
 //! The books of the SSD cache, with a device that takes everything and keeps nothing.
 
-use ssdcache::{DevicePage, FileKey, Item, Lookup, Page, PageIndex, Refused, Shape, SsdCache, Stats, Version, recover};
+use ssdcache::{CacheError, CacheStats, DevicePage, FileKey, Item, LookupResult, Page, PageIndex, PageVersion, Shape, SsdCache, recover};
 
 const UUID: [u8; 16] = [1; 16];
 /// Of every page: what is in it is nobody's matter here.
@@ -40,11 +40,11 @@ impl SsdIndex {
     /// Whether a page is here; if so it was asked for.
     pub fn read(&mut self, page: u64) -> bool {
         match self.cache.lookup(KEY, PageIndex(page)) {
-            Lookup::Hit(item) | Lookup::Pending(item) => {
+            LookupResult::Hit(item) | LookupResult::Pending(item) => {
                 self.cache.touch(&item);
                 true
             }
-            Lookup::Miss => false,
+            LookupResult::Miss => false,
         }
     }
 
@@ -52,9 +52,9 @@ impl SsdIndex {
     ///
     /// # Errors
     /// It cannot be cached.
-    pub fn put(&mut self, page: u64) -> Result<(), Refused> {
+    pub fn put(&mut self, page: u64) -> Result<(), CacheError> {
         self.ahead()?;
-        self.until_taken(|cache| cache.put(KEY, PageIndex(page), Version::Clean, &BYTES).map(drop))
+        self.until_taken(|cache| cache.put(KEY, PageIndex(page), PageVersion::Clean, &BYTES).map(drop))
     }
 
     /// See [`SsdCache::has_room`].
@@ -68,18 +68,18 @@ impl SsdIndex {
     }
 
     /// What was written.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> CacheStats {
         self.cache.stats()
     }
 
     /// The next segment is made free before it is needed: its hot pages are put again, the others leave.
-    fn ahead(&mut self) -> Result<(), Refused> {
+    fn ahead(&mut self) -> Result<(), CacheError> {
         while self.cache.is_full() {
             let mut hot = std::mem::take(&mut self.hot);
             self.cache.collect_hot(usize::MAX, &mut hot);
             for item in &hot {
                 match self.until_taken(|cache| cache.reinsert(item, &BYTES).map(drop)) {
-                    Ok(()) | Err(Refused::Changed) => {}
+                    Ok(()) | Err(CacheError::Changed) => {}
                     Err(other) => return Err(other),
                 }
             }
@@ -89,22 +89,22 @@ impl SsdIndex {
         Ok(())
     }
 
-    fn until_taken(&mut self, mut call: impl FnMut(&mut SsdCache) -> Result<(), Refused>) -> Result<(), Refused> {
+    fn until_taken(&mut self, mut call: impl FnMut(&mut SsdCache) -> Result<(), CacheError>) -> Result<(), CacheError> {
         loop {
             let Err(refused) = call(&mut self.cache) else { return Ok(()) };
             match refused {
-                Refused::Seal => self.seal(),
-                Refused::Flush => {
+                CacheError::Seal => self.seal(),
+                CacheError::Flush => {
                     self.seal();
                     let began = self.cache.flush_begins();
                     self.cache.flush_ended(began, true);
                 }
-                Refused::Superblock => {
+                CacheError::Superblock => {
                     self.cache.superblock(&mut BYTES.clone());
                     self.cache.superblock_written();
                 }
                 // With hot pages put again the next segment may be needed at once.
-                Refused::Reclaim => drop(self.cache.reclaim()?),
+                CacheError::Reclaim => drop(self.cache.reclaim()?),
                 other => return Err(other),
             }
         }

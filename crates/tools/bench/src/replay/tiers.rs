@@ -1,7 +1,7 @@
 //! Both tiers: pages in RAM, and below it the SSD with its admission.
 
 use block::Time;
-use ssdcache::{Admission, FileKey, Limits, PAGE_BYTES, PageIndex, Rule, Stats, Verdict};
+use ssdcache::{Admission, AdmissionLimits, AdmissionRule, AdmissionVerdict, CacheStats, FileKey, PAGE_BYTES, PageIndex};
 
 use super::{Cache, SsdIndex};
 
@@ -64,7 +64,7 @@ pub struct TieredCache {
 
 impl TieredCache {
     /// Without RAM every read asks the SSD.
-    pub fn new(ram: Option<Box<dyn Cache>>, ssd: SsdIndex, limits: Limits) -> TieredCache {
+    pub fn new(ram: Option<Box<dyn Cache>>, ssd: SsdIndex, limits: AdmissionLimits) -> TieredCache {
         TieredCache { ram, ssd, admission: Admission::new(limits, Time(0)) }
     }
 
@@ -84,14 +84,16 @@ impl TieredCache {
         }
         hits.below += 1;
         let has_room = self.ssd.has_room();
-        if self.admission.admit(Time(0), FileKey(1), PageIndex(page), in_sequence, Rule::Normal, has_room) == Verdict::Admit {
+        if self.admission.admit(Time(0), FileKey(1), PageIndex(page), in_sequence, AdmissionRule::Normal, has_room)
+            == AdmissionVerdict::Admit
+        {
             self.ssd.put(page)?;
         }
         Ok(())
     }
 
     /// What was written to the SSD.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> CacheStats {
         self.ssd.stats()
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use block::Tag;
 use block::future::{Future, Keep};
-use stack::rawfs::{BLOCK_BYTES, Block, Disk, Extent, Lane, Store};
+use stack::rawfs::{BLOCK_BYTES, Block, Disk, Extent, QueueClass, Store};
 
 use super::{Sample, WriteMode, WritePathBench};
 
@@ -31,7 +31,7 @@ pub fn raw(bench: &WritePathBench<'_>, what: BlockAccess, count: u32) -> anyhow:
         if what == BlockAccess::Read {
             // A drive need not look for what nobody wrote.
             let data = [0x5a; BLOCK_BYTES];
-            store.disk().write_blocks(Lane::Data, &places.iter().map(|at| (*at, &data[..])).collect::<Vec<_>>())?;
+            store.disk().write_blocks(QueueClass::Data, &places.iter().map(|at| (*at, &data[..])).collect::<Vec<_>>())?;
         }
         bench.trials(&[WriteMode::Sync, WriteMode::Async], |side| trial(bench, what, &places, side))
     });
@@ -57,15 +57,15 @@ fn trial(bench: &WritePathBench<'_>, what: BlockAccess, places: &[Block], side: 
     bench.time(|| match (what, side) {
         (BlockAccess::Read, WriteMode::Async) => {
             let mut reads: Vec<(Block, &mut [u8])> = places.iter().copied().zip(memory.chunks_mut(BLOCK_BYTES)).collect();
-            Ok(disk.read_many(Lane::Data, &mut reads)?)
+            Ok(disk.read_many(QueueClass::Data, &mut reads)?)
         }
         (BlockAccess::Read, _) => {
-            Ok(places.iter().zip(memory.chunks_mut(BLOCK_BYTES)).try_for_each(|(at, to)| disk.read_blocks(Lane::Data, *at, to))?)
+            Ok(places.iter().zip(memory.chunks_mut(BLOCK_BYTES)).try_for_each(|(at, to)| disk.read_blocks(QueueClass::Data, *at, to))?)
         }
         (BlockAccess::Write, WriteMode::Async) => write_all(disk, places, &memory),
         (BlockAccess::Write, _) => {
             let blocks = places.iter().zip(memory.chunks(BLOCK_BYTES));
-            Ok(blocks.into_iter().try_for_each(|(at, from)| disk.write_blocks(Lane::Data, &[(*at, from)]))?)
+            Ok(blocks.into_iter().try_for_each(|(at, from)| disk.write_blocks(QueueClass::Data, &[(*at, from)]))?)
         }
     })
 }
@@ -74,10 +74,10 @@ fn write_all(disk: &Disk, places: &[Block], memory: &[u8]) -> anyhow::Result<()>
     let mut future = Future::new(1, Keep::Bounded(1));
     for (at, from) in places.iter().zip(memory.chunks(BLOCK_BYTES)) {
         future.expect(0, 1);
-        disk.write_later(Lane::Data, &[(*at, from)], future.promise(0), Tag(at.0));
+        disk.write_later(QueueClass::Data, &[(*at, from)], future.promise(0), Tag(at.0));
     }
     future.wait_polling(|| {
-        disk.drive(Lane::Data, Duration::from_secs(1));
+        disk.drive(QueueClass::Data, Duration::from_secs(1));
         true
     });
     future.take_failures().kept.first().map_or(Ok(()), |failed| bail!("a block was not written: {}", failed.error))

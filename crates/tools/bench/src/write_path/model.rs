@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 use sim::device::clock::VirtualClock;
 use sim::device::model::presets::SsdPreset;
 use sim::device::model::{SsdModel, TimedQueue};
-use stack::rawfs::fs::{Fs, FsSettings, Stamp};
+use stack::rawfs::fs::{Fs, FsSettings, Timestamp};
 use stack::rawfs::{Disk, DiskSettings, FormatOptions, Settings, Store};
 
 /// What goes on while nobody waits.
@@ -176,7 +176,7 @@ impl ModelledFs {
         let disk = Disk::open(&device, &DiskSettings { params, ..DiskSettings::default() })?;
         Store::format(&disk, &FormatOptions::default())?;
         let (store, _) = Store::open(disk, &Settings::default())?;
-        Fs::format(&store, Stamp::now())?;
+        Fs::format(&store, Timestamp::now())?;
         // Nothing is written by time: real time does not count here.
         let settings = FsSettings { write_back: Duration::ZERO, ..FsSettings::default() };
         Ok(ModelledFs { fs: Fs::open(store, settings)?.0, meter })

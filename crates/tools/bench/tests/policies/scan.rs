@@ -4,7 +4,7 @@
 
 use bench::replay::{Cache, Frames, SsdIndex, TierHits, TierReader, TieredCache, Zipf};
 use pagecache::Replacement;
-use ssdcache::Limits;
+use ssdcache::AdmissionLimits;
 
 /// Pages of the SSD; with FULL=1 a quarter of a million.
 fn slots() -> u32 {
@@ -26,7 +26,7 @@ impl Side {
     /// Warm: read until what is admitted has settled.
     fn new(hot_pages: u64, power: f64, ram: u32) -> Side {
         let ram = (ram > 0).then(|| Box::new(Frames::new(ram, Replacement::S3Fifo).expect("memory")) as Box<dyn Cache>);
-        let tiers = TieredCache::new(ram, SsdIndex::new(slots()).expect("slots"), Limits::new(slots()));
+        let tiers = TieredCache::new(ram, SsdIndex::new(slots()).expect("slots"), AdmissionLimits::new(slots()));
         let (hot, random) = (Zipf::new(hot_pages, power), fastrand::Rng::with_seed(7));
         let mut side = Side { tiers, hot, random, reader: TierReader::default(), hits: TierHits::default() };
         side.read(40 * u64::from(slots()));

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use anyhow::Context;
 use serde_json::json;
-use stack::rawfs::fs::check::{self, Finding, Report};
-use stack::rawfs::fs::repair::{Mended, accept_data, repair};
-use stack::rawfs::fs::scrub::{Bad, scrub};
-use stack::rawfs::fs::{Fs, FsSettings, words};
+use stack::rawfs::fs::check::{self, CheckReport, Finding};
+use stack::rawfs::fs::repair::{RepairAction, accept_data, repair};
+use stack::rawfs::fs::scrub::{BadBlocks, scrub};
+use stack::rawfs::fs::{Fs, FsSettings, describe};
 use stack::rawfs::store::salvage::Damage;
 use stack::rawfs::{BLOCK_BYTES, Recovery, Settings, Store};
 
@@ -18,8 +18,8 @@ use super::{bar, open, spinner};
 struct Seen {
     recovery: Recovery,
     damages: Vec<Damage>,
-    report: Report,
-    bad: Vec<Bad>,
+    report: CheckReport,
+    bad: Vec<BadBlocks>,
     /// Of files that something is wrong with.
     paths: HashMap<u64, String>,
 }
@@ -71,7 +71,7 @@ fn tell(seen: &Seen, first: &[String], mended: &[String], left: &[String], args:
 impl Seen {
     /// For people.
     fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.damages.iter().map(words::damage).collect();
+        let mut lines: Vec<String> = self.damages.iter().map(describe::damage).collect();
         lines.extend(self.report.findings.iter().map(|finding| {
             let paths: Vec<&str> = finding.files().iter().filter_map(|ino| self.paths.get(ino)).map(String::as_str).collect();
             if paths.is_empty() { finding.to_string() } else { format!("{finding} [{}]", paths.join(", ")) }
@@ -101,7 +101,7 @@ fn look(args: &CheckArgs) -> anyhow::Result<Seen> {
         bar.finish_and_clear();
     }
     let wanted: HashSet<u64> = report.findings.iter().flat_map(Finding::files).chain(bad.iter().map(|bad| bad.ino)).collect();
-    let paths = words::paths(&store, &wanted)?;
+    let paths = describe::paths(&store, &wanted)?;
     Ok(Seen { recovery, damages, report, bad, paths })
 }
 
@@ -109,8 +109,8 @@ fn look(args: &CheckArgs) -> anyhow::Result<Seen> {
 fn mend(args: &CheckArgs, seen: &Seen) -> anyhow::Result<Vec<String>> {
     let spinner = spinner("repairing");
     let (store, _, damages) = Store::salvage(open(&args.image, false)?, &Settings::default(), &check::owns)?;
-    let mut mended: Vec<String> = damages.iter().map(|damage| format!("{}: what can be read is kept", words::damage(damage))).collect();
-    let (mut store, _) = repair(store, &mut |Mended { finding, done }| {
+    let mut mended: Vec<String> = damages.iter().map(|damage| format!("{}: what can be read is kept", describe::damage(damage))).collect();
+    let (mut store, _) = repair(store, &mut |RepairAction { finding, done }| {
         spinner.tick();
         mended.push(format!("{finding}: {done}"));
     })?;

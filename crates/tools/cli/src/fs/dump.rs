@@ -5,9 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
-use stack::rawfs::fs::{check, show, words};
-use stack::rawfs::store::show::Group;
-use stack::rawfs::{Error, Next, Settings, Store, Tree};
+use stack::rawfs::fs::{check, describe, show};
+use stack::rawfs::store::show::LogGroup;
+use stack::rawfs::{Error, ScanStep, Settings, Store, TreeId};
 
 use super::args::DumpArgs;
 use super::open;
@@ -35,7 +35,7 @@ pub fn dump(args: &DumpArgs) -> anyhow::Result<bool> {
     match salvaged {
         Ok((store, _, damages)) => {
             whole &= damages.is_empty();
-            let damages: Vec<String> = damages.iter().map(words::damage).collect();
+            let damages: Vec<String> = damages.iter().map(describe::damage).collect();
             if args.json {
                 say!("\"damages\": {},", json!(damages));
             } else {
@@ -84,20 +84,20 @@ fn tell_fields(what: &str, fields: &Value) {
     say!("{what}: {}", fields.collect::<Vec<_>>().join(", "));
 }
 
-fn log_json(groups: &Result<Vec<Group>, Error>) -> Value {
+fn log_json(groups: &Result<Vec<LogGroup>, Error>) -> Value {
     match groups {
         Err(error) => json!({ "error": error.to_string() }),
         Ok(groups) => groups
             .iter()
             .map(|group| {
-                let Group { position, blocks, first, batches, durable } = *group;
+                let LogGroup { position, blocks, first, batches, durable } = *group;
                 json!({ "position": position, "blocks": blocks, "first": first.0, "changes": batches, "durable": durable.0 })
             })
             .collect(),
     }
 }
 
-fn tell_log(groups: &Result<Vec<Group>, Error>) {
+fn tell_log(groups: &Result<Vec<LogGroup>, Error>) {
     match groups {
         Err(error) => say!("log: {error}"),
         Ok(groups) if groups.is_empty() => say!("log: nothing behind the checkpoint"),
@@ -123,16 +123,16 @@ fn entries(store: &Store, as_json: bool) -> Result<(), Error> {
         say!("\"entries\": [");
     }
     let mut first = true;
-    for tree in Tree::ALL {
+    for tree in TreeId::ALL {
         store.scan(tree, &[], &[0xff; 18], &mut |key, value| {
-            let (name, what) = (words::key(tree, key), words::value(tree, key, value));
+            let (name, what) = (describe::key(tree, key), describe::value(tree, key, value));
             if as_json {
                 let comma = if std::mem::take(&mut first) { "" } else { "," };
                 say!("{comma}{}", json!({ "tree": format!("{tree:?}"), "key": name, "value": what }));
             } else {
                 say!("{tree:?} {name}: {what}");
             }
-            Next::Go
+            ScanStep::Go
         })?;
     }
     if as_json {
@@ -143,8 +143,8 @@ fn entries(store: &Store, as_json: bool) -> Result<(), Error> {
 
 fn one(store: &Store, path: &Path, as_json: bool) -> anyhow::Result<bool> {
     let Some(shown) = show::show(store, path.as_os_str().as_bytes())? else { bail!("{}: no such file in the image", path.display()) };
-    let record = shown.record.as_ref().map_or_else(|| "(damaged: its record cannot be read)".to_owned(), words::record);
-    let runs: Vec<String> = shown.runs.iter().map(words::run).collect();
+    let record = shown.record.as_ref().map_or_else(|| "(damaged: its record cannot be read)".to_owned(), describe::record);
+    let runs: Vec<String> = shown.runs.iter().map(describe::run).collect();
     if as_json {
         let report = json!({
             "path": path, "key": shown.key.escape_ascii().to_string(), "record_in_files": shown.linked, "record": record,

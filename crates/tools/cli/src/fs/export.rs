@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
-use stack::rawfs::fs::{Creds, Error, Fs, FsSettings, Kind, Node, Stamp, Stat};
+use stack::rawfs::fs::{Creds, Error, FileKind, Fs, FsSettings, Node, Stat, Timestamp};
 use stack::rawfs::{Settings, Store};
 
 use super::args::ExportArgs;
@@ -91,7 +91,7 @@ impl Export<'_> {
         let top = rustix::io::dup(&self.top)?;
         match names.last() {
             Some(name) if !in_it => self.one(&node, &path, top.as_fd(), name, Path::new("")),
-            _ if node.kind() != Kind::Dir => bail!("{}: is no directory", shown(source)),
+            _ if node.kind() != FileKind::Dir => bail!("{}: is no directory", shown(source)),
             // As cp -a and rsync do: the directory itself is meant too.
             _ => {
                 self.entries(&path, top.as_fd(), Path::new(""))?;
@@ -140,7 +140,7 @@ impl Export<'_> {
         let outcome = self.made(node, path, to, name, below);
         match outcome {
             // As import counts: directories are none.
-            Ok(()) if node.kind() == Kind::Dir => {}
+            Ok(()) if node.kind() == FileKind::Dir => {}
             Ok(()) => self.progress.file(&path.escape_ascii()),
             Err(error) if is_full(&error) || error.downcast_ref::<Stopped>().is_some() => return Err(error),
             Err(error) => self.left_out(&format!("{}: {error:#}", shown(path))),
@@ -151,7 +151,7 @@ impl Export<'_> {
     fn made(&mut self, node: &Node, path: &[u8], to: BorrowedFd<'_>, name: &[u8], below: &Path) -> Outcome {
         let stat = node.stat()?;
         let here = below.join(std::ffi::OsStr::from_bytes(name));
-        if stat.kind == Kind::Dir {
+        if stat.kind == FileKind::Dir {
             return self.dir(node, &stat, path, to, name, &here);
         }
         if let Some(what) = aside::is_in_the_way(to, name, self.force)? {
@@ -163,7 +163,7 @@ impl Export<'_> {
             return taken(aside::link(to, first.open(&self.top)?.as_fd(), name, self.force));
         }
         let made = match stat.kind {
-            Kind::File => self.regular(node, &stat, to, name)?,
+            FileKind::File => self.regular(node, &stat, to, name)?,
             _ => self.special(node, &stat, to, name)?,
         };
         if stat.nlink > 1 {
@@ -245,17 +245,17 @@ impl Export<'_> {
         let staging = Staging::new(to)?;
         let (own, object, mode) = (staging.own(), Staging::object(), Mode::RUSR | Mode::WUSR);
         match stat.kind {
-            Kind::Symlink => rustix::fs::symlinkat(&self.fs.target(node)?[..], own, object)?,
-            Kind::Socket => rustix::fs::mknodat(own, object, FileType::Socket, mode, 0)?,
-            Kind::CharDevice => rustix::fs::mknodat(own, object, FileType::CharacterDevice, mode, stat.device)?,
-            Kind::BlockDevice => rustix::fs::mknodat(own, object, FileType::BlockDevice, mode, stat.device)?,
-            Kind::Fifo | Kind::File | Kind::Dir => rustix::fs::mknodat(own, object, FileType::Fifo, mode, 0)?,
+            FileKind::Symlink => rustix::fs::symlinkat(&self.fs.target(node)?[..], own, object)?,
+            FileKind::Socket => rustix::fs::mknodat(own, object, FileType::Socket, mode, 0)?,
+            FileKind::CharDevice => rustix::fs::mknodat(own, object, FileType::CharacterDevice, mode, stat.device)?,
+            FileKind::BlockDevice => rustix::fs::mknodat(own, object, FileType::BlockDevice, mode, stat.device)?,
+            FileKind::Fifo | FileKind::File | FileKind::Dir => rustix::fs::mknodat(own, object, FileType::Fifo, mode, 0)?,
         }
         if self.is_root {
             let (uid, gid) = (rustix::fs::Uid::from_raw(stat.uid), rustix::fs::Gid::from_raw(stat.gid));
             rustix::fs::chownat(own, object, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         }
-        if stat.kind != Kind::Symlink {
+        if stat.kind != FileKind::Symlink {
             // It is no link: nobody else could make one here.
             rustix::fs::chmodat(own, object, Mode::from_raw_mode(stat.mode & 0o1777), AtFlags::empty())?;
         }
@@ -303,7 +303,7 @@ fn taken(published: rustix::io::Result<()>) -> Outcome {
 }
 
 fn times(stat: &Stat) -> Timestamps {
-    let spec = |stamp: Stamp| Timespec { tv_sec: stamp.sec, tv_nsec: stamp.nsec.into() };
+    let spec = |stamp: Timestamp| Timespec { tv_sec: stamp.sec, tv_nsec: stamp.nsec.into() };
     Timestamps { last_access: spec(stat.atime), last_modification: spec(stat.mtime) }
 }
 

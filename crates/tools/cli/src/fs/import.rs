@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use rustix::fs::{OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
-use stack::rawfs::fs::{Creds, Error, Fs, FsSettings, Kind, Node, SetAttr, SetTime, Stamp};
+use stack::rawfs::fs::{Creds, Error, FileKind, Fs, FsSettings, Node, SetAttr, SetTime, Timestamp};
 use stack::rawfs::{Settings, Store};
 
 use super::args::ImportArgs;
@@ -193,7 +193,7 @@ impl Import<'_> {
             Ok(node) => node,
             Err(error) if error.errno() == Errno::EXIST => {
                 let node = self.fs.lookup(self.fs.root(), to, false, &self.creds).map_err(of_image(source))?;
-                if node.kind() != Kind::Dir {
+                if node.kind() != FileKind::Dir {
                     return Err(Failed::Source(anyhow::anyhow!(
                         "{}: the image has a file of that name, and this is a directory",
                         source.display()
@@ -212,7 +212,7 @@ impl Import<'_> {
         match self.fs.lookup(self.fs.root(), to, false, &self.creds) {
             Err(error) if error.errno() == Errno::NOENT => Ok(()),
             Err(error) => Err(of_image(source)(error)),
-            Ok(node) if node.kind() == Kind::Dir => {
+            Ok(node) if node.kind() == FileKind::Dir => {
                 Err(Failed::Source(anyhow::anyhow!("{}: the image has a directory of that name", source.display())))
             }
             Ok(_) if !self.force => {
@@ -243,10 +243,10 @@ impl Import<'_> {
         let special = |kind, device| self.fs.mknod(root, &aside, kind, 0o600, device, &self.creds);
         let made = match kind {
             kind if kind.is_symlink() => self.fs.symlink(&target, root, &aside, &self.creds),
-            kind if kind.is_fifo() => special(Kind::Fifo, 0),
-            kind if kind.is_socket() => special(Kind::Socket, 0),
-            kind if kind.is_char_device() => special(Kind::CharDevice, meta.rdev()),
-            _ => special(Kind::BlockDevice, meta.rdev()),
+            kind if kind.is_fifo() => special(FileKind::Fifo, 0),
+            kind if kind.is_socket() => special(FileKind::Socket, 0),
+            kind if kind.is_char_device() => special(FileKind::CharDevice, meta.rdev()),
+            _ => special(FileKind::BlockDevice, meta.rdev()),
         };
         let node = made.map_err(of_image(source))?;
         self.attributes(source, meta, &node)?;
@@ -318,11 +318,11 @@ impl Import<'_> {
 
     fn attributes(&mut self, source: &Path, meta: &Metadata, node: &Node) -> Outcome {
         self.xattrs(source, node)?;
-        let stamp = |sec: i64, nsec: i64| SetTime::At(Stamp { sec, nsec: u32::try_from(nsec).unwrap_or(0) });
+        let stamp = |sec: i64, nsec: i64| SetTime::At(Timestamp { sec, nsec: u32::try_from(nsec).unwrap_or(0) });
         let owner = SetAttr { owner: Some((Some(meta.uid()), Some(meta.gid()))), ..SetAttr::default() };
         self.fs.set_attr(node, &owner, &self.creds).map_err(of_image(source))?;
         let set = SetAttr {
-            mode: (node.kind() != Kind::Symlink).then_some((meta.mode() & 0o7777) as u16),
+            mode: (node.kind() != FileKind::Symlink).then_some((meta.mode() & 0o7777) as u16),
             owner: None,
             atime: stamp(meta.atime(), meta.atime_nsec()),
             mtime: stamp(meta.mtime(), meta.mtime_nsec()),

@@ -10,8 +10,8 @@ use anyhow::{Context, bail};
 use rustix::fs::{Mode, OFlags};
 use serde_json::json;
 use stack::cachedfs::image::what_is_there;
-use stack::rawfs::fs::{Creds, Fs, FsSettings, SetAttr, Stamp};
-use stack::rawfs::{BLOCK_BYTES, Block, Disk, FormatOptions, Lane, Settings, Store};
+use stack::rawfs::fs::{Creds, Fs, FsSettings, SetAttr, Timestamp};
+use stack::rawfs::{BLOCK_BYTES, Block, Disk, FormatOptions, QueueClass, Settings, Store};
 
 use super::args::MkfsArgs;
 use super::aside::{NewFile, by_number};
@@ -77,7 +77,7 @@ fn make(args: &MkfsArgs, size: u64, options: &FormatOptions) -> anyhow::Result<M
 fn what_is_on(disk: &Disk) -> std::io::Result<Option<String>> {
     let blocks = disk.blocks().min(BLANK_BLOCKS);
     let mut begin = vec![0; blocks as usize * BLOCK_BYTES];
-    disk.read_blocks(Lane::Data, Block(0), &mut begin).map_err(std::io::Error::other)?;
+    disk.read_blocks(QueueClass::Data, Block(0), &mut begin).map_err(std::io::Error::other)?;
     Ok(begin.iter().any(|byte| *byte != 0).then(|| "something".to_owned()))
 }
 
@@ -112,7 +112,7 @@ fn format(args: &MkfsArgs, image: &Path, size: Option<u64>, options: &FormatOpti
 
 /// Makes the top directory, which belongs to the user who makes the file system, and closes the store.
 pub fn make_root(store: Store) -> anyhow::Result<stack::rawfs::Usage> {
-    Fs::format(&store, Stamp::now())?;
+    Fs::format(&store, Timestamp::now())?;
     let usage = store.usage();
     let (fs, _) = Fs::open(store, FsSettings::default())?;
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

@@ -6,7 +6,7 @@ use datapath::shelf::{Count, How, Layout, Limits, Open, Parts, Shelf, Sizes, Ssd
 use pagecache::shared::{Replacement, Shape as Frames};
 use parking_lot::Mutex;
 use shm::{PageSize, ProcessSlots, Region};
-use ssdcache::{FileKey, Mode, PAGE_BYTES, Rule, SsdCache};
+use ssdcache::{AdmissionRule, FileKey, Mode, PAGE_BYTES, SsdCache};
 
 use crate::world::{Handle, Kind, Machine, Outside, Remains, Ssd};
 
@@ -34,10 +34,10 @@ fn empty() -> Remains {
 
 impl Bench {
     fn new(remains: Remains, mode: Mode) -> Bench {
-        Bench::with(remains, mode, limits(), Rule::Always)
+        Bench::with(remains, mode, limits(), AdmissionRule::Always)
     }
 
-    fn with(remains: Remains, mode: Mode, limits: Limits, rule: Rule) -> Bench {
+    fn with(remains: Remains, mode: Mode, limits: Limits, rule: AdmissionRule) -> Bench {
         let machine = Machine::new(Kind::Memory, 1, remains);
         let sizes = Sizes { frames: FRAMES, ssd: Some(SSD), files: 16 };
         let layout = Layout::of(sizes);
@@ -175,7 +175,7 @@ fn pages_are_kept_over_cuts() {
 /// An empty SSD over a file that nobody has read yet, each page with its number in it; reads bring 8 pages around.
 fn unread(pages: u64) -> Bench {
     let limits = Limits { read_around: 32 << 10, slow_below: std::time::Duration::ZERO, ..limits() };
-    let bench = Bench::with(empty(), Mode::WriteAround, limits, Rule::Normal);
+    let bench = Bench::with(empty(), Mode::WriteAround, limits, AdmissionRule::Normal);
     (0..pages).for_each(|page| bench.write(0, page));
     bench
 }
@@ -220,7 +220,7 @@ fn what_was_asked_for_takes_the_place_of_what_was_not() {
 fn where_the_days_bytes_are_counted_nothing_comes_that_nobody_asked_for() {
     let mut limits = Limits { read_around: 32 << 10, slow_below: std::time::Duration::ZERO, ..limits() };
     limits.admission.bytes_per_day = 1 << 30;
-    let bench = Bench::with(empty(), Mode::WriteAround, limits, Rule::Normal);
+    let bench = Bench::with(empty(), Mode::WriteAround, limits, AdmissionRule::Normal);
     (0..4_096).for_each(|page| bench.write(0, page));
     (0..512).for_each(|block| bench.read(block * 8));
     assert_eq!(bench.sum(Count::ReadAround), 0.0);

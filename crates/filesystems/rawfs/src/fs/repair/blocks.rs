@@ -3,14 +3,14 @@
 use super::Repair;
 use crate::fs::error::{Error, Result};
 use crate::fs::extent::Run;
-use crate::fs::key::{self, Item};
-use crate::fs::place::{self, Copy, Place};
-use crate::fs::record::Body;
-use crate::fs::scrub::Bad;
-use crate::{BLOCK_BYTES, Batch, Block, Extent, Tree};
+use crate::fs::key::{self, FileItem};
+use crate::fs::record::RecordBody;
+use crate::fs::relocate::{self, RecordPlace, RelocatedRun};
+use crate::fs::scrub::BadBlocks;
+use crate::{BLOCK_BYTES, Batch, Block, Extent, TreeId};
 
 /// What became of blocks that were parted from where they lay.
-enum Parted {
+enum SplitRun {
     /// They are what the file wrote.
     Right,
     /// They are not; reading them is the error that it was.
@@ -36,9 +36,9 @@ impl Repair {
         let ino = if files[1] == 0 { files[0] } else { files[1] };
         let parted = self.part(ino, extent, files[0] == files[1])?;
         Ok(parted.map(|parted| match parted {
-            Parted::Right => format!("file {ino} has a copy of its own"),
-            Parted::Wrong => format!("file {ino} has a copy of its own, but the bytes are not what it wrote: reading them is an error"),
-            Parted::Holes => format!("there is no room for a copy: file {ino} has what it wrote there, and holes for the rest"),
+            SplitRun::Right => format!("file {ino} has a copy of its own"),
+            SplitRun::Wrong => format!("file {ino} has a copy of its own, but the bytes are not what it wrote: reading them is an error"),
+            SplitRun::Holes => format!("there is no room for a copy: file {ino} has what it wrote there, and holes for the rest"),
         }))
     }
 
@@ -46,30 +46,30 @@ impl Repair {
     pub(super) fn part_free(&mut self, extent: Extent, ino: u64) -> Result<Option<String>> {
         let parted = self.part(ino, extent, false)?;
         Ok(parted.map(|parted| match parted {
-            Parted::Right => "they are given a place".to_owned(),
-            Parted::Wrong => "they are given a place; reading them is an error".to_owned(),
-            Parted::Holes => "there is no room for them: the file has holes where they cannot be read".to_owned(),
+            SplitRun::Right => "they are given a place".to_owned(),
+            SplitRun::Wrong => "they are given a place; reading them is an error".to_owned(),
+            SplitRun::Holes => "there is no room for them: the file has holes where they cannot be read".to_owned(),
         }))
     }
 
     /// Gives a file other blocks for one of its runs there; none if there is no such run, or no room for what can be read.
-    fn part(&mut self, ino: u64, extent: Extent, last: bool) -> Result<Option<Parted>> {
+    fn part(&mut self, ino: u64, extent: Extent, last: bool) -> Result<Option<SplitRun>> {
         let Some(place) = self.place(ino)? else { return Ok(None) };
         let touching =
             |run: &Run| run.start.0 < extent.start.0 + u64::from(extent.blocks) && extent.start.0 < run.start.0 + u64::from(run.blocks);
-        let mut runs = place::all_runs(&self.core.store, &place.2)?;
+        let mut runs = relocate::all_runs(&self.core.store, &place.2)?;
         runs.retain(touching);
         let Some(old) = (if last { runs.pop() } else { (!runs.is_empty()).then(|| runs.remove(0)) }) else { return Ok(None) };
         if old.sums.is_none() {
             // Set aside and never written: a hole says the same.
-            return self.exchange(place, &old, None).map(|()| Some(Parted::Right));
+            return self.exchange(place, &old, None).map(|()| Some(SplitRun::Right));
         }
         let in_region = |at: Block| self.core.store.shape().data_range(Extent::new(at, 1)).is_some();
-        let (copy, parted) = match Copy::of(&self.core, &old, in_region)? {
-            Some(copy) if copy.right => (copy, Parted::Right),
-            Some(copy) => (copy, Parted::Wrong),
-            None => match Copy::of_right(&self.core, &old, in_region)? {
-                Some(copy) => (copy, Parted::Holes),
+        let (copy, parted) = match RelocatedRun::of(&self.core, &old, in_region)? {
+            Some(copy) if copy.right => (copy, SplitRun::Right),
+            Some(copy) => (copy, SplitRun::Wrong),
+            None => match RelocatedRun::of_right(&self.core, &old, in_region)? {
+                Some(copy) => (copy, SplitRun::Holes),
                 None => return Ok(None),
             },
         };
@@ -77,17 +77,17 @@ impl Repair {
         Ok(Some(parted))
     }
 
-    fn exchange(&self, place: Place, old: &Run, copy: Option<Copy>) -> Result<()> {
+    fn exchange(&self, place: RecordPlace, old: &Run, copy: Option<RelocatedRun>) -> Result<()> {
         // The old blocks are not freed: they are somebody else's, or nobody's.
         let mut batch = Batch::new();
-        place::exchange(&mut batch, place, old, copy);
+        relocate::exchange(&mut batch, place, old, copy);
         self.apply(batch)
     }
 
     /// What lies on the device is what the file has from now on; false: it has other blocks by now, or they cannot be read.
-    pub(super) fn accept(&self, bad: &Bad) -> Result<bool> {
+    pub(super) fn accept(&self, bad: &BadBlocks) -> Result<bool> {
         let Some((tree, key, mut record)) = self.place(bad.ino)? else { return Ok(false) };
-        let runs = place::all_runs(&self.core.store, &record)?;
+        let runs = relocate::all_runs(&self.core.store, &record)?;
         let within = |run: &&Run| run.find(bad.at).is_some_and(|(place, _)| place == bad.start) && run.end() >= bad.at + bad.blocks;
         let Some(old) = runs.iter().find(within).filter(|_| !bad.unreadable) else { return Ok(false) };
         let mut new = old.clone();
@@ -99,11 +99,11 @@ impl Repair {
             }
         }
         let mut batch = Batch::new();
-        if let Body::Runs(runs) = &mut record.body {
+        if let RecordBody::Runs(runs) = &mut record.body {
             runs.iter_mut().filter(|run| *run == old).for_each(|run| *run = new.clone());
             batch.put(tree, &key, &record.bytes());
         } else {
-            batch.put(Tree::Files, &key::file(record.ino, Item::Extent, old.at), &new.bytes());
+            batch.put(TreeId::Files, &key::file(record.ino, FileItem::Extent, old.at), &new.bytes());
         }
         self.apply(batch)?;
         Ok(true)

@@ -10,23 +10,23 @@ mod names;
 
 use std::collections::{HashMap, HashSet};
 
-use super::check::{self, Finding, Report};
-use super::core::{Core, ROOT};
+use super::check::{self, CheckReport, Finding};
+use super::core::{FsCore, ROOT};
 use super::error::{Error, Result};
-use super::key::{self, Enc, Item};
-use super::place::Place;
-use super::record::{self, Body, Kind, Record, Value};
-use super::scrub::Bad;
+use super::key::{self, FileItem, KeyPrefix};
+use super::record::{self, FileKind, NameValue, Record, RecordBody};
+use super::relocate::RecordPlace;
+use super::scrub::BadBlocks;
 use super::settings::FsSettings;
-use super::time::Stamp;
-use crate::{Batch, Next, Store, Tree};
+use super::time::Timestamp;
+use crate::{Batch, ScanStep, Store, TreeId};
 
 /// More rounds than any damage needs; a forged image could want them for ever.
 const ROUNDS: usize = 64;
 
 /// What was done about a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mended {
+pub struct RepairAction {
     /// What was found.
     pub finding: Finding,
     /// What was done.
@@ -34,10 +34,10 @@ pub struct Mended {
 }
 
 struct Repair {
-    core: Core,
-    now: Stamp,
+    core: FsCore,
+    now: Timestamp,
     /// By number: what was located for this round.
-    places: HashMap<u64, Vec<Place>>,
+    places: HashMap<u64, Vec<RecordPlace>>,
     /// Files whose items were dealt with in this round.
     done: HashSet<u64>,
     /// Named in this round.
@@ -48,10 +48,10 @@ struct Repair {
 ///
 /// # Errors
 /// The store's; no space.
-pub fn repair(store: Store, told: &mut dyn FnMut(Mended)) -> Result<(Store, Report)> {
-    let now = Stamp::now();
+pub fn repair(store: Store, told: &mut dyn FnMut(RepairAction)) -> Result<(Store, CheckReport)> {
+    let now = Timestamp::now();
     ground(&store, now)?;
-    let core = Core::new(store, FsSettings::default())?;
+    let core = FsCore::new(store, FsSettings::default())?;
     let mut repair = Repair { core, now, places: HashMap::new(), done: HashSet::new(), names: HashSet::new() };
     let mut report = check::check(&repair.core.store)?;
     for _ in 0..ROUNDS {
@@ -70,9 +70,9 @@ pub fn repair(store: Store, told: &mut dyn FnMut(Mended)) -> Result<(Store, Repo
 ///
 /// # Errors
 /// The store's.
-pub fn accept_data(store: Store, bad: &[Bad]) -> Result<(Store, usize)> {
-    let core = Core::new(store, FsSettings::default())?;
-    let mut repair = Repair { core, now: Stamp::now(), places: HashMap::new(), done: HashSet::new(), names: HashSet::new() };
+pub fn accept_data(store: Store, bad: &[BadBlocks]) -> Result<(Store, usize)> {
+    let core = FsCore::new(store, FsSettings::default())?;
+    let mut repair = Repair { core, now: Timestamp::now(), places: HashMap::new(), done: HashSet::new(), names: HashSet::new() };
     let mut accepted = 0;
     for bad in bad {
         // Each changes the record that the next one looks at.
@@ -84,35 +84,35 @@ pub fn accept_data(store: Store, bad: &[Bad]) -> Result<(Store, usize)> {
 }
 
 /// The top directory, and numbers for new files, without which nothing can be done.
-fn ground(store: &Store, now: Stamp) -> Result<()> {
+fn ground(store: &Store, now: Timestamp) -> Result<()> {
     let mut most = ROOT;
     let mut see = |ino: u64| most = most.max(if ino < record::INO_END { ino } else { 0 });
-    store.scan(Tree::Names, &[], &[0xff; 16], &mut |_, value| {
-        if let Ok(value) = Value::parse(value) {
+    store.scan(TreeId::Names, &[], &[0xff; 16], &mut |_, value| {
+        if let Ok(value) = NameValue::parse(value) {
             see(value.ino());
         }
-        Next::Go
+        ScanStep::Go
     })?;
-    store.scan(Tree::Files, &[], &[0xff; 18], &mut |key, _| {
+    store.scan(TreeId::Files, &[], &[0xff; 18], &mut |key, _| {
         if let Some((ino, ..)) = key::file_parts(key) {
             see(ino);
         }
-        Next::Go
+        ScanStep::Go
     })?;
     let (mut batch, mut value) = (Batch::new(), Vec::new());
-    let numbers = key::file(0, Item::Numbers, 0);
-    let next = if store.get(Tree::Files, &numbers, &mut value)? { value[..].try_into().ok().map(u64::from_le_bytes) } else { None };
+    let numbers = key::file(0, FileItem::Numbers, 0);
+    let next = if store.get(TreeId::Files, &numbers, &mut value)? { value[..].try_into().ok().map(u64::from_le_bytes) } else { None };
     if next.is_none_or(|next| next <= most || next >= record::INO_END) {
-        batch.put(Tree::Files, &numbers, &(most + 1).to_le_bytes());
+        batch.put(TreeId::Files, &numbers, &(most + 1).to_le_bytes());
     }
-    let top = key::file(ROOT, Item::Record, 0);
-    let there = store.get(Tree::Files, &top, &mut value)?;
-    let right = Record::parse(&value).is_ok_and(|record| record.ino == ROOT && record.kind == Kind::Dir && !record.zone);
+    let top = key::file(ROOT, FileItem::Record, 0);
+    let there = store.get(TreeId::Files, &top, &mut value)?;
+    let right = Record::parse(&value).is_ok_and(|record| record.ino == ROOT && record.kind == FileKind::Dir && !record.zone);
     if !there || !right {
-        let kept = Record::mend(&value).filter(|record| record.kind == Kind::Dir);
-        let mut record = kept.unwrap_or_else(|| Record::new(Kind::Dir, ROOT, 0o755, (0, 0), now));
+        let kept = Record::mend(&value).filter(|record| record.kind == FileKind::Dir);
+        let mut record = kept.unwrap_or_else(|| Record::new(FileKind::Dir, ROOT, 0o755, (0, 0), now));
         (record.ino, record.zone) = (ROOT, false);
-        batch.put(Tree::Files, &top, &record.bytes());
+        batch.put(TreeId::Files, &top, &record.bytes());
     }
     if batch.is_empty() {
         return Ok(());
@@ -137,7 +137,7 @@ const PHASES: u8 = 7;
 
 impl Repair {
     /// How many findings were mended.
-    fn round(&mut self, report: &Report, told: &mut dyn FnMut(Mended)) -> Result<u64> {
+    fn round(&mut self, report: &CheckReport, told: &mut dyn FnMut(RepairAction)) -> Result<u64> {
         self.locate(&report.findings)?;
         self.done.clear();
         self.names.clear();
@@ -150,7 +150,7 @@ impl Repair {
             for finding in report.findings.iter().filter(|finding| phase(finding) == phase_now) {
                 if let Some(done) = self.mend(finding, report)? {
                     mended += 1;
-                    told(Mended { finding: finding.clone(), done });
+                    told(RepairAction { finding: finding.clone(), done });
                 }
             }
             if mended > 0 {
@@ -160,10 +160,10 @@ impl Repair {
         Ok(0)
     }
 
-    fn mend(&mut self, finding: &Finding, report: &Report) -> Result<Option<String>> {
+    fn mend(&mut self, finding: &Finding, report: &CheckReport) -> Result<Option<String>> {
         match finding {
-            Finding::Key { tree: Tree::Names, key } => self.adopt_name(key),
-            Finding::Key { tree: Tree::Files, key } => self.adopt_item(key),
+            Finding::Key { tree: TreeId::Names, key } => self.adopt_name(key),
+            Finding::Key { tree: TreeId::Files, key } => self.adopt_item(key),
             Finding::Value { tree, key, .. } => self.mend_value(*tree, key),
             Finding::Lost { begin, dir, .. } => self.lost(begin, *dir, report),
             Finding::Twice { ino } => self.twice(*ino),
@@ -196,28 +196,28 @@ impl Repair {
         }
         self.places.clear();
         let places = &mut self.places;
-        let mut take = |tree: Tree, key: &[u8], record: Record| {
+        let mut take = |tree: TreeId, key: &[u8], record: Record| {
             if wanted.contains(&record.ino) {
                 places.entry(record.ino).or_default().push((tree, key.to_vec(), record));
             }
         };
-        self.core.store.scan(Tree::Files, &[], &[0xff; 18], &mut |key, value| {
-            if let (Some((_, Item::Record, _)), Ok(record)) = (key::file_parts(key), Record::parse(value)) {
-                take(Tree::Files, key, record);
+        self.core.store.scan(TreeId::Files, &[], &[0xff; 18], &mut |key, value| {
+            if let (Some((_, FileItem::Record, _)), Ok(record)) = (key::file_parts(key), Record::parse(value)) {
+                take(TreeId::Files, key, record);
             }
-            Next::Go
+            ScanStep::Go
         })?;
-        self.core.store.scan(Tree::Names, &[], &[0xff; 16], &mut |key, value| {
-            if let (true, Ok(Value::Here(record))) = (key::Parts::of(key).is_some(), Value::parse(value)) {
-                take(Tree::Names, key, record);
+        self.core.store.scan(TreeId::Names, &[], &[0xff; 16], &mut |key, value| {
+            if let (true, Ok(NameValue::Here(record))) = (key::KeyParts::of(key).is_some(), NameValue::parse(value)) {
+                take(TreeId::Names, key, record);
             }
-            Next::Go
+            ScanStep::Go
         })?;
         Ok(())
     }
 
     /// Where a file's record is, if it is still as it was located: what one step changes, the next round sees.
-    fn place(&self, ino: u64) -> Result<Option<Place>> {
+    fn place(&self, ino: u64) -> Result<Option<RecordPlace>> {
         let Some((tree, key, record)) = self.places.get(&ino).and_then(|places| places.first()) else { return Ok(None) };
         let now = self.core.get(*tree, key)?;
         Ok((now.as_deref() == Some(&record.bytes())).then(|| (*tree, key.clone(), record.clone())))
@@ -237,18 +237,18 @@ impl Repair {
     }
 
     /// What entries of `lost+found` begin with; made if it is not there.
-    fn lost_found(&self) -> Result<Enc> {
+    fn lost_found(&self) -> Result<KeyPrefix> {
         for n in 0..1000_u32 {
             let name = if n == 0 { "lost+found".to_owned() } else { format!("lost+found.{n}") };
-            let enc = Enc::root().below(name.as_bytes());
-            match self.core.entry_at(&Enc::root().entry(name.as_bytes())) {
-                Ok(Some(Value::Here(record))) if record.kind == Kind::Dir => {
-                    return Ok(if record.zone { Enc::zone(record.ino) } else { enc });
+            let enc = KeyPrefix::root().below(name.as_bytes());
+            match self.core.entry_at(&KeyPrefix::root().entry(name.as_bytes())) {
+                Ok(Some(NameValue::Here(record))) if record.kind == FileKind::Dir => {
+                    return Ok(if record.zone { KeyPrefix::zone(record.ino) } else { enc });
                 }
                 Ok(None) => {
-                    let record = Record::new(Kind::Dir, self.core.number()?, 0o700, (0, 0), self.now);
+                    let record = Record::new(FileKind::Dir, self.core.number()?, 0o700, (0, 0), self.now);
                     let mut batch = Batch::new();
-                    batch.put(Tree::Names, &Enc::root().entry(name.as_bytes()), &record.bytes());
+                    batch.put(TreeId::Names, &KeyPrefix::root().entry(name.as_bytes()), &record.bytes());
                     self.apply(batch)?;
                     return Ok(enc);
                 }
@@ -270,7 +270,7 @@ impl Repair {
                 new.extend_from_slice(&name[..name.len().min(super::NAME_MAX - new.len())]);
             }
             let key = enc.entry(&new);
-            if self.core.get(Tree::Names, &key)?.is_none() && self.names.insert(key.clone()) {
+            if self.core.get(TreeId::Names, &key)?.is_none() && self.names.insert(key.clone()) {
                 return Ok((key, format!("lost+found/{}", String::from_utf8_lossy(&new))));
             }
         }
@@ -279,9 +279,9 @@ impl Repair {
 }
 
 /// A record for a file of which only its blocks are known.
-fn bare(ino: u64, blocks: u64, end: u64, now: Stamp) -> Record {
-    let mut record = Record::new(Kind::File, ino, 0o600, (0, 0), now);
-    (record.size, record.blocks, record.body) = (end.min(super::BLOCKS_MAX) * crate::BLOCK_BYTES as u64, blocks, Body::Items);
+fn bare(ino: u64, blocks: u64, end: u64, now: Timestamp) -> Record {
+    let mut record = Record::new(FileKind::File, ino, 0o600, (0, 0), now);
+    (record.size, record.blocks, record.body) = (end.min(super::BLOCKS_MAX) * crate::BLOCK_BYTES as u64, blocks, RecordBody::Items);
     record
 }
 

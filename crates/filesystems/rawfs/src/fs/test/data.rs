@@ -3,10 +3,10 @@ use rustix::io::Errno;
 
 use super::{Machine, close_clean, content, file, pattern, root};
 use crate::BLOCK_BYTES;
-use crate::fs::record::Body;
+use crate::fs::record::RecordBody;
 use crate::fs::{Error, File, SIZE_MAX};
 
-fn body(file: &File) -> Body {
+fn body(file: &File) -> RecordBody {
     file.node().inode.state.read().record.body.clone()
 }
 
@@ -21,12 +21,12 @@ fn small_files_live_in_their_record_and_grow_out_of_it() {
     assert_eq!((fs.store().usage().blocks_free, small.node().stat().expect("held").blocks), (free, 6));
     small.write(b"!").expect("written");
     small.sync().expect("synced");
-    assert!(matches!(body(&small), Body::Runs(_)));
+    assert!(matches!(body(&small), RecordBody::Runs(_)));
     assert_eq!(fs.store().usage().blocks_free, free - 1);
     assert_eq!(content(&small), [pattern(1, 3072), b"!".to_vec()].concat());
     small.set_len(0).expect("cut");
     small.sync().expect("synced");
-    assert!(matches!(body(&small), Body::Runs(runs) if runs.is_empty()), "and never back");
+    assert!(matches!(body(&small), RecordBody::Runs(runs) if runs.is_empty()), "and never back");
     drop(small);
     close_clean(fs, &machine);
 }
@@ -70,7 +70,7 @@ fn a_large_file_survives_random_writes_and_holes() {
             fs = machine.open();
         }
     }
-    assert_eq!(body(&file(&fs, "/f")), Body::Items);
+    assert_eq!(body(&file(&fs, "/f")), RecordBody::Items);
     fs.unlink(fs.root(), b"/f", &root()).expect("there");
     close_clean(fs, &machine);
 }
@@ -109,7 +109,7 @@ fn a_damaged_block_is_an_error_that_names_file_and_place_and_the_rest_is_read() 
     let open = file(&fs, "/f");
     open.write(&pattern(3, 10 * BLOCK_BYTES)).expect("written");
     open.sync().expect("synced");
-    let Body::Runs(runs) = body(&open) else { panic!("few blocks") };
+    let RecordBody::Runs(runs) = body(&open) else { panic!("few blocks") };
     let ino = open.node().ino();
     let place = runs[0].find(6).expect("written").0;
     drop(open);

@@ -8,8 +8,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{Machine, close_clean, content, file, pattern, root};
-use crate::disk::Counts;
-use crate::fs::{Fs, FsSettings, Stamp};
+use crate::disk::IoCounts;
+use crate::fs::{Fs, FsSettings, Timestamp};
 use crate::{Disk, DiskSettings, FormatOptions, Settings, Store};
 
 #[test]
@@ -114,7 +114,7 @@ fn a_write_error_is_told_to_every_handle_once_and_nothing_is_lost_meanwhile() {
     let disk = Disk::open(&*memory, &DiskSettings::default()).expect("queues");
     Store::format(&disk, &FormatOptions::default()).expect("formatted");
     let (store, _) = Store::open(disk, &Settings::default()).expect("opened");
-    Fs::format(&store, Stamp::default()).expect("made");
+    Fs::format(&store, Timestamp::default()).expect("made");
     let data = store.disk().blocks() - store.usage().blocks;
     store.close().expect("closed");
     // Nothing can be written where the data goes.
@@ -146,7 +146,7 @@ fn what_is_synced_is_not_written_again_and_small_files_take_one_write() {
     let before = fs.store().disk().counts();
     open.sync().expect("synced");
     let after = fs.store().disk().counts();
-    let counts = |a: Counts, b: Counts| (b.writes - a.writes, b.through - a.through, b.flushes - a.flushes);
+    let counts = |a: IoCounts, b: IoCounts| (b.writes - a.writes, b.through - a.through, b.flushes - a.flushes);
     assert_eq!(counts(before, after), (1, 1, 0), "one group of the log, through the cache");
     open.sync().expect("synced");
     assert_eq!(fs.store().disk().counts(), after);

@@ -201,7 +201,7 @@ fn nothing_can_be_changed_where_it_is_read_only() {
     }
     let dir = fs.open_at(at, b"/", OFlags::DIRECTORY, 0, &root()).expect("opened");
     let mut names = Vec::new();
-    let each = &mut |entry: &crate::fs::Entry, _: u64| {
+    let each = &mut |entry: &crate::fs::DirEntry, _: u64| {
         names.push(entry.name.clone());
         true
     };

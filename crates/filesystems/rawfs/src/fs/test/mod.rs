@@ -9,7 +9,7 @@ mod together;
 use block::driver::MemoryDevice;
 
 use super::check::check;
-use super::{Creds, File, Fs, FsSettings, Stamp};
+use super::{Creds, File, Fs, FsSettings, Timestamp};
 use crate::{Disk, DiskSettings, FormatOptions, Settings, Store};
 use rustix::fs::OFlags;
 
@@ -24,7 +24,7 @@ impl Machine {
         let machine = Machine { device: MemoryDevice::new(512, bytes).expect("memory"), settings: FsSettings::default() };
         Store::format(&machine.disk(), &FormatOptions::default()).expect("formatted");
         let store = machine.store();
-        Fs::format(&store, Stamp::default()).expect("made");
+        Fs::format(&store, Timestamp::default()).expect("made");
         store.close().expect("closed");
         machine
     }

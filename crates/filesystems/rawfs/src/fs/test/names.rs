@@ -3,9 +3,9 @@ use rustix::io::Errno;
 
 use super::{Machine, close_clean, content, file, root};
 use crate::fs::check::check;
-use crate::fs::record::{NLINK_AT, Value};
-use crate::fs::{Creds, File, Fs, Kind, Node, key};
-use crate::{Batch, Tree};
+use crate::fs::record::{NLINK_AT, NameValue};
+use crate::fs::{Creds, File, FileKind, Fs, Node, key};
+use crate::{Batch, TreeId};
 
 fn mkdir(fs: &Fs, path: &str) {
     drop(fs.mkdir(fs.root(), path.as_bytes(), 0o755, &root()).expect("made"));
@@ -17,8 +17,8 @@ fn rename(fs: &Fs, from: &str, to: &str) {
 
 fn is_zone(fs: &Fs, key: &[u8]) -> bool {
     let mut value = Vec::new();
-    assert!(fs.store().get(Tree::Names, key, &mut value).expect("read"));
-    matches!(Value::parse(&value), Ok(Value::Here(record)) if record.zone)
+    assert!(fs.store().get(TreeId::Names, key, &mut value).expect("read"));
+    matches!(NameValue::parse(&value), Ok(NameValue::Here(record)) if record.zone)
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_large_directory_with_a_longer_name_becomes_a_zone_a_small_one_does_not() {
     let open = file(&fs, "/large/sub/7");
     rename(&fs, "/small", "/small with a longer name");
     rename(&fs, "/large", "/large with a longer name");
-    let begin = key::Enc::root();
+    let begin = key::KeyPrefix::root();
     assert!(!is_zone(&fs, &begin.entry(b"small with a longer name")));
     assert!(is_zone(&fs, &begin.entry(b"large with a longer name")));
     open.write(b"seven").expect("written");
@@ -166,13 +166,13 @@ fn what_is_wrong_is_found_and_explained() {
     fs.close().expect("closed");
     let store = machine.store();
     assert_eq!(check(&store).expect("read").findings, []);
-    let dir = key::Enc::root().below(b"d");
+    let dir = key::KeyPrefix::root().below(b"d");
     let mut batch = Batch::new();
-    batch.delete(Tree::Names, &dir.entry(b"b"));
-    batch.delete(Tree::Files, &key::file(ino, key::Item::Xattrs, 0));
-    batch.patch(Tree::Names, &key::Enc::root().entry(b"d"), NLINK_AT, &7u32.to_le_bytes());
-    batch.put(Tree::Names, &key::Enc::root().below(b"nowhere").entry(b"f"), &crate::fs::record::link(ino, Kind::File));
-    batch.put(Tree::Names, b"no key", b"");
+    batch.delete(TreeId::Names, &dir.entry(b"b"));
+    batch.delete(TreeId::Files, &key::file(ino, key::FileItem::Xattrs, 0));
+    batch.patch(TreeId::Names, &key::KeyPrefix::root().entry(b"d"), NLINK_AT, &7u32.to_le_bytes());
+    batch.put(TreeId::Names, &key::KeyPrefix::root().below(b"nowhere").entry(b"f"), &crate::fs::record::link(ino, FileKind::File));
+    batch.put(TreeId::Names, b"no key", b"");
     let leaked = store.allocate(None, 3).expect("room");
     batch.use_blocks(leaked, &[]);
     store.apply(batch).expect("applied");
@@ -273,7 +273,7 @@ fn a_position_is_the_same_for_every_handle_and_after_changes() {
         fs.mkdir(fs.root(), b"/d", 0o755, &root()).expect("made");
         let make = |fs: &Fs, n: u64| {
             let path = format!("/d/some file {n}");
-            fs.mknod(fs.root(), path.as_bytes(), Kind::Fifo, 0o644, 0, &root()).expect("made");
+            fs.mknod(fs.root(), path.as_bytes(), FileKind::Fifo, 0o644, 0, &root()).expect("made");
         };
         (0..entries).for_each(|n| make(&fs, n));
         let (mut kept, mut next) = ((0..entries).collect::<std::collections::BTreeSet<u64>>(), entries);
@@ -314,7 +314,7 @@ fn a_position_is_the_same_for_every_handle_and_after_changes() {
         // What was made before a handle was opened is seen by it.
         let dir = || fs.open_at(fs.root(), b"/d", OFlags::DIRECTORY, 0, &root()).expect("opened");
         let all = some_entries(&dir(), 0, usize::MAX);
-        fs.mknod(fs.root(), b"/d/new", Kind::Fifo, 0o644, 0, &root()).expect("made");
+        fs.mknod(fs.root(), b"/d/new", FileKind::Fifo, 0o644, 0, &root()).expect("made");
         let from = all.iter().map(|(_, behind)| *behind).filter(|behind| *behind <= crate::fs::list::position(b"new")).max().expect("dots");
         assert_eq!(some_entries(&dir(), from, 1)[0].0, b"new");
         close_clean(fs, &machine);
@@ -374,7 +374,7 @@ fn a_number_leads_to_its_file_whatever_becomes_of_its_names() {
                 }
             }
             _ => {
-                let node = fs.mknod(fs.root(), path.as_bytes(), Kind::Fifo, 0o644, 0, &root()).expect("made");
+                let node = fs.mknod(fs.root(), path.as_bytes(), FileKind::Fifo, 0o644, 0, &root()).expect("made");
                 files.push((node.ino(), Some(path)));
             }
         }
@@ -414,7 +414,7 @@ fn a_file_is_found_by_its_number_however_deep_and_where_it_was_moved_to() {
         dir = fs.mkdir(&dir, &name, 0o755, &root()).expect("made");
         dirs.push(dir.ino());
     }
-    let file = fs.mknod(&dir, b"f", Kind::Fifo, 0o644, 0, &root()).expect("made").ino();
+    let file = fs.mknod(&dir, b"f", FileKind::Fifo, 0o644, 0, &root()).expect("made").ino();
     drop(dir);
     fs.close().expect("closed");
     fs = machine.open();

@@ -4,7 +4,7 @@ use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::{Machine, close_clean, content, file, pattern, root};
-use crate::fs::{Creds, Error, Fs, Kind, SetAttr, Stat, Transaction};
+use crate::fs::{Creds, Error, FileKind, Fs, SetAttr, Stat, Transaction};
 
 fn code<T>(outcome: Result<T, Error>) -> Result<T, Errno> {
     outcome.map_err(|error| error.errno())
@@ -21,13 +21,13 @@ fn see(fs: &Fs, path: &[u8], all: &mut Vec<String>) {
     let stat = fs.stat(fs.root(), path, false, &root()).expect("there");
     let Stat { kind, mode, nlink, uid, size, ino, .. } = stat;
     let mut text = format!("{} {kind:?} {mode:o} {nlink} {uid} {size}", String::from_utf8_lossy(path));
-    if kind == Kind::File {
+    if kind == FileKind::File {
         let open = fs.open_at(fs.root(), path, OFlags::RDONLY | OFlags::NOATIME, 0, &root()).expect("opened");
         text += &format!(" {:08x}", crc32c::crc32c(&content(&open)));
         assert_eq!(open.node().ino(), ino);
     }
     all.push(text);
-    if kind == Kind::Dir {
+    if kind == FileKind::Dir {
         let dir = fs.open_at(fs.root(), path, OFlags::DIRECTORY | OFlags::NOATIME, 0, &root()).expect("opened");
         let mut names = Vec::new();
         dir.read_dir(&mut |entry, _| {
@@ -190,9 +190,9 @@ impl Change {
         let kind = |n: usize| fs.stat(fs.root(), NAMES[n].as_bytes(), false, &root()).ok().map(|stat| stat.kind);
         match self {
             Change::MkDir(n) | Change::SymLink(n) => kind(n).is_none(),
-            Change::Link(n, m) => kind(n).is_some_and(|kind| kind != Kind::Dir) && kind(m).is_none(),
-            Change::Unlink(n) => kind(n).is_some_and(|kind| kind != Kind::Dir),
-            Change::RmDir(n) => kind(n) == Some(Kind::Dir),
+            Change::Link(n, m) => kind(n).is_some_and(|kind| kind != FileKind::Dir) && kind(m).is_none(),
+            Change::Unlink(n) => kind(n).is_some_and(|kind| kind != FileKind::Dir),
+            Change::RmDir(n) => kind(n) == Some(FileKind::Dir),
             Change::Rename(n, m, exchange) => kind(n).is_some() && kind(m).is_some() == exchange,
             Change::Mode(n, _) => kind(n).is_some(),
         }

@@ -13,7 +13,7 @@ use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use super::session::{Session, join};
 use super::words::{self, Bad, Partial};
 use super::{definitions, shown};
-use stack::rawfs::fs::Kind;
+use stack::rawfs::fs::FileKind;
 
 /// For the line editor.
 pub struct Helper<'s> {
@@ -81,7 +81,7 @@ fn image(session: &Session, word: &[u8]) -> Vec<Pair> {
     let (typed, begin) = split(word);
     let Ok(entries) = session.entries(&join(&session.dir, if typed.is_empty() { b"." } else { typed })) else { return Vec::new() };
     let found = entries.into_iter().filter(|entry| entry.name.starts_with(begin));
-    found.filter_map(|entry| pair(typed, &entry.name, entry.kind == Kind::Dir)).collect()
+    found.filter_map(|entry| pair(typed, &entry.name, entry.kind == FileKind::Dir)).collect()
 }
 
 fn machine(word: &[u8]) -> Vec<Pair> {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use anyhow::{Context, bail};
 use hybridfs::Size;
 use rustix::fs::OFlags;
-use stack::rawfs::fs::{Kind, SetTime};
+use stack::rawfs::fs::{FileKind, SetTime};
 
 use super::names::write_all;
 use super::session::Session;
@@ -53,7 +53,7 @@ fn catr(session: &mut Session, args: &Paths) -> anyhow::Result<()> {
     for path in if paths.is_empty() { vec![session.dir.clone()] } else { paths } {
         let mut files = Vec::new();
         session.walk(&path, &mut |path, kind, _| {
-            if kind == Kind::File {
+            if kind == FileKind::File {
                 files.push(path.to_vec());
             }
             Ok(())

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use anyhow::Context;
-use stack::rawfs::fs::{Kind, Stamp, Stat};
+use stack::rawfs::fs::{FileKind, Stat, Timestamp};
 
 use super::session::Session;
 use super::shown;
@@ -36,15 +36,15 @@ fn each(session: &mut Session, paths: &[OsString], what: impl Fn(&mut Session, &
     })
 }
 
-fn sign(kind: Kind) -> char {
+fn sign(kind: FileKind) -> char {
     match kind {
-        Kind::File => '-',
-        Kind::Dir => 'd',
-        Kind::Symlink => 'l',
-        Kind::Fifo => 'p',
-        Kind::Socket => 's',
-        Kind::CharDevice => 'c',
-        Kind::BlockDevice => 'b',
+        FileKind::File => '-',
+        FileKind::Dir => 'd',
+        FileKind::Symlink => 'l',
+        FileKind::Fifo => 'p',
+        FileKind::Socket => 's',
+        FileKind::CharDevice => 'c',
+        FileKind::BlockDevice => 'b',
     }
 }
 
@@ -65,7 +65,7 @@ fn mode(stat: &Stat) -> String {
 }
 
 /// In UTC, by the proleptic calendar.
-fn date(stamp: Stamp) -> String {
+fn date(stamp: Timestamp) -> String {
     let (days, second) = (stamp.sec.div_euclid(86_400), stamp.sec.rem_euclid(86_400));
     // From the days since March 1st of year 0 (Hinnant, "chrono-compatible low-level date algorithms").
     let shifted = days + 719_468;
@@ -84,7 +84,7 @@ fn line(session: &Session, path: &[u8], name: &str, long: bool) -> anyhow::Resul
         return Ok(name.to_owned());
     }
     let stat = session.node(path, false)?.stat().with_context(|| shown(path))?;
-    let target = if stat.kind == Kind::Symlink { format!(" -> {}", shown(&target(session, path)?)) } else { String::new() };
+    let target = if stat.kind == FileKind::Symlink { format!(" -> {}", shown(&target(session, path)?)) } else { String::new() };
     let (mode, size, time) = (mode(&stat), stat.size, date(stat.mtime));
     Ok(format!("{mode} {:>3} {:>5} {:>5} {size:>12} {time} {name}{target}", stat.nlink, stat.uid, stat.gid))
 }
@@ -101,7 +101,7 @@ fn ls(session: &mut Session, path: &[u8], long: bool, several: bool) -> anyhow::
     }
     for entry in session.entries(path)? {
         session.go_on()?;
-        let slash = if entry.kind == Kind::Dir && !long { "/" } else { "" };
+        let slash = if entry.kind == FileKind::Dir && !long { "/" } else { "" };
         let line = line(session, &below(path, &entry.name), &format!("{}{slash}", shown(&entry.name)), long)?;
         writeln!(session.out, "{line}")?;
     }
@@ -112,7 +112,7 @@ fn ls(session: &mut Session, path: &[u8], long: bool, several: bool) -> anyhow::
 fn visit(
     session: &mut Session,
     path: &[u8],
-    mut told: impl FnMut(&Session, &[u8], Kind, usize) -> anyhow::Result<String>,
+    mut told: impl FnMut(&Session, &[u8], FileKind, usize) -> anyhow::Result<String>,
 ) -> anyhow::Result<()> {
     let mut out = std::mem::replace(&mut session.out, Box::new(std::io::sink()));
     let outcome = session.walk(path, &mut |path, kind, depth| {
@@ -126,7 +126,7 @@ fn visit(
 
 fn lsr(session: &mut Session, path: &[u8], long: bool) -> anyhow::Result<()> {
     visit(session, path, |session, path, kind, _| {
-        let slash = if kind == Kind::Dir && path != b"/" { "/" } else { "" };
+        let slash = if kind == FileKind::Dir && path != b"/" { "/" } else { "" };
         Ok(line(session, path, &format!("{}{slash}", shown(path)), long)? + "\n")
     })
 }
@@ -134,7 +134,7 @@ fn lsr(session: &mut Session, path: &[u8], long: bool) -> anyhow::Result<()> {
 fn tree(session: &mut Session, path: &[u8]) -> anyhow::Result<()> {
     visit(session, path, |session, path, kind, depth| {
         let name = if depth == 0 { shown(path) } else { shown(last(path)) };
-        let target = if kind == Kind::Symlink { format!(" -> {}", shown(&target(session, path)?)) } else { String::new() };
+        let target = if kind == FileKind::Symlink { format!(" -> {}", shown(&target(session, path)?)) } else { String::new() };
         Ok(format!("{}{name}{target}\n", "    ".repeat(depth)))
     })
 }
@@ -145,7 +145,7 @@ fn du(session: &mut Session, path: &[u8]) -> anyhow::Result<()> {
     session.walk(path, &mut |path, _, _| {
         let stat = session.node(path, false)?.stat().with_context(|| shown(path))?;
         files += 1;
-        if stat.nlink < 2 || stat.kind == Kind::Dir || seen.insert(stat.ino) {
+        if stat.nlink < 2 || stat.kind == FileKind::Dir || seen.insert(stat.ino) {
             bytes += stat.blocks * 512;
         }
         Ok(())
@@ -157,15 +157,15 @@ fn du(session: &mut Session, path: &[u8]) -> anyhow::Result<()> {
 fn stat(session: &mut Session, path: &[u8]) -> anyhow::Result<()> {
     let stat = session.node(path, false)?.stat().with_context(|| shown(path))?;
     let what = match stat.kind {
-        Kind::File => "file",
-        Kind::Dir => "directory",
-        Kind::Symlink => "symbolic link",
-        Kind::Fifo => "named pipe",
-        Kind::Socket => "socket",
-        Kind::CharDevice => "character device",
-        Kind::BlockDevice => "block device",
+        FileKind::File => "file",
+        FileKind::Dir => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::Fifo => "named pipe",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
     };
-    let target = if stat.kind == Kind::Symlink { format!(" -> {}", shown(&target(session, path)?)) } else { String::new() };
+    let target = if stat.kind == FileKind::Symlink { format!(" -> {}", shown(&target(session, path)?)) } else { String::new() };
     let out = &mut session.out;
     writeln!(out, "{}: {what}{target}", shown(path))?;
     writeln!(out, "  number {}, {} names, {} bytes, takes {}", stat.ino, stat.nlink, stat.size, human(stat.blocks * 512))?;
@@ -193,7 +193,7 @@ mod unit {
 
     #[test]
     fn dates_are_those_of_the_calendar() {
-        let at = |sec| date(Stamp { sec, nsec: 0 });
+        let at = |sec| date(Timestamp { sec, nsec: 0 });
         assert_eq!(at(0), "1970-01-01 00:00:00");
         assert_eq!(at(951_827_696), "2000-02-29 12:34:56");
         assert_eq!(at(-1), "1969-12-31 23:59:59");

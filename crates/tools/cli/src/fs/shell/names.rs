@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
-use stack::rawfs::fs::{Error, Kind, SetAttr, SetTime};
+use stack::rawfs::fs::{Error, FileKind, SetAttr, SetTime};
 
 use super::session::Session;
 use super::shown;
@@ -35,7 +35,7 @@ fn rm(session: &Session, args: &RmArgs) -> anyhow::Result<()> {
         match session.fs()?.stat(session.fs()?.root(), &path, false, &session.creds) {
             Err(error) if args.force && error.errno() == Errno::NOENT => continue,
             Err(error) => return Err(error).with_context(|| shown(&path)),
-            Ok(stat) if stat.kind == Kind::Dir && !args.recursive => bail!("{}: is a directory: give -r", shown(&path)),
+            Ok(stat) if stat.kind == FileKind::Dir && !args.recursive => bail!("{}: is a directory: give -r", shown(&path)),
             Ok(_) => session.remove(&path)?,
         }
     }
@@ -100,9 +100,9 @@ fn cp(session: &Session, args: &CpArgs) -> anyhow::Result<()> {
     for (from, to) in targets(session, &args.paths)? {
         let kind = session.node(&from, !args.recursive)?.kind();
         match kind {
-            Kind::Dir if !args.recursive => bail!("{}: is a directory: give -r", shown(&from)),
-            Kind::Dir if to == from || to.starts_with(&below(&from, b"")) => bail!("{}: cannot be copied into itself", shown(&from)),
-            Kind::Dir => session.walk(&from, &mut |path, kind, _| {
+            FileKind::Dir if !args.recursive => bail!("{}: is a directory: give -r", shown(&from)),
+            FileKind::Dir if to == from || to.starts_with(&below(&from, b"")) => bail!("{}: cannot be copied into itself", shown(&from)),
+            FileKind::Dir => session.walk(&from, &mut |path, kind, _| {
                 let mut target = to.clone();
                 target.extend_from_slice(&path[from.len()..]);
                 session.copy_one(path, &target, kind)
@@ -118,7 +118,7 @@ impl Session {
     pub fn remove(&self, path: &[u8]) -> anyhow::Result<()> {
         let (fs, mut dirs) = (self.fs()?, Vec::new());
         self.walk(path, &mut |path, kind, _| {
-            if kind == Kind::Dir {
+            if kind == FileKind::Dir {
                 dirs.push(path.to_vec());
                 return Ok(());
             }
@@ -128,18 +128,18 @@ impl Session {
         dirs.iter().rev().try_for_each(|dir| fs.rmdir(fs.root(), dir, &self.creds).with_context(|| shown(dir)))
     }
 
-    fn copy_one(&self, from: &[u8], to: &[u8], kind: Kind) -> anyhow::Result<()> {
+    fn copy_one(&self, from: &[u8], to: &[u8], kind: FileKind) -> anyhow::Result<()> {
         let fs = self.fs()?;
         match kind {
-            Kind::Dir => match fs.mkdir(fs.root(), to, 0o777, &self.creds) {
+            FileKind::Dir => match fs.mkdir(fs.root(), to, 0o777, &self.creds) {
                 Err(error) if error.errno() == Errno::EXIST && self.is_dir(to) => return Ok(()),
                 made => drop(made.with_context(|| shown(to))?),
             },
-            Kind::Symlink => {
+            FileKind::Symlink => {
                 let target = fs.readlink(fs.root(), from, &self.creds).with_context(|| shown(from))?;
                 return fs.symlink(&target, fs.root(), to, &self.creds).map(drop).with_context(|| shown(to));
             }
-            Kind::File => self.copy_content(from, to)?,
+            FileKind::File => self.copy_content(from, to)?,
             _ => bail!("{}: neither a file nor a directory nor a symbolic link", shown(from)),
         }
         let stat = self.node(from, true)?.stat()?;

@@ -241,7 +241,7 @@ fn cd(session: &mut Session, args: &OnePath) -> anyhow::Result<()> {
     };
     let fs = session.fs()?;
     let node = fs.lookup(fs.root(), &path, true, &session.creds).with_context(|| super::shown(&path))?;
-    if node.kind() != stack::rawfs::fs::Kind::Dir {
+    if node.kind() != stack::rawfs::fs::FileKind::Dir {
         bail!("{}: not a directory", super::shown(&path));
     }
     drop(node);

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use stack::rawfs::fs::{File, Kind, SetAttr, SetTime, Stamp};
+use stack::rawfs::fs::{File, FileKind, SetAttr, SetTime, Timestamp};
 
 use super::names::write_all;
 use super::session::Session;
@@ -102,7 +102,7 @@ fn bring(session: &Session, from: &Path, to: &[u8], bar: &ProgressBar) -> anyhow
 
 /// As the machine's file has them; owners only if we are the superuser.
 fn attributes(session: &Session, meta: &fs::Metadata) -> SetAttr {
-    let stamp = |sec: i64, nsec: i64| SetTime::At(Stamp { sec, nsec: u32::try_from(nsec).unwrap_or(0) });
+    let stamp = |sec: i64, nsec: i64| SetTime::At(Timestamp { sec, nsec: u32::try_from(nsec).unwrap_or(0) });
     let owner = (session.creds.uid == 0).then(|| (Some(meta.uid()), Some(meta.gid())));
     let mode = Some((meta.permissions().mode() & 0o7777) as u16);
     SetAttr { mode, owner, atime: stamp(meta.atime(), meta.atime_nsec()), mtime: stamp(meta.mtime(), meta.mtime_nsec()) }
@@ -185,15 +185,15 @@ pub fn export(session: &mut Session, args: &ExportArgs) -> anyhow::Result<()> {
         let to = if rest.is_empty() { file.clone() } else { file.join(std::ffi::OsStr::from_bytes(rest)) };
         bar.set_message(shown(from));
         match kind {
-            Kind::Dir => {
+            FileKind::Dir => {
                 send_dir(&to)?;
                 dirs.push((from.to_vec(), to));
             }
-            Kind::Symlink => send_link(session, from, &to, args.force)?,
-            Kind::File => bytes += send_file(session, from, &to, args.force, &bar)?,
+            FileKind::Symlink => send_link(session, from, &to, args.force)?,
+            FileKind::File => bytes += send_file(session, from, &to, args.force, &bar)?,
             _ => bail!("{}: neither a file nor a directory nor a symbolic link", shown(from)),
         }
-        files += u64::from(kind != Kind::Dir);
+        files += u64::from(kind != FileKind::Dir);
         Ok(())
     });
     bar.finish_and_clear();
@@ -249,7 +249,7 @@ fn send_link(session: &Session, from: &[u8], to: &Path, force: bool) -> anyhow::
 /// Time and permissions, without set-id bits: the owner is another one.
 fn dress(file: &HostFile, stat: &stack::rawfs::fs::Stat) -> anyhow::Result<()> {
     file.set_permissions(fs::Permissions::from_mode(stat.mode & 0o777))?;
-    let time = |stamp: Stamp| rustix::fs::Timespec { tv_sec: stamp.sec, tv_nsec: stamp.nsec.into() };
+    let time = |stamp: Timestamp| rustix::fs::Timespec { tv_sec: stamp.sec, tv_nsec: stamp.nsec.into() };
     let times = rustix::fs::Timestamps { last_access: time(stat.atime), last_modification: time(stat.mtime) };
     Ok(rustix::fs::futimens(file, &times)?)
 }

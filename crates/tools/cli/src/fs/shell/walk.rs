@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use rustix::fs::OFlags;
-use stack::rawfs::fs::{Entry, Kind, Node};
+use stack::rawfs::fs::{DirEntry, FileKind, Node};
 
 use super::session::Session;
 use super::shown;
@@ -11,7 +11,7 @@ use super::shown;
 const DEEPEST: usize = 2048;
 
 /// Hears of a path, what it is, and how deep.
-pub type Visit<'v> = dyn FnMut(&[u8], Kind, usize) -> anyhow::Result<()> + 'v;
+pub type Visit<'v> = dyn FnMut(&[u8], FileKind, usize) -> anyhow::Result<()> + 'v;
 
 /// A path below a directory.
 pub fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
@@ -37,11 +37,11 @@ impl Session {
 
     /// Whether it is a directory, or leads to one.
     pub fn is_dir(&self, path: &[u8]) -> bool {
-        self.node(path, true).is_ok_and(|node| node.kind() == Kind::Dir)
+        self.node(path, true).is_ok_and(|node| node.kind() == FileKind::Dir)
     }
 
     /// What is in a directory, in order, without the dots. An image may hold anything: a name that is none is an error.
-    pub fn entries(&self, path: &[u8]) -> anyhow::Result<Vec<Entry>> {
+    pub fn entries(&self, path: &[u8]) -> anyhow::Result<Vec<DirEntry>> {
         let fs = self.fs()?;
         let read = || {
             let dir = fs.open_at(fs.root(), path, OFlags::RDONLY | OFlags::DIRECTORY, 0, &self.creds)?;
@@ -52,10 +52,10 @@ impl Session {
             })?;
             Ok::<_, stack::rawfs::fs::Error>(entries)
         };
-        let mut entries: Vec<Entry> = read().with_context(|| shown(path))?;
+        let mut entries: Vec<DirEntry> = read().with_context(|| shown(path))?;
         entries.retain(|entry| entry.name != b"." && entry.name != b"..");
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let is_name = |entry: &Entry| !entry.name.is_empty() && !entry.name.iter().any(|byte| matches!(byte, b'/' | 0));
+        let is_name = |entry: &DirEntry| !entry.name.is_empty() && !entry.name.iter().any(|byte| matches!(byte, b'/' | 0));
         match entries.iter().find(|entry| !is_name(entry)) {
             Some(entry) => anyhow::bail!("{}: holds `{}`, which is no name: run `checkfs`", shown(path), shown(&entry.name)),
             None => Ok(entries),
@@ -70,7 +70,7 @@ impl Session {
         while let Some((path, kind, depth)) = waiting.pop() {
             self.go_on()?;
             each(&path, kind, depth)?;
-            if kind == Kind::Dir {
+            if kind == FileKind::Dir {
                 anyhow::ensure!(depth < DEEPEST, "{}: too deep", shown(&path));
                 let entries = self.entries(&path)?;
                 waiting.extend(entries.into_iter().rev().map(|entry| (below(&path, &entry.name), entry.kind, depth + 1)));

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::inner::Inner;
-use crate::disk::Lane;
+use super::inner::StoreCore;
+use crate::disk::QueueClass;
 use crate::error::Error;
 use crate::page::Page;
 use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
@@ -28,14 +28,14 @@ const LOG_PART: u64 = 2;
 
 /// See the module. Changed with the store's state locked.
 #[derive(Default)]
-pub struct Filled {
+pub struct LoggedData {
     /// By block: the last batch that filled it.
     blocks: Mutex<BTreeMap<u64, (Lsn, Page)>>,
     /// Of the map: who reads a block need not lock it if nothing waits.
     count: AtomicUsize,
 }
 
-impl Filled {
+impl LoggedData {
     /// How many wait.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
@@ -93,7 +93,7 @@ impl Filled {
     }
 }
 
-impl Inner {
+impl StoreCore {
     /// Blocks that may wait, at most.
     pub(super) fn fill_max(&self) -> usize {
         let log = self.shape.log_blocks / LOG_PART;
@@ -103,12 +103,12 @@ impl Inner {
     /// Data blocks as they are for who uses the store, several rows at once.
     pub(super) fn read_data(&self, reads: &mut [(Block, &mut [u8])]) -> Result<(), Error> {
         if self.filled.len() == 0 {
-            return self.disk.read_many(Lane::Data, reads);
+            return self.disk.read_many(QueueClass::Data, reads);
         }
         // Looked for before the device is read: what leaves later is in its place by then.
         let here: Vec<Vec<(usize, Page)>> = reads.iter().map(|(at, to)| self.filled.of(*at, to.len() / BLOCK_BYTES)).collect();
         if here.iter().zip(&*reads).any(|(here, (_, to))| here.len() * BLOCK_BYTES < to.len()) {
-            self.disk.read_many(Lane::Data, reads)?;
+            self.disk.read_many(QueueClass::Data, reads)?;
         }
         for (here, (_, to)) in here.iter().zip(reads) {
             here.iter().for_each(|(at, page)| to[at * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(&page[..]));
@@ -116,14 +116,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Brings blocks to their places. Not on the lane for data: who waits for a checkpoint may have writes under way there.
+    /// Brings blocks to their places. Not on the queue class for data: who waits for a checkpoint may have writes under way there.
     pub(super) fn write_filled(&self, blocks: &[(Block, Page)]) -> Result<(), Error> {
         let (begun, mut done) = (self.amounts(), 0);
         while done < blocks.len() {
             let waits = self.is_waited_for();
             let some = &blocks[done..blocks.len().min(done + if waits { AT_ONCE } else { AT_LEISURE })];
             let writes: Vec<(Block, &[u8])> = some.iter().map(|(at, page)| (*at, &page[..])).collect();
-            self.disk.write_blocks(Lane::Metadata, &writes)?;
+            self.disk.write_blocks(QueueClass::Metadata, &writes)?;
             done += some.len();
             let until = Instant::now() + REST;
             while done < blocks.len() && !self.is_waited_for() && self.is_ahead(begun, done, blocks.len()) && Instant::now() < until {
@@ -156,7 +156,7 @@ mod test {
 
     #[test]
     fn the_last_bytes_count_until_a_checkpoint_has_them() {
-        let filled = Filled::default();
+        let filled = LoggedData::default();
         filled.put(Lsn(1), Block(10), &[[1; BLOCK_BYTES], [2; BLOCK_BYTES]].concat());
         filled.put(Lsn(2), Block(11), &[3; BLOCK_BYTES]);
         assert_eq!(filled.len(), 2);

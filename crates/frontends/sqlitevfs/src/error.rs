@@ -11,30 +11,30 @@ use rustix::io::Errno;
 
 /// A failure that SQLite is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fault {
+pub struct VfsError {
     /// SQLite's code.
     pub code: c_int,
     /// For people; empty for what is no fault but an answer, such as BUSY.
     pub words: String,
 }
 
-pub type Outcome<T> = Result<T, Fault>;
+pub type Outcome<T> = Result<T, VfsError>;
 
-impl Fault {
-    pub fn new(code: c_int, words: impl Into<String>) -> Fault {
-        Fault { code, words: words.into() }
+impl VfsError {
+    pub fn new(code: c_int, words: impl Into<String>) -> VfsError {
+        VfsError { code, words: words.into() }
     }
 
     /// An answer.
-    pub fn quiet(code: c_int) -> Fault {
-        Fault::new(code, "")
+    pub fn quiet(code: c_int) -> VfsError {
+        VfsError::new(code, "")
     }
 
     /// A failure of the file system: FULL if there is no room, else as given. Words are put together when there is one.
-    pub fn of(code: c_int, what: impl Display) -> impl Fn(Error) -> Fault {
+    pub fn of(code: c_int, what: impl Display) -> impl Fn(Error) -> VfsError {
         move |error| {
             let code = if error.errno() == Errno::NOSPC { sys::SQLITE_FULL } else { code };
-            Fault::new(code, format!("{what}: {error}"))
+            VfsError::new(code, format!("{what}: {error}"))
         }
     }
 }
@@ -42,7 +42,7 @@ impl Fault {
 static LAST: Mutex<String> = Mutex::new(String::new());
 
 /// Keeps the words.
-pub fn remember(fault: &Fault) {
+pub fn remember(fault: &VfsError) {
     LAST.lock().clone_from(&fault.words);
 }
 

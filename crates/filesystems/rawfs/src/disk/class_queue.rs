@@ -7,18 +7,18 @@ use block::{Arena, Buf, Error, Params, SharedHandle, SharedQueue};
 use parking_lot::{Condvar, Mutex};
 
 use super::DiskSettings;
-use super::later::Later;
+use super::pending_calls::PendingCalls;
 
 /// Longest request, in bytes.
 pub(super) const PIECE_BYTES: usize = 256 << 10;
 const BUFFER_BYTES_MIN: usize = 1 << 20;
 
-pub(super) struct LaneQueue {
+pub(super) struct ClassQueue {
     queue: Arc<SharedQueue>,
     handle: SharedHandle,
     params: Params,
     /// Made when it is first needed: who waits on a queue of one handle sleeps at once, and does not look whether others lead.
-    later: OnceLock<Later>,
+    later: OnceLock<PendingCalls>,
     arena: Arena,
     /// Requests of longer than this are cut here.
     pub(super) piece_bytes: usize,
@@ -27,15 +27,15 @@ pub(super) struct LaneQueue {
     returns: Condvar,
 }
 
-impl LaneQueue {
-    pub(super) fn new(queue: Arc<SharedQueue>, settings: &DiskSettings) -> Result<LaneQueue, crate::Error> {
+impl ClassQueue {
+    pub(super) fn new(queue: Arc<SharedQueue>, settings: &DiskSettings) -> Result<ClassQueue, crate::Error> {
         let arena = Arena::private(settings.buffer_bytes.max(BUFFER_BYTES_MIN)).map_err(|_| crate::Error::NoResources)?;
         queue.register(&arena).map_err(crate::Error::Device)?;
         let params = Params { completion: block::handle::CompletionMode::OfQueue, ..settings.params.clone() };
         let handle = SharedHandle::new(&queue, params.clone()).map_err(crate::Error::Device)?;
         let most = (queue.geometry().transfer_bytes_max as usize).clamp(crate::BLOCK_BYTES, PIECE_BYTES);
         let piece_bytes = most / crate::BLOCK_BYTES * crate::BLOCK_BYTES;
-        Ok(LaneQueue {
+        Ok(ClassQueue {
             queue,
             handle,
             params,
@@ -52,15 +52,15 @@ impl LaneQueue {
     }
 
     /// For calls whose end is told later, if there was one.
-    pub(super) fn later(&self) -> Option<&Later> {
+    pub(super) fn later(&self) -> Option<&PendingCalls> {
         self.later.get()
     }
 
-    /// As [`LaneQueue::later`], made if there was none.
-    pub(super) fn make_later(&self) -> Result<&Later, Error> {
+    /// As [`ClassQueue::later`], made if there was none.
+    pub(super) fn make_later(&self) -> Result<&PendingCalls, Error> {
         if self.later.get().is_none() {
             // Another thread may have been faster: then its own is the one.
-            let _ = self.later.set(Later::new(SharedHandle::new(&self.queue, self.params.clone())?));
+            let _ = self.later.set(PendingCalls::new(SharedHandle::new(&self.queue, self.params.clone())?));
         }
         Ok(self.later.get().expect("just put"))
     }

@@ -7,33 +7,33 @@ use parking_lot::Mutex;
 use super::DiskSettings;
 use crate::units::Block;
 
-/// Queues, and so requests at the same time; more go by the lanes.
+/// Queues, and so requests at the same time; more go by the queue classes.
 const QUEUES: usize = 3;
 /// Bytes of a request, at most.
 const BYTES_MAX: usize = 256 << 10;
 
 /// The queues that nobody uses now.
 #[derive(Default)]
-pub(super) struct Lones {
-    idle: Mutex<Vec<Lone>>,
+pub(super) struct ExclusiveQueues {
+    idle: Mutex<Vec<ExclusiveQueue>>,
 }
 
-struct Lone {
+struct ExclusiveQueue {
     queue: Tracked<Box<dyn Queue>>,
     buf: Buf,
     block_bytes: u32,
 }
 
-impl Lones {
+impl ExclusiveQueues {
     /// Of a device whose queues are the kernel's: there a thread can wait in the kernel alone. Without queues of another.
-    pub(super) fn of(device: &dyn Device, settings: &DiskSettings) -> Lones {
+    pub(super) fn of(device: &dyn Device, settings: &DiskSettings) -> ExclusiveQueues {
         if device.read_now(0, &mut []).is_none() {
-            return Lones::default();
+            return ExclusiveQueues::default();
         }
-        Lones { idle: Mutex::new((0..QUEUES).map_while(|_| Lone::new(device, settings)).collect()) }
+        ExclusiveQueues { idle: Mutex::new((0..QUEUES).map_while(|_| ExclusiveQueue::new(device, settings)).collect()) }
     }
 
-    fn with(&self, bytes: usize, run: impl FnOnce(&mut Lone) -> Result<(), Error>) -> Option<Result<(), Error>> {
+    fn with(&self, bytes: usize, run: impl FnOnce(&mut ExclusiveQueue) -> Result<(), Error>) -> Option<Result<(), Error>> {
         if bytes > BYTES_MAX {
             return None;
         }
@@ -46,7 +46,7 @@ impl Lones {
         Some(done)
     }
 
-    /// None: to be done by a lane.
+    /// None: to be done by a queue class.
     pub(super) fn read(&self, at: Block, to: &mut [u8]) -> Option<Result<(), Error>> {
         self.with(to.len(), |lone| {
             let (lba, blocks) = lone.place(at, to.len());
@@ -56,7 +56,7 @@ impl Lones {
         })
     }
 
-    /// Blocks in a row. `through`: they are durable then. None: to be done by a lane.
+    /// Blocks in a row. `through`: they are durable then. None: to be done by a queue class.
     pub(super) fn write(&self, writes: &[(Block, &[u8])], through: bool) -> Option<Result<(), Error>> {
         let (first, _) = writes.first()?;
         let mut bytes = 0;
@@ -77,20 +77,20 @@ impl Lones {
         })
     }
 
-    /// None: to be done by a lane.
+    /// None: to be done by a queue class.
     pub(super) fn flush(&self) -> Option<Result<(), Error>> {
         self.with(0, |lone| lone.run(&Request::flush(Tag(0)), 0))
     }
 }
 
-impl Lone {
-    fn new(device: &dyn Device, settings: &DiskSettings) -> Option<Lone> {
+impl ExclusiveQueue {
+    fn new(device: &dyn Device, settings: &DiskSettings) -> Option<ExclusiveQueue> {
         let options = block::QueueOptions { depth: 2, ..block::QueueOptions::default() };
         let mut queue = Tracked::new(device.queue(&options).ok()?, settings.params.patience());
         let (most, block_bytes) = (queue.geometry().transfer_bytes_max as usize, queue.geometry().block_bytes);
         let arena = Arena::private(BYTES_MAX).ok()?;
         queue.register(&arena).ok()?;
-        Some(Lone { queue, buf: arena.allocate(BYTES_MAX.min(most))?, block_bytes })
+        Some(ExclusiveQueue { queue, buf: arena.allocate(BYTES_MAX.min(most))?, block_bytes })
     }
 
     fn place(&self, at: Block, bytes: usize) -> (Lba, u32) {

@@ -1,7 +1,7 @@
 //! Writes and reads whose end is told by a promise (paper 002, section 4.1): who asked goes on, and waits for many at once.
 //!
 //! A call may become several requests; its promise is fulfilled once, when the last of them has ended, with the first error. Any
-//! thread that drives a lane ([`Disk::drive`]) hands out the ends of all calls on it.
+//! thread that drives a queue class ([`Disk::drive`]) hands out the ends of all calls on it.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use block::handle::{Data, Done, Full, Io};
 use block::{Buf, SharedHandle, Tag};
 use parking_lot::Mutex;
 
-use super::{Disk, Lane};
+use super::{Disk, QueueClass};
 use crate::units::{BLOCK_BYTES, Block};
 
-/// Calls under way on a lane.
-pub(super) struct Later {
+/// Calls under way on a queue class.
+pub(super) struct PendingCalls {
     pub(super) handle: SharedHandle,
-    calls: Mutex<Calls>,
+    calls: Mutex<CallTable>,
 }
 
 #[derive(Default)]
-struct Calls {
-    all: Vec<Option<Call>>,
+struct CallTable {
+    all: Vec<Option<PendingCall>>,
     free: Vec<usize>,
 }
 
-struct Call {
+struct PendingCall {
     promise: Promise,
     tag: Tag,
     /// Requests not ended, and one more as long as not all were made.
@@ -33,14 +33,14 @@ struct Call {
     failed: Option<block::Error>,
 }
 
-impl Later {
-    pub(super) fn new(handle: SharedHandle) -> Later {
-        Later { handle, calls: Mutex::default() }
+impl PendingCalls {
+    pub(super) fn new(handle: SharedHandle) -> PendingCalls {
+        PendingCalls { handle, calls: Mutex::default() }
     }
 
     fn begin(&self, promise: Promise, tag: Tag) -> usize {
         let mut calls = self.calls.lock();
-        let call = Some(Call { promise, tag, left: 1, failed: None });
+        let call = Some(PendingCall { promise, tag, left: 1, failed: None });
         match calls.free.pop() {
             Some(at) => {
                 calls.all[at] = call;
@@ -75,68 +75,68 @@ impl Later {
 
 impl Disk {
     /// As [`Disk::write_blocks`], and waits only for buffers: the bytes are copied. `promise` is fulfilled with `tag` when all is
-    /// completed, by whoever drives the lane then; its future has to expect one request for each call.
-    pub fn write_later(&self, lane: Lane, writes: &[(Block, &[u8])], promise: Promise, tag: Tag) {
-        let call = match self.lane(lane).make_later() {
+    /// completed, by whoever drives the queue class then; its future has to expect one request for each call.
+    pub fn write_later(&self, class: QueueClass, writes: &[(Block, &[u8])], promise: Promise, tag: Tag) {
+        let call = match self.class(class).make_later() {
             Ok(later) => later.begin(promise, tag),
             Err(error) => return promise.fulfil(tag, Err(error)),
         };
         for (at, bytes) in writes {
             assert!(bytes.len().is_multiple_of(BLOCK_BYTES), "whole blocks");
             let mut at = *at;
-            for piece in bytes.chunks(self.lane(lane).piece_bytes) {
-                let buf = self.buffer_later(lane, piece.len());
+            for piece in bytes.chunks(self.class(class).piece_bytes) {
+                let buf = self.buffer_later(class, piece.len());
                 buf.write(0, piece);
                 self.count_write(piece.len(), false);
-                self.submit_later(lane, Io::write(at.byte(), buf).user(call as u64), call);
+                self.submit_later(class, Io::write(at.byte(), buf).user(call as u64), call);
                 at = at.after((piece.len() / BLOCK_BYTES) as u64);
             }
         }
-        self.later(lane).handle.ring();
-        self.later(lane).less(call, Ok(()));
+        self.later(class).handle.ring();
+        self.later(class).less(call, Ok(()));
     }
 
-    /// Hands out what has ended on a lane, waiting at most so long if nothing has. False: nothing is under way there.
-    pub fn drive(&self, lane: Lane, at_most: Duration) -> bool {
-        let Some(later) = self.lane(lane).later() else { return false };
+    /// Hands out what has ended on a queue class, waiting at most so long if nothing has. False: nothing is under way there.
+    pub fn drive(&self, class: QueueClass, at_most: Duration) -> bool {
+        let Some(later) = self.class(class).later() else { return false };
         let mut done = later.handle.poll();
         if done.is_none() {
             done = later.handle.wait(at_most);
         }
         while let Some(ended) = done {
-            self.ended_later(lane, ended);
+            self.ended_later(class, ended);
             done = later.handle.poll();
         }
         later.handle.in_flight() > 0
     }
 
-    fn ended_later(&self, lane: Lane, done: Done) {
+    fn ended_later(&self, class: QueueClass, done: Done) {
         let (call, status) = (done.user as usize, done.status);
         let buf = match done.data {
             Data::Buf(buf) => Some(buf),
             _ => None,
         };
-        self.lane(lane).give_back(buf);
-        self.later(lane).less(call, status);
+        self.class(class).give_back(buf);
+        self.later(class).less(call, status);
     }
 
-    fn buffer_later(&self, lane: Lane, bytes: usize) -> Buf {
+    fn buffer_later(&self, class: QueueClass, bytes: usize) -> Buf {
         loop {
-            if let Some(buf) = self.lane(lane).try_buffer(bytes) {
+            if let Some(buf) = self.class(class).try_buffer(bytes) {
                 return buf;
             }
-            if !self.drive(lane, Duration::from_millis(1)) {
-                return self.lane(lane).buffer(bytes);
+            if !self.drive(class, Duration::from_millis(1)) {
+                return self.class(class).buffer(bytes);
             }
         }
     }
 
-    fn submit_later(&self, lane: Lane, mut io: Io, call: usize) {
-        let later = self.later(lane);
+    fn submit_later(&self, class: QueueClass, mut io: Io, call: usize) {
+        let later = self.later(class);
         later.more(call);
         while let Err(Full(back)) = later.handle.submit(io) {
             io = back;
-            self.drive(lane, Duration::from_millis(1));
+            self.drive(class, Duration::from_millis(1));
         }
     }
 }

@@ -3,40 +3,40 @@
 use parking_lot::Mutex;
 
 use super::batch::{self, Batch};
-use super::inner::Inner;
+use super::inner::StoreCore;
 use crate::error::Error;
-use crate::space::nodes::Reader;
+use crate::space::nodes::SnapshotGuard;
 use crate::tree::Tree;
 use crate::units::Lsn;
 
 /// See the module.
-pub struct Trial {
-    tried: Mutex<Tried>,
+pub struct TransactionOverlay {
+    tried: Mutex<OverlayTree>,
     /// Keeps the nodes the trees began with.
-    _reader: Reader,
+    _reader: SnapshotGuard,
 }
 
-struct Tried {
+struct OverlayTree {
     trees: [Tree; 2],
     gathered: Batch,
 }
 
-impl Trial {
+impl TransactionOverlay {
     /// As everything is now.
-    pub(super) fn of(inner: &Inner) -> Result<Trial, Error> {
+    pub(super) fn of(inner: &StoreCore) -> Result<TransactionOverlay, Error> {
         let state = inner.state.read();
         state.check()?;
-        let tried = Tried { trees: state.trees.clone(), gathered: Batch::new() };
-        Ok(Trial { tried: Mutex::new(tried), _reader: state.reader.clone() })
+        let tried = OverlayTree { trees: state.trees.clone(), gathered: Batch::new() };
+        Ok(TransactionOverlay { tried: Mutex::new(tried), _reader: state.reader.clone() })
     }
 
     /// As what was applied has made it.
-    pub(super) fn tree(&self, tree: batch::Tree) -> Tree {
+    pub(super) fn tree(&self, tree: batch::TreeId) -> Tree {
         self.tried.lock().trees[tree as usize].clone()
     }
 
     /// After an error it is good for nothing.
-    pub(super) fn apply(&self, inner: &Inner, batch: Batch) -> Result<Lsn, Error> {
+    pub(super) fn apply(&self, inner: &StoreCore, batch: Batch) -> Result<Lsn, Error> {
         batch.check()?;
         let mut tried = self.tried.lock();
         if tried.gathered.bytes() + batch.bytes() > inner.log.place().batch_bytes_max() {
@@ -44,7 +44,7 @@ impl Trial {
         }
         // What the live trees have is copied when it is changed, and its places stay theirs.
         let mut left = Vec::new();
-        let Tried { trees, gathered } = &mut *tried;
+        let OverlayTree { trees, gathered } = &mut *tried;
         for change in batch.changes().flatten() {
             inner.change_tree(trees, &mut left, change)?;
             left.clear();

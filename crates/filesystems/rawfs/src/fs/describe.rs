@@ -4,42 +4,42 @@ use std::collections::{HashMap, HashSet};
 
 use super::error::Result;
 use super::extent::Run;
-use super::key::{self, Item, Parts};
-use super::record::{Body, Kind, Record, Value};
-use super::time::Stamp;
+use super::key::{self, FileItem, KeyParts};
+use super::record::{FileKind, NameValue, Record, RecordBody};
+use super::time::Timestamp;
 use crate::store::salvage::{Damage, found_parts};
-use crate::{Extent, Next, Store, Tree};
+use crate::{Extent, ScanStep, Store, TreeId};
 
 /// What a kind of file is called.
-pub fn kind(kind: Kind) -> &'static str {
+pub fn kind(kind: FileKind) -> &'static str {
     match kind {
-        Kind::File => "file",
-        Kind::Dir => "directory",
-        Kind::Symlink => "symbolic link",
-        Kind::Fifo => "pipe",
-        Kind::Socket => "socket",
-        Kind::CharDevice => "character device",
-        Kind::BlockDevice => "block device",
+        FileKind::File => "file",
+        FileKind::Dir => "directory",
+        FileKind::Symlink => "symbolic link",
+        FileKind::Fifo => "pipe",
+        FileKind::Socket => "socket",
+        FileKind::CharDevice => "character device",
+        FileKind::BlockDevice => "block device",
     }
 }
 
 /// A key: the path it is for, or which item of which file.
-pub fn key(tree: Tree, bytes: &[u8]) -> String {
+pub fn key(tree: TreeId, bytes: &[u8]) -> String {
     if let Some((slot, end)) = found_parts(tree, bytes) {
         return format!("(found in node {slot}: ...{})", end.escape_ascii());
     }
     match tree {
-        Tree::Names => Parts::of(bytes).map(|parts| {
+        TreeId::Names => KeyParts::of(bytes).map(|parts| {
             let begin = parts.zone.map_or_else(String::new, |zone| format!("(zone {zone})"));
             parts.dirs.iter().chain([&parts.name]).fold(begin, |path, name| format!("{path}/{}", String::from_utf8_lossy(name)))
         }),
-        Tree::Files => key::file_parts(bytes).map(|(ino, item, offset)| match item {
-            Item::Record => format!("file {ino}: record"),
-            Item::Extent => format!("file {ino}: run at block {offset}"),
-            Item::Xattrs => format!("file {ino}: attributes, piece {offset}"),
-            Item::Orphan => format!("mark of file {offset}"),
-            Item::Numbers => "numbers for new files".to_owned(),
-            Item::Target => format!("file {ino}: target, piece {offset}"),
+        TreeId::Files => key::file_parts(bytes).map(|(ino, item, offset)| match item {
+            FileItem::Record => format!("file {ino}: record"),
+            FileItem::Extent => format!("file {ino}: run at block {offset}"),
+            FileItem::Xattrs => format!("file {ino}: attributes, piece {offset}"),
+            FileItem::Orphan => format!("mark of file {offset}"),
+            FileItem::Numbers => "numbers for new files".to_owned(),
+            FileItem::Target => format!("file {ino}: target, piece {offset}"),
         }),
     }
     .unwrap_or_else(|| format!("(no key of ours: {})", bytes.escape_ascii()))
@@ -52,18 +52,18 @@ pub fn run(run: &Run) -> String {
     format!("{}+{} at {}-{end}{what}", run.at, run.blocks, run.start.0)
 }
 
-fn time(stamp: Stamp) -> String {
+fn time(stamp: Timestamp) -> String {
     format!("{}.{:09}", stamp.sec, stamp.nsec)
 }
 
 /// A record: what `stat` would tell, and where the content is.
 pub fn record(record: &Record) -> String {
     let body = match &record.body {
-        Body::None => String::new(),
-        Body::Inline(bytes) if record.kind == Kind::Symlink => format!(" -> {}", bytes.escape_ascii()),
-        Body::Inline(_) => ", content in the record".to_owned(),
-        Body::Runs(runs) => format!(", blocks {}", runs.iter().map(run).collect::<Vec<_>>().join("; ")),
-        Body::Items => ", content in Files".to_owned(),
+        RecordBody::None => String::new(),
+        RecordBody::Inline(bytes) if record.kind == FileKind::Symlink => format!(" -> {}", bytes.escape_ascii()),
+        RecordBody::Inline(_) => ", content in the record".to_owned(),
+        RecordBody::Runs(runs) => format!(", blocks {}", runs.iter().map(run).collect::<Vec<_>>().join("; ")),
+        RecordBody::Items => ", content in Files".to_owned(),
     };
     let flags = format!("{}{}", if record.zone { ", zone" } else { "" }, if record.xattrs { ", extended attributes" } else { "" });
     format!(
@@ -84,27 +84,27 @@ pub fn record(record: &Record) -> String {
 }
 
 /// A value, by its key.
-pub fn value(tree: Tree, of: &[u8], bytes: &[u8]) -> String {
+pub fn value(tree: TreeId, of: &[u8], bytes: &[u8]) -> String {
     let item = key::file_parts(of).map(|parts| parts.1);
     let number = || <[u8; 8]>::try_from(bytes).map(u64::from_le_bytes);
     let said = match (tree, item) {
-        (Tree::Names, _) => Value::parse(bytes).map(|value| match value {
-            Value::Here(of) => record(&of),
-            Value::Link { ino, kind: of } => format!("one of the names of {} {ino}", kind(of)),
+        (TreeId::Names, _) => NameValue::parse(bytes).map(|value| match value {
+            NameValue::Here(of) => record(&of),
+            NameValue::Link { ino, kind: of } => format!("one of the names of {} {ino}", kind(of)),
         }),
-        (Tree::Files, Some(Item::Record)) => Record::parse(bytes).map(|of| record(&of)),
-        (Tree::Files, Some(Item::Extent)) => Run::parse(bytes).map(|of| run(&of)),
-        (Tree::Files, Some(Item::Numbers)) => return number().map_or("no number".to_owned(), |next| format!("from {next} on")),
-        (Tree::Files, Some(Item::Orphan)) => {
+        (TreeId::Files, Some(FileItem::Record)) => Record::parse(bytes).map(|of| record(&of)),
+        (TreeId::Files, Some(FileItem::Extent)) => Run::parse(bytes).map(|of| run(&of)),
+        (TreeId::Files, Some(FileItem::Numbers)) => return number().map_or("no number".to_owned(), |next| format!("from {next} on")),
+        (TreeId::Files, Some(FileItem::Orphan)) => {
             return number().map_or("no number".to_owned(), |from| format!("has nothing from block {from} on"));
         }
-        (Tree::Files, _) => return format!("{} bytes", bytes.len()),
+        (TreeId::Files, _) => return format!("{} bytes", bytes.len()),
     };
     said.unwrap_or_else(|malformed| format!("(damaged: {})", malformed.0))
 }
 
 /// Key and value.
-pub fn entry(tree: Tree, of: &[u8], bytes: &[u8]) -> String {
+pub fn entry(tree: TreeId, of: &[u8], bytes: &[u8]) -> String {
     format!("{}: {}", key(tree, of), value(tree, of, bytes))
 }
 
@@ -135,10 +135,10 @@ pub fn damage(damage: &Damage) -> String {
 }
 
 /// A limit need not be a whole key.
-fn key_or_bytes(tree: Tree, bytes: &[u8]) -> String {
+fn key_or_bytes(tree: TreeId, bytes: &[u8]) -> String {
     let whole = match tree {
-        Tree::Names => Parts::of(bytes).is_some(),
-        Tree::Files => key::file_parts(bytes).is_some(),
+        TreeId::Names => KeyParts::of(bytes).is_some(),
+        TreeId::Files => key::file_parts(bytes).is_some(),
     };
     if whole { key(tree, bytes) } else { bytes.escape_ascii().to_string() }
 }
@@ -148,27 +148,27 @@ fn key_or_bytes(tree: Tree, bytes: &[u8]) -> String {
 /// # Errors
 /// The store's.
 pub fn paths(store: &Store, wanted: &HashSet<u64>) -> Result<HashMap<u64, String>> {
-    let mut keys: HashMap<u64, Parts> = HashMap::new();
-    let mut zones: HashMap<u64, Parts> = HashMap::new();
+    let mut keys: HashMap<u64, KeyParts> = HashMap::new();
+    let mut zones: HashMap<u64, KeyParts> = HashMap::new();
     if wanted.is_empty() {
         return Ok(HashMap::new());
     }
-    store.scan(Tree::Names, &[], &[0xff; 16], &mut |key, value| {
-        if let (Some(parts), Ok(value)) = (Parts::of(key), Value::parse(value)) {
-            if matches!(&value, Value::Here(record) if record.zone) {
+    store.scan(TreeId::Names, &[], &[0xff; 16], &mut |key, value| {
+        if let (Some(parts), Ok(value)) = (KeyParts::of(key), NameValue::parse(value)) {
+            if matches!(&value, NameValue::Here(record) if record.zone) {
                 zones.insert(value.ino(), parts.clone());
             }
             if wanted.contains(&value.ino()) {
                 keys.entry(value.ino()).or_insert(parts);
             }
         }
-        Next::Go
+        ScanStep::Go
     })?;
     Ok(keys.into_iter().map(|(ino, parts)| (ino, whole(&parts, &zones))).collect())
 }
 
-fn whole(parts: &Parts, zones: &HashMap<u64, Parts>) -> String {
-    let names = |parts: &Parts| -> String {
+fn whole(parts: &KeyParts, zones: &HashMap<u64, KeyParts>) -> String {
+    let names = |parts: &KeyParts| -> String {
         parts.dirs.iter().chain([&parts.name]).map(|name| format!("/{}", String::from_utf8_lossy(name))).collect()
     };
     let (mut path, mut zone) = (names(parts), parts.zone);

@@ -6,23 +6,23 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::inner::Inner;
+use super::inner::StoreCore;
 use crate::error::Error;
 
 /// Wakes the thread.
 #[derive(Default)]
-pub struct Bell {
-    asked: Mutex<Asked>,
+pub struct CheckpointSignal {
+    asked: Mutex<CheckpointRequests>,
     rung: Condvar,
 }
 
 #[derive(Default)]
-struct Asked {
+struct CheckpointRequests {
     checkpoint: bool,
     end: bool,
 }
 
-impl Bell {
+impl CheckpointSignal {
     /// A checkpoint is due.
     pub fn ring(&self) {
         let mut asked = self.asked.lock();
@@ -49,17 +49,17 @@ impl Bell {
 }
 
 /// Ends the thread when dropped.
-pub struct Keeper {
-    inner: Arc<Inner>,
+pub struct CheckpointThread {
+    inner: Arc<StoreCore>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl CheckpointThread {
     /// Begins.
     ///
     /// # Errors
     /// No thread can be had.
-    pub fn start(inner: &Arc<Inner>) -> Result<Keeper, Error> {
+    pub fn start(inner: &Arc<StoreCore>) -> Result<CheckpointThread, Error> {
         let of_thread = Arc::clone(inner);
         let run = move || {
             while of_thread.bell.wait() {
@@ -69,11 +69,11 @@ impl Keeper {
         };
         let thread = std::thread::Builder::new().name("rawfs-checkpoint".to_owned()).spawn(run).map_err(|_| Error::NoResources)?;
         inner.waiting.fetch_sub(1, Ordering::Relaxed);
-        Ok(Keeper { inner: Arc::clone(inner), thread: Some(thread) })
+        Ok(CheckpointThread { inner: Arc::clone(inner), thread: Some(thread) })
     }
 }
 
-impl Drop for Keeper {
+impl Drop for CheckpointThread {
     fn drop(&mut self) {
         self.inner.waiting.fetch_add(1, Ordering::Relaxed);
         self.inner.bell.end();

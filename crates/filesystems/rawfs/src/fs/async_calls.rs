@@ -12,9 +12,9 @@ use block::Tag;
 use block::future::Promise;
 
 use super::calls::Fs;
-use super::core::Core;
+use super::core::FsCore;
 use super::error::{Error, Result};
-use super::file::{File, Rest};
+use super::file::{File, PendingWrite};
 use super::transaction::Transaction;
 use crate::Lsn;
 
@@ -25,18 +25,18 @@ const TOGETHER: usize = 256;
 const WAITING: usize = 4 * TOGETHER;
 
 /// The thread, and the way to it.
-pub struct Later {
+pub struct AsyncCalls {
     /// Taken when it ends.
-    jobs: Option<SyncSender<Job>>,
+    jobs: Option<SyncSender<AsyncCall>>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Job {
-    what: What,
-    end: End,
+struct AsyncCall {
+    what: AsyncOperation,
+    end: CompletionTarget,
 }
 
-enum What {
+enum AsyncOperation {
     Commit(Transaction),
     Write { file: Arc<File>, at: u64, data: Box<dyn AsRef<[u8]> + Send> },
     Sync(Arc<File>),
@@ -44,7 +44,7 @@ enum What {
 }
 
 /// How the end of a call is told.
-enum End {
+enum CompletionTarget {
     /// It tells it itself.
     Itself,
     Promise(Promise, Tag),
@@ -52,14 +52,14 @@ enum End {
 }
 
 /// A call as far as it is done before anything is waited for.
-struct Begun {
+struct StartedCall {
     done: Result<u64>,
-    rest: Left,
-    end: End,
+    rest: RemainingStep,
+    end: CompletionTarget,
 }
 
 /// What is still to be done for it.
-enum Left {
+enum RemainingStep {
     Nothing,
     /// It has to be on the device.
     Placed(Arc<File>),
@@ -69,10 +69,10 @@ enum Left {
 }
 
 /// Files whose blocks were brought to the device, by number.
-type Placed = HashMap<u64, Result<Lsn>>;
+type WrittenFiles = HashMap<u64, Result<Lsn>>;
 
-impl Later {
-    fn start(core: &Arc<Core>) -> Result<Later> {
+impl AsyncCalls {
+    fn start(core: &Arc<FsCore>) -> Result<AsyncCalls> {
         let (jobs, taken) = sync_channel(WAITING);
         let core = Arc::clone(core);
         let work = move || {
@@ -82,11 +82,11 @@ impl Later {
         };
         let thread = std::thread::Builder::new().name("rawfs-later".into()).spawn(work);
         let thread = thread.map_err(|_| Error::Store(crate::Error::NoResources))?;
-        Ok(Later { jobs: Some(jobs), thread: Some(thread) })
+        Ok(AsyncCalls { jobs: Some(jobs), thread: Some(thread) })
     }
 }
 
-impl Drop for Later {
+impl Drop for AsyncCalls {
     /// What was asked for is carried out first.
     fn drop(&mut self) {
         self.jobs = None;
@@ -96,18 +96,18 @@ impl Drop for Later {
     }
 }
 
-fn together(taken: &Receiver<Job>) -> Option<Vec<Job>> {
+fn together(taken: &Receiver<AsyncCall>) -> Option<Vec<AsyncCall>> {
     let mut jobs = vec![taken.recv().ok()?];
     jobs.extend(taken.try_iter().take(TOGETHER - 1));
     Some(jobs)
 }
 
-fn carry_out(core: &Core, jobs: Vec<Job>) {
-    let begun: Vec<Begun> = jobs.into_iter().map(|job| begin(core, job)).collect();
-    let mut placed = Placed::new();
-    for Begun { rest, .. } in &begun {
-        if let Left::Placed(file) | Left::Durable(file) = rest {
-            let synced = matches!(rest, Left::Durable(_));
+fn carry_out(core: &FsCore, jobs: Vec<AsyncCall>) {
+    let begun: Vec<StartedCall> = jobs.into_iter().map(|job| begin(core, job)).collect();
+    let mut placed = WrittenFiles::new();
+    for StartedCall { rest, .. } in &begun {
+        if let RemainingStep::Placed(file) | RemainingStep::Durable(file) = rest {
+            let synced = matches!(rest, RemainingStep::Durable(_));
             placed.entry(file.node().ino()).or_insert_with(|| file.placed(synced));
         }
     }
@@ -116,7 +116,7 @@ fn carry_out(core: &Core, jobs: Vec<Job>) {
     if let Err(error) = &synced {
         tell_handles(core, &begun, &placed, error);
     }
-    for Begun { done, rest, end } in begun {
+    for StartedCall { done, rest, end } in begun {
         let outcome = done.and_then(|done| rest.finish(&placed, &synced).map(|()| done));
         // Whoever is told may close everything at once: nothing of it is held here by then.
         drop(rest);
@@ -125,70 +125,72 @@ fn carry_out(core: &Core, jobs: Vec<Job>) {
 }
 
 /// Up to what has to be waited for.
-fn begin(core: &Core, Job { what, end }: Job) -> Begun {
+fn begin(core: &FsCore, AsyncCall { what, end }: AsyncCall) -> StartedCall {
     let (done, rest) = match what {
-        What::Commit(transaction) => match core.apply_transaction(&transaction) {
-            Ok(lsn) => (Ok(0), Left::Committed(transaction, lsn)),
-            Err(error) => (Err(error), Left::Nothing),
+        AsyncOperation::Commit(transaction) => match core.apply_transaction(&transaction) {
+            Ok(lsn) => (Ok(0), RemainingStep::Committed(transaction, lsn)),
+            Err(error) => (Err(error), RemainingStep::Nothing),
         },
-        What::Write { file, at, data } => match file.write_begun((*data).as_ref(), Some(at)) {
-            Ok((done, ..)) if done < (*data).as_ref().len() => (Err(rustix::io::Errno::NOSPC.into()), Left::Nothing),
-            Ok((done, _, Rest::Nothing)) => (Ok(done as u64), Left::Nothing),
-            Ok((done, _, Rest::Place)) => (Ok(done as u64), Left::Placed(file)),
-            Ok((done, _, Rest::Sync)) => (Ok(done as u64), Left::Durable(file)),
-            Err(error) => (Err(error), Left::Nothing),
+        AsyncOperation::Write { file, at, data } => match file.write_begun((*data).as_ref(), Some(at)) {
+            Ok((done, ..)) if done < (*data).as_ref().len() => (Err(rustix::io::Errno::NOSPC.into()), RemainingStep::Nothing),
+            Ok((done, _, PendingWrite::Nothing)) => (Ok(done as u64), RemainingStep::Nothing),
+            Ok((done, _, PendingWrite::Place)) => (Ok(done as u64), RemainingStep::Placed(file)),
+            Ok((done, _, PendingWrite::Sync)) => (Ok(done as u64), RemainingStep::Durable(file)),
+            Err(error) => (Err(error), RemainingStep::Nothing),
         },
-        What::Sync(file) => match file.may_sync() {
-            Ok(()) => (Ok(0), Left::Durable(file)),
-            Err(error) => (Err(error), Left::Nothing),
+        AsyncOperation::Sync(file) => match file.may_sync() {
+            Ok(()) => (Ok(0), RemainingStep::Durable(file)),
+            Err(error) => (Err(error), RemainingStep::Nothing),
         },
-        What::Call(call) => {
+        AsyncOperation::Call(call) => {
             call();
-            (Ok(0), Left::Nothing)
+            (Ok(0), RemainingStep::Nothing)
         }
     };
-    Begun { done, rest, end }
+    StartedCall { done, rest, end }
 }
 
 /// What was not made durable is remembered by every file it is of, once.
-fn tell_handles(core: &Core, begun: &[Begun], placed: &Placed, error: &Error) {
+fn tell_handles(core: &FsCore, begun: &[StartedCall], placed: &WrittenFiles, error: &Error) {
     let mut told = std::collections::HashSet::new();
-    for Begun { rest, .. } in begun {
+    for StartedCall { rest, .. } in begun {
         match rest {
-            Left::Committed(transaction, _) => transaction.each(|inode| core.failed(inode, error)),
-            Left::Durable(file) if placed[&file.node().ino()].is_ok() && told.insert(file.node().ino()) => core.failed(file.inode(), error),
+            RemainingStep::Committed(transaction, _) => transaction.each(|inode| core.failed(inode, error)),
+            RemainingStep::Durable(file) if placed[&file.node().ino()].is_ok() && told.insert(file.node().ino()) => {
+                core.failed(file.inode(), error)
+            }
             _ => {}
         }
     }
 }
 
-impl Left {
+impl RemainingStep {
     /// What has to be durable.
-    fn lsn(&self, placed: &Placed) -> Option<Lsn> {
+    fn lsn(&self, placed: &WrittenFiles) -> Option<Lsn> {
         match self {
-            Left::Committed(_, lsn) => Some(*lsn),
-            Left::Durable(file) => placed.get(&file.node().ino())?.as_ref().ok().copied(),
+            RemainingStep::Committed(_, lsn) => Some(*lsn),
+            RemainingStep::Durable(file) => placed.get(&file.node().ino())?.as_ref().ok().copied(),
             _ => None,
         }
     }
 
-    fn finish(&self, placed: &Placed, synced: &Result<()>) -> Result<()> {
+    fn finish(&self, placed: &WrittenFiles, synced: &Result<()>) -> Result<()> {
         let of = |file: &File| placed[&file.node().ino()].clone().map(drop);
         match self {
-            Left::Nothing => Ok(()),
-            Left::Placed(file) => of(file),
-            Left::Durable(file) => file.told().and(of(file)).and(synced.clone()),
-            Left::Committed(..) => synced.clone(),
+            RemainingStep::Nothing => Ok(()),
+            RemainingStep::Placed(file) => of(file),
+            RemainingStep::Durable(file) => file.told().and(of(file)).and(synced.clone()),
+            RemainingStep::Committed(..) => synced.clone(),
         }
     }
 }
 
-impl End {
+impl CompletionTarget {
     fn tell(self, outcome: Result<u64>) {
         match self {
-            End::Itself => {}
-            End::Promise(promise, tag) => promise.fulfil(tag, outcome.map(drop).map_err(|error| as_device(&error))),
-            End::Call(told) => told(outcome),
+            CompletionTarget::Itself => {}
+            CompletionTarget::Promise(promise, tag) => promise.fulfil(tag, outcome.map(drop).map_err(|error| as_device(&error))),
+            CompletionTarget::Call(told) => told(outcome),
         }
     }
 }
@@ -203,21 +205,21 @@ fn as_device(error: &Error) -> block::Error {
 }
 
 impl Fs {
-    fn jobs(&self) -> Result<SyncSender<Job>> {
+    fn jobs(&self) -> Result<SyncSender<AsyncCall>> {
         let mut later = self.later.lock();
         if later.is_none() {
-            *later = Some(Later::start(&self.root().core)?);
+            *later = Some(AsyncCalls::start(&self.root().core)?);
         }
         Ok(later.as_ref().and_then(|later| later.jobs.clone()).expect("just put"))
     }
 
-    fn ask(&self, what: What, promise: Promise, tag: Tag) -> Result<()> {
-        let job = Job { what, end: End::Promise(promise, tag) };
+    fn ask(&self, what: AsyncOperation, promise: Promise, tag: Tag) -> Result<()> {
+        let job = AsyncCall { what, end: CompletionTarget::Promise(promise, tag) };
         self.jobs()?.send(job).map_err(|_| Error::Store(crate::Error::NoResources))
     }
 
-    fn ask_then(&self, what: What, end: impl FnOnce(Result<u64>) + Send + 'static) {
-        let job = Job { what, end: End::Call(Box::new(end)) };
+    fn ask_then(&self, what: AsyncOperation, end: impl FnOnce(Result<u64>) + Send + 'static) {
+        let job = AsyncCall { what, end: CompletionTarget::Call(Box::new(end)) };
         match self.jobs() {
             // No thread takes it any more.
             Ok(jobs) => drop(jobs.send(job).map_err(|back| back.0.end.tell(Err(Error::Store(crate::Error::NoResources))))),
@@ -230,7 +232,7 @@ impl Fs {
     /// # Errors
     /// No thread could be had; then the promise is not kept either.
     pub fn commit_later(&self, transaction: Transaction, promise: Promise, tag: Tag) -> Result<()> {
-        self.ask(What::Commit(transaction), promise, tag)
+        self.ask(AsyncOperation::Commit(transaction), promise, tag)
     }
 
     /// As [`File::write_at`], all of it or ENOSPC, and returns at once. Durable after a sync, as any write.
@@ -238,7 +240,7 @@ impl Fs {
     /// # Errors
     /// As [`Fs::commit_later`].
     pub fn write_later(&self, file: &Arc<File>, data: Vec<u8>, at: u64, promise: Promise, tag: Tag) -> Result<()> {
-        self.ask(What::Write { file: Arc::clone(file), at, data: Box::new(data) }, promise, tag)
+        self.ask(AsyncOperation::Write { file: Arc::clone(file), at, data: Box::new(data) }, promise, tag)
     }
 
     /// As [`File::sync`], of what was asked for before, and returns at once.
@@ -246,12 +248,12 @@ impl Fs {
     /// # Errors
     /// As [`Fs::commit_later`].
     pub fn sync_later(&self, file: &Arc<File>, promise: Promise, tag: Tag) -> Result<()> {
-        self.ask(What::Sync(Arc::clone(file)), promise, tag)
+        self.ask(AsyncOperation::Sync(Arc::clone(file)), promise, tag)
     }
 
     /// As [`Fs::commit_later`]; `end` is called by the thread that did it, and must not wait.
     pub fn commit_then(&self, transaction: Transaction, end: impl FnOnce(Result<u64>) + Send + 'static) {
-        self.ask_then(What::Commit(transaction), end);
+        self.ask_then(AsyncOperation::Commit(transaction), end);
     }
 
     /// As [`Fs::write_later`]; `end` is told how many bytes, by the thread that wrote them, and must not wait.
@@ -262,18 +264,18 @@ impl Fs {
         at: u64,
         end: impl FnOnce(Result<u64>) + Send + 'static,
     ) {
-        self.ask_then(What::Write { file: Arc::clone(file), at, data: Box::new(data) }, end);
+        self.ask_then(AsyncOperation::Write { file: Arc::clone(file), at, data: Box::new(data) }, end);
     }
 
     /// As [`Fs::sync_later`]; `end` is called by the thread that did it, and must not wait.
     pub fn sync_then(&self, file: &Arc<File>, end: impl FnOnce(Result<u64>) + Send + 'static) {
-        self.ask_then(What::Sync(Arc::clone(file)), end);
+        self.ask_then(AsyncOperation::Sync(Arc::clone(file)), end);
     }
 
     /// Any other call, in its turn, which tells its end itself. Dropped without having been called if no thread can be had.
     pub fn call_later(&self, call: impl FnOnce() + Send + 'static) {
         if let Ok(jobs) = self.jobs() {
-            let _ = jobs.send(Job { what: What::Call(Box::new(call)), end: End::Itself });
+            let _ = jobs.send(AsyncCall { what: AsyncOperation::Call(Box::new(call)), end: CompletionTarget::Itself });
         }
     }
 }
