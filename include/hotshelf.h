@@ -38,7 +38,8 @@ struct timespec;
 #define NVMED_DIRECT (1 << 0)
 
 /**
- * A call returns when the device has done it. The default of direct handles; on a cached handle writes go through to the device.
+ * A call returns when the device has done it. The default of direct handles; on a cached handle a write returns when its bytes
+ * survive a loss of power.
  * (NVMeDirect: HANDLE_SYNC_IO.)
  */
 #define NVMED_SYNC (1 << 1)
@@ -1694,10 +1695,9 @@ off_t nvmed_lseek(struct NVMED_HANDLE *handle, off_t offset, int whence);
  * dirty pages of the device's cache (cached handles), and has the device empty its own cache. Thread-safe, as the handle is.
  *
  * Returns 0, or -1: EBADF; the errno of the first failure (EIO, ENOSPC, ETIMEDOUT, ENODEV). A cached page that could not
- * be written stays dirty: each flush tries it again, and fails until it is down. A failure of write-back that nobody
- * waited for is told once to every cached handle, by its next flush. What the device took and could not keep is lost: then
- * every later flush of the handle fails. Failures of asynchronous requests are told by their events. EBUSY (another call
- * is inside a dedicated handle).
+ * be written, or that the device lost in a failed flush, stays dirty: each flush tries it again, and fails until it is written.
+ * Each cached handle gets a failure of write-back in the background once, from its next flush. Failures of asynchronous requests are
+ * reported by their events. EBUSY (another call is inside a dedicated handle).
  */
 int nvmed_flush(struct NVMED_HANDLE *handle);
 

@@ -11,7 +11,7 @@ const TIMES: u32 = 20_000_000;
 
 fn main() {
     let region = Arc::new(Region::private(4096, PageSize::Small).expect("memory"));
-    let processes = ProcessSlots::pretend(region.clone(), 0);
+    let processes = ProcessSlots::in_process(region.clone(), 0);
     let me = processes.attach().expect("a process slot");
     let begin = Instant::now();
     for _ in 0..TIMES {

@@ -262,7 +262,7 @@ mod test {
 
     fn processes() -> (Arc<Region>, ProcessSlots) {
         let region = Arc::new(Region::private(4096, PageSize::Small).expect("memory"));
-        (region.clone(), ProcessSlots::pretend(region, 0))
+        (region.clone(), ProcessSlots::in_process(region, 0))
     }
 
     #[test]

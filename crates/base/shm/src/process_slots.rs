@@ -107,9 +107,13 @@ impl ProcessSlots {
         Ok(ProcessSlots { local: ProcessLocal::new()?, region, at, locks: Some(locks), claims: LockClaims::new() }.checked())
     }
 
-    /// Process slots for tests, all in this process and without a lock file: they live until [`ProcessSlots::kill`].
-    pub fn pretend(region: Arc<Region>, at: usize) -> ProcessSlots {
-        let local = ProcessLocal::new().expect("memory for a test");
+    /// Makes process slots that are all in this process, without a lock file: for a private region, and for tests, in which
+    /// [`ProcessSlots::kill`] ends the life of one.
+    ///
+    /// # Panics
+    /// There is no memory.
+    pub fn in_process(region: Arc<Region>, at: usize) -> ProcessSlots {
+        let local = ProcessLocal::new().expect("memory for process slots");
         ProcessSlots { local, region, at, locks: None, claims: LockClaims::new() }.checked()
     }
 
@@ -365,7 +369,7 @@ mod test {
     #[test]
     fn whoever_pretends_is_killed_and_cleared_as_processes_are() {
         let region = Arc::new(Region::private(4096, PageSize::Small).expect("memory"));
-        let processes = ProcessSlots::pretend(region, 8);
+        let processes = ProcessSlots::in_process(region, 8);
         let all: Vec<ProcessSlot> = (0..ProcessSlots::COUNT).map(|_| processes.attach().expect("a process slot")).collect();
         assert!(matches!(processes.attach(), Err(ProcessSlotError::Full { dead: 0 })));
         processes.kill(all[5]);
@@ -387,7 +391,7 @@ mod test {
     fn a_spoiled_table_does_no_harm() {
         let region = Arc::new(Region::private(4096, PageSize::Small).expect("memory"));
         region.fill(0..4096, 0xff);
-        let processes = ProcessSlots::pretend(region.clone(), 0);
+        let processes = ProcessSlots::in_process(region.clone(), 0);
         assert_eq!(processes.dead().len(), ProcessSlots::COUNT);
         assert!(processes.try_lead());
         let me = processes.take_over().expect("a dead one's");

@@ -85,7 +85,7 @@ fn times(bench: &Bench, seed: u64) -> Vec<f64> {
 fn cache(frames: u64) -> SharedPages {
     let shape = Shape::new(frames as u32);
     let region = Arc::new(Region::shared("hotshelf-bench", AT + SharedPages::bytes(&shape)).expect("memory"));
-    let processes = Arc::new(ProcessSlots::pretend(region.clone(), 0));
+    let processes = Arc::new(ProcessSlots::in_process(region.clone(), 0));
     SharedPages::format(&region, AT, &shape, fastrand::u64(..));
     let me = processes.attach().expect("a process slot");
     SharedPages::attach(&region, AT, region.len() - AT, &processes, me).expect("a cache")

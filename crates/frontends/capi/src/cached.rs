@@ -1,86 +1,83 @@
-//! The block cache of a device, and a handle's place in it.
-//!
-//! All cached handles of a device share one cache. What keeps direct I/O beside it coherent is here, too (datapath: range.rs).
+//! The block cache of a device: one for all its cached handles, and what keeps direct I/O beside it coherent.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use block::{Error, Op, Params, QueueOptions};
-use datapath::{Settings, SharedCache};
-use parking_lot::Mutex;
+use block::{Op, Params, QueueOptions};
+use datapath::{DeviceCache, DeviceCacheOptions, DeviceFile, DeviceHandle};
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::device::Device;
 use crate::memory::Memory;
-use crate::queue::Tracks;
 
-/// The smallest cache that is one, in pages.
-const FRAMES_MIN: u64 = 16;
-
-/// See the module.
+/// A device's cache, shared by all its cached handles.
 pub struct Cache {
-    shared: SharedCache<Tracks>,
-    volatile: bool,
+    pages: DeviceCache,
 }
 
-/// A handle's: its stream for read-ahead, and which failures it was told of.
-pub struct Place(Mutex<datapath::Handle>);
+/// What a cached handle has in the cache: its read-ahead state, and the failures that it has reported.
+pub struct Place(DeviceHandle);
 
 impl Cache {
     pub fn open(device: &Device, params: &Params, eager: bool) -> ApiResult<Cache> {
-        let frames = (params.cache_bytes / pagecache::PAGE_BYTES as u64).max(FRAMES_MIN);
+        let frames = (params.cache_bytes / pagecache::PAGE_BYTES as u64).max(u64::from(datapath::FRAMES_MIN));
         let frames = u32::try_from(frames).map_err(|_| ApiError::new(libc::EINVAL, "the cache has 16 TiB at most"))?;
-        let mut settings = Settings::new(frames);
-        settings.ahead_max = u32::try_from(params.readahead_bytes / pagecache::PAGE_BYTES as u64).unwrap_or(u32::MAX).min(frames / 4);
-        settings.pages.eager = eager;
+        let read_ahead = params.readahead_bytes.min(u64::from(frames / 4) * pagecache::PAGE_BYTES as u64);
+        let options = DeviceCacheOptions {
+            read_ahead: u32::try_from(read_ahead).unwrap_or(u32::MAX),
+            populate: eager,
+            ..DeviceCacheOptions::new(frames)
+        };
         let params = Params { queue_depth: QueueOptions::default().depth, ..params.clone() };
-        // One for those who wait, one for what nobody waits for.
-        let queues = [stack::open_queue(&*device.below, &params)?, stack::open_queue(&*device.below, &params)?];
-        let shared = SharedCache::open(queues.into(), settings)?;
-        Ok(Cache { shared, volatile: device.geometry().volatile_cache })
+        let (reads, writes) = (stack::open_queue(&*device.below, &params)?, stack::open_queue(&*device.below, &params)?);
+        let file = DeviceFile::new(reads, writes, &params)?;
+        Ok(Cache { pages: DeviceCache::open(Arc::new(file), &options)? })
     }
 
-    pub fn place(&self) -> Place {
-        Place(Mutex::new(self.shared.handle()))
+    pub fn place(&self) -> ApiResult<Place> {
+        Ok(Place(self.pages.handle().map_err(failed)?))
     }
 
-    pub fn read(&self, place: &Place, offset: u64, memory: &Memory) -> Result<(), Error> {
-        memory.with_mut(|bytes| match place.0.try_lock() {
-            Some(mut handle) => self.shared.read(&mut handle, offset, bytes),
-            // Several threads read through one handle: all but one without its stream.
-            None => self.shared.read(&mut self.shared.handle(), offset, bytes),
-        })
+    pub fn read(&self, place: &Place, offset: u64, memory: &Memory) -> ApiResult<()> {
+        memory.with_mut(|bytes| self.pages.read(&place.0, offset, bytes)).map_err(failed)
     }
 
-    /// `through`: returns when the device has it; `durable`: and it survives a loss of power.
-    pub fn write(&self, place: &Place, offset: u64, memory: &Memory, through: bool, durable: bool) -> Result<(), Error> {
-        memory.with(|bytes| self.shared.write(&mut self.shared.handle(), offset, bytes))?;
-        if durable && self.volatile {
-            return self.flush(place);
+    /// Writes into the cache. `through`: returns when the device has the bytes; `durable`: when they survive a loss of power, too.
+    pub fn write(&self, place: &Place, offset: u64, memory: &Memory, through: bool, durable: bool) -> ApiResult<()> {
+        memory.with(|bytes| self.pages.write(&place.0, offset, bytes)).map_err(failed)?;
+        if !through && !durable {
+            return Ok(());
         }
-        if through || durable { self.shared.write_back(offset..offset + memory.len() as u64) } else { Ok(()) }
+        self.pages.write_back(offset..offset + memory.len() as u64).map_err(failed)
     }
 
-    pub fn flush(&self, place: &Place) -> Result<(), Error> {
-        self.shared.flush(&mut place.0.lock())
+    pub fn flush(&self, place: &Place) -> ApiResult<()> {
+        self.pages.flush(&place.0).map_err(|errno| ApiError::of("flush", to_error(errno)))
     }
 
-    pub fn discard(&self, bytes: Range<u64>) -> Result<(), Error> {
-        self.shared.discard(bytes)
-    }
-
-    /// Before direct I/O on a range: what is dirty of it is written, and goes if it is about to change.
-    pub fn make_way(&self, op: Op, bytes: Range<u64>) -> Result<(), Error> {
+    /// Before direct I/O on a range: writes what is dirty of it, and drops it if it is about to change.
+    pub fn make_way(&self, op: Op, bytes: Range<u64>) -> ApiResult<()> {
         match op {
-            Op::Read => self.shared.write_back(bytes),
-            Op::Write | Op::Discard | Op::WriteZeroes => self.shared.invalidate(bytes),
+            Op::Read => self.pages.write_back(bytes),
+            Op::Write | Op::Discard | Op::WriteZeroes => self.pages.invalidate(bytes),
             Op::Flush => Ok(()),
         }
+        .map_err(failed)
     }
 
-    /// After it: pages that somebody read meanwhile go. One that cannot be written stays, and is told by the next flush.
+    /// After direct I/O on a range: drops pages that another thread read meanwhile. A page that cannot be written stays, and the next
+    /// flush fails.
     pub fn forget(&self, op: Op, bytes: Range<u64>) {
         if op.writes() {
-            let _ = self.shared.invalidate(bytes);
+            let _ = self.pages.invalidate(bytes);
         }
     }
+}
+
+fn to_error(errno: rustix::io::Errno) -> block::Error {
+    block::Error::from_errno(errno.raw_os_error())
+}
+
+fn failed(errno: rustix::io::Errno) -> ApiError {
+    ApiError::from(to_error(errno))
 }

@@ -192,10 +192,8 @@ impl Handle {
             return Ok(place);
         }
         let cache = self.device.cache()?;
-        Ok(self.place.get_or_init(|| {
-            let place = cache.place();
-            (cache, place)
-        }))
+        let place = cache.place()?;
+        Ok(self.place.get_or_init(|| (cache, place)))
     }
 
     /// Its place, if it ever used the cache.
@@ -206,7 +204,7 @@ impl Handle {
     /// Before direct I/O.
     pub fn make_way(&self, op: Op, bytes: Range<u64>) -> ApiResult<()> {
         match self.device.cache_in_use() {
-            Some(cache) => Ok(cache.make_way(op, self.within(bytes))?),
+            Some(cache) => cache.make_way(op, self.within(bytes)),
             None => Ok(()),
         }
     }
@@ -252,7 +250,7 @@ impl Handle {
             self.abandon(done);
         }
         let _ = (drained, self.take_released());
-        flushed.map_err(|error| ApiError::of("flushing the cache while the handle was closed", error))
+        flushed.map_err(|error| ApiError::new(error.errno, format!("flushing the cache while the handle was closed: {}", error.text)))
     }
 
     /// A request that nobody will ask for any more.

@@ -185,7 +185,7 @@ pub fn flush(handle: &Handle) -> ApiResult<()> {
     }
     let cached = handle.used_place().map_or(Ok(()), |(cache, place)| cache.flush(place));
     let direct = if handle.is(NVMED_CACHED) { Ok(()) } else { run(handle, Io::flush(), 0)?.status };
-    cached.and(direct).map_err(|error| ApiError::of("flush", error))
+    cached.and(direct.map_err(|error| ApiError::of("flush", error)))
 }
 
 /// Discards or zeroes.
@@ -194,9 +194,6 @@ pub fn sweep(handle: &Handle, op: Op, offset: u64, bytes: u64) -> ApiResult<()> 
     check_blocks(handle, offset, bytes)?;
     if bytes == 0 {
         return Ok(());
-    }
-    if let (Op::Discard, Some(cache)) = (op, handle.device.cache_in_use()) {
-        return Ok(cache.discard(offset..offset.saturating_add(bytes))?);
     }
     let range = offset..offset.saturating_add(bytes);
     handle.make_way(op, range.clone())?;
@@ -317,10 +314,9 @@ pub extern "C" fn nvmed_lseek(handle: *mut NVMED_HANDLE, offset: libc::off_t, wh
 /// dirty pages of the device's cache (cached handles), and has the device empty its own cache. Thread-safe, as the handle is.
 ///
 /// Returns 0, or -1: EBADF; the errno of the first failure (EIO, ENOSPC, ETIMEDOUT, ENODEV). A cached page that could not
-/// be written stays dirty: each flush tries it again, and fails until it is down. A failure of write-back that nobody
-/// waited for is told once to every cached handle, by its next flush. What the device took and could not keep is lost: then
-/// every later flush of the handle fails. Failures of asynchronous requests are told by their events. EBUSY (another call
-/// is inside a dedicated handle).
+/// be written, or that the device lost in a failed flush, stays dirty: each flush tries it again, and fails until it is written.
+/// Each cached handle gets a failure of write-back in the background once, from its next flush. Failures of asynchronous requests are
+/// reported by their events. EBUSY (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_flush(handle: *mut NVMED_HANDLE) -> c_int {
     ffi_guard(|| with(handle, |handle: &Arc<Handle>| flush(handle).map(|()| 0)))

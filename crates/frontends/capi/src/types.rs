@@ -30,7 +30,8 @@ pub struct UAIO {
 
 /// For nvmed_handle_create: past the block cache. This is the default. (NVMeDirect: HANDLE_DIRECT_IO.)
 pub const NVMED_DIRECT: u32 = 1 << 0;
-/// A call returns when the device has done it. The default of direct handles; on a cached handle writes go through to the device.
+/// A call returns when the device has done it. The default of direct handles; on a cached handle a write returns when its bytes
+/// survive a loss of power.
 /// (NVMeDirect: HANDLE_SYNC_IO.)
 pub const NVMED_SYNC: u32 = 1 << 1;
 /// Memory that is not from nvmed_get_buffer is refused (EFAULT) instead of copied. (NVMeDirect: HANDLE_HINT_DMEM.)

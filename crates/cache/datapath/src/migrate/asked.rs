@@ -97,6 +97,7 @@ impl Worker {
             Ask::Truncate => self.truncate(shelf, no, key, asked.a).map(|()| 0),
             Ask::Punch if asked.a >= asked.b => Err(Errno::INVAL),
             Ask::Punch => self.punch(shelf, no, key, asked.a, asked.b).map(|()| 0),
+            Ask::WriteBack => self.write_back_range(shelf, no, asked.a..asked.b).map(|()| 0),
             Ask::Room => self.room(shelf, no).map(|()| 0),
             Ask::Mode => {
                 let (record, mode) = (shelf.records.get(no), mode_of_number(asked.a).ok_or(Errno::INVAL)?);
@@ -369,6 +370,14 @@ impl Worker {
                 }
             },
         }
+    }
+
+    /// Writes the dirty frames of a range back.
+    fn write_back_range(&mut self, shelf: &Shelf, no: FileNo, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+        let mut marked = Vec::new();
+        shelf.pages.marked(Which::File(pagecache::shared::FileNo(no.0)), usize::MAX, &mut marked);
+        marked.retain(|(name, _)| pages.contains(&name.page.0));
+        self.clean_each(shelf, &marked, true).failed.first().map_or(Ok(()), |(_, errno)| Err(*errno))
     }
 
     fn is_all_below(&self, shelf: &Shelf, no: FileNo, key: FileKey) -> bool {

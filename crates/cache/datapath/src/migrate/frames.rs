@@ -29,6 +29,9 @@ pub(super) struct Cleaned {
     stored: Vec<(Name, Snapshot)>,
 }
 
+/// How long pages are tried one by one after the medium refused one.
+const FAILING_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+
 type Taken = (Name, Snapshot, Box<Page>);
 
 impl Worker {
@@ -62,10 +65,14 @@ impl Worker {
                 let since_ms = marked.iter().filter(|(name, _)| name.file == names[0].file).map(|(_, since_ms)| *since_ms);
                 let now_ms = shelf.world.now_ms();
                 let since_ms = since_ms.max_by_key(|since_ms| now_ms.wrapping_sub(*since_ms)).unwrap_or(now_ms);
+                let mut failing = None;
                 for some in names.chunks(CHUNK) {
                     if let Err(errno) = self.clean_some(shelf, no, key, some, since_ms, &mut cleaned) {
                         cleaned.failed.push((no, errno));
-                        break;
+                        // A page that the medium refuses does not keep others from being written.
+                        if errno != Errno::IO || failing.get_or_insert_with(Instant::now).elapsed() > FAILING_MAX {
+                            break;
+                        }
                     }
                 }
             }
@@ -208,14 +215,17 @@ impl Worker {
         }
         let pages: Vec<u64> = dirty.iter().map(|(name, ..)| name.page.0).collect();
         self.will_be_old(shelf, key, &pages)?;
-        let written = self.write_runs(shelf, key, &dirty, size);
-        if let Err(errno) = written {
-            if !self.is_stranded(shelf, key) {
-                self.failed(shelf, key, errno);
-            }
-            return Err(errno);
+        let (is_written, result) = self.write_runs(shelf, key, &dirty, size);
+        match result {
+            Ok(()) => self.succeeded(key),
+            Err(errno) if !self.is_stranded(shelf, key) => self.failed(shelf, key, errno),
+            Err(_) => {}
         }
-        self.succeeded(key);
+        let mut is_written = is_written.into_iter();
+        let dirty: Vec<Taken> = dirty.into_iter().filter(|_| is_written.next() == Some(true)).collect();
+        if dirty.is_empty() {
+            return result;
+        }
         for (name, ..) in &dirty {
             if self.log.is_some() {
                 self.drop_pages(shelf, key, name.page.0..name.page.0 + 1)?;
@@ -224,7 +234,7 @@ impl Worker {
         // Not before: what makes room for it could write what was dropped over what was written.
         self.note_after(shelf, key);
         cleaned.waiting.extend(dirty.into_iter().map(|(name, snapshot, _)| (name, snapshot)));
-        Ok(())
+        result
     }
 
     /// These pages will be newer below than on the SSD. What is clean there goes first, durably, for after a crash it would be
@@ -271,31 +281,62 @@ impl Worker {
         Err(Errno::NOSPC)
     }
 
-    /// Neighbours in one call; then durable.
-    fn write_runs(&mut self, shelf: &Shelf, key: FileKey, dirty: &[Taken], size: u64) -> Result<(), Errno> {
-        let below = self.below(shelf, key)?;
+    /// Writes neighbours in one call, then syncs. Returns which pages are durable, and the first failure.
+    fn write_runs(&mut self, shelf: &Shelf, key: FileKey, dirty: &[Taken], size: u64) -> (Vec<bool>, Result<(), Errno>) {
+        let mut is_written = vec![false; dirty.len()];
+        let below = match self.below(shelf, key) {
+            Ok(below) => below,
+            Err(errno) => return (is_written, Err(errno)),
+        };
         // Once more: what was done since then may have closed it.
-        self.open_window(shelf, key, &*below)?;
-        let mut result = Ok(());
-        for run in dirty.chunk_by(|(a, ..), (b, ..)| a.page.0 + 1 == b.page.0) {
+        if let Err(errno) = self.open_window(shelf, key, &*below) {
+            return (is_written, Err(errno));
+        }
+        let write = |run: &[Taken]| {
             let at = run[0].0.page.0 * PAGE_BYTES as u64;
             let mut bytes: Vec<u8> = run.iter().flat_map(|(_, _, page)| page.iter().copied()).collect();
             bytes.truncate(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
             let begun = Instant::now();
-            result = below.write_at(at, &bytes);
+            let written = below.write_at(at, &bytes).map_err(|error| errno_of(&error));
             shelf.counters.write_took(Tier::Below, begun.elapsed().as_nanos() as u64);
-            if result.is_err() {
+            if written.is_ok() {
+                shelf.counters.add(Count::BelowWrites, 1);
+                shelf.counters.add(Count::BelowWritten, bytes.len() as u64);
+            }
+            written
+        };
+        let (mut first_failure, mut failing, mut at) = (Ok(()), None, 0);
+        'runs: for run in dirty.chunk_by(|(a, ..), (b, ..)| a.page.0 + 1 == b.page.0) {
+            let mut written = write(run);
+            if written == Err(Errno::IO) {
+                // One page may be the cause: the others are written without it, unless the medium takes too long to refuse.
+                let since = *failing.get_or_insert_with(Instant::now);
+                for (page, is_written) in run.chunks(1).zip(&mut is_written[at..]) {
+                    if since.elapsed() > FAILING_MAX {
+                        first_failure = first_failure.and(written);
+                        break 'runs;
+                    }
+                    let alone = if run.len() > 1 { write(page) } else { written };
+                    *is_written = alone.is_ok();
+                    first_failure = first_failure.and(alone);
+                }
+                written = Ok(());
+            } else if written.is_ok() {
+                is_written[at..at + run.len()].fill(true);
+            }
+            if written.is_err() {
+                first_failure = first_failure.and(written);
                 break;
             }
-            shelf.counters.add(Count::BelowWrites, 1);
-            shelf.counters.add(Count::BelowWritten, bytes.len() as u64);
+            at += run.len();
         }
-        let result = result.and_then(|()| below.sync()).map_err(|error| errno_of(&error));
+        let synced = if is_written.contains(&true) { below.sync().map_err(|error| errno_of(&error)) } else { Ok(()) };
         self.end_writing(shelf, key, &*below);
-        if result.is_ok() {
-            shelf.counters.add(Count::WrittenBack, dirty.len() as u64);
+        if synced.is_err() {
+            is_written.fill(false);
         }
-        result
+        shelf.counters.add(Count::WrittenBack, is_written.iter().filter(|is_written| **is_written).count() as u64);
+        (is_written, first_failure.and(synced))
     }
 
     /// Pages that were written through: the copy on the SSD is replaced, or dropped.

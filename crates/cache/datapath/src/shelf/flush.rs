@@ -38,6 +38,15 @@ impl Open {
         self.check()?;
         self.shelf.ask(Ask::Clean, self.no, 0, 0).map(drop)
     }
+
+    /// Writes the dirty frames of these pages back, durably.
+    ///
+    /// # Errors
+    /// What the SSD or the backing file says.
+    pub fn write_back_range(&self, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+        self.check()?;
+        self.shelf.ask(Ask::WriteBack, self.no, pages.start, pages.end).map(drop)
+    }
 }
 
 impl Shelf {

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pagecache::order::Replacement;
+use pagecache::Replacement;
 use pagecache::shared::{Shape as Frames, SharedPages};
 use shm::{ProcessSlots, Region, SharedRef};
 use ssdcache::Mode;

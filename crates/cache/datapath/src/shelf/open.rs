@@ -273,6 +273,18 @@ impl Shelf {
         }
     }
 
+    /// Drops the frames of these pages that have no mark. Returns whether no marked one is left.
+    ///
+    /// # Errors
+    /// [`STALLED`]: some may be there still.
+    pub(crate) fn drop_unmarked(&self, no: FileNo, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
+        let marks = Marks::DIRTY | Marks::SSD_STALE;
+        match self.pages.drop_range_without(pagecache::shared::FileNo(no.0), pages, marks) {
+            Left::Stuck => Err(STALLED),
+            left => Ok(left == Left::None),
+        }
+    }
+
     /// Gives up what is cached of a file, dirty or not; the file as it is below counts. None: nobody knows where that is. The file's
     /// lock is held.
     pub(super) fn give_up(&self, no: FileNo, below: Option<&dyn Below>) -> Result<(), Errno> {
@@ -536,6 +548,14 @@ impl Open {
             }
         }
         Ok(())
+    }
+
+    /// Drops the frames of these pages that are not newer than the file. Returns whether no newer one is left.
+    ///
+    /// # Errors
+    /// ETIMEDOUT: a process that does not go on keeps one.
+    pub fn drop_clean_range(&self, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
+        self.shelf.drop_unmarked(self.no, pages)
     }
 
     /// Nothing of these pages is cached any more: they were written past the cache.

@@ -461,10 +461,20 @@ impl Open {
         let all = if ahead > 0 { asked.start..asked.end + ahead } else { self.around(asked.clone()) };
         let is_around = ahead == 0 && all != asked;
         let others = (all.start..asked.start).chain(asked.end..all.end);
-        let others: Vec<_> = others.map(|page| (page, self.shelf.pages.ticket(self.name(page)))).collect();
+        let mut others: Vec<_> = others.map(|page| (page, self.shelf.pages.ticket(self.name(page)))).collect();
         let mut bytes = vec![0; (all.end - all.start) as usize * PAGE_BYTES];
         let size = self.size();
-        let got = self.below.read_at(all.start * PAGE_BYTES as u64, &mut bytes).map_err(|error| errno_of(&error))?;
+        let got = match self.below.read_at(all.start * PAGE_BYTES as u64, &mut bytes) {
+            // The failure may be in a page that nobody requested.
+            Err(_) if !others.is_empty() => {
+                others.clear();
+                bytes.resize(run.len() * PAGE_BYTES, 0);
+                self.below.read_at(asked.start * PAGE_BYTES as u64, &mut bytes)
+            }
+            got => got,
+        };
+        let first = if others.is_empty() { asked.start } else { all.start };
+        let got = got.map_err(|error| errno_of(&error))?;
         if ahead == 0 {
             self.shelf.around.took(is_around, begun.elapsed());
         }
@@ -475,13 +485,13 @@ impl Open {
         // A slow disk answers soon at times; who has to read there again may not be so lucky.
         let was_slow = self.shelf.world.now_ms() != begun_ms || self.shelf.around.is_slow();
         // Behind the end that we know of is nothing, whatever is there below.
-        let end = usize::try_from(size.saturating_sub(all.start * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
+        let end = usize::try_from(size.saturating_sub(first * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
         bytes[got.min(end)..].fill(0);
         let counters = &self.shelf.counters;
         counters.add(Count::Misses, run.len() as u64);
         counters.add(Count::BelowRead, got as u64);
         let pages = bytes.as_chunks::<PAGE_BYTES>().0;
-        let page_of = |number: u64| &pages[(number - all.start) as usize];
+        let page_of = |number: u64| &pages[(number - first) as usize];
         for (piece, ticket) in run {
             self.take_in(*piece, *ticket, page_of(piece.page), to, again);
         }

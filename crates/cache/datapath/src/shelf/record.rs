@@ -465,7 +465,7 @@ mod test {
 
     fn records() -> (Arc<Region>, Records) {
         let region = Arc::new(Region::private(16 * RECORD_BYTES, PageSize::Small).expect("memory"));
-        let processes = Arc::new(ProcessSlots::pretend(Arc::clone(&region), 15 * RECORD_BYTES));
+        let processes = Arc::new(ProcessSlots::in_process(Arc::clone(&region), 15 * RECORD_BYTES));
         let me = processes.attach().expect("a process slot");
         let records = Records::new(&region, 0, 8, &processes, me);
         (region, records)

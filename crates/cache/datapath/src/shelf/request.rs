@@ -82,9 +82,11 @@ pub(crate) enum Ask {
     Force,
     /// Another program changed the file, and there are dirty pages of it.
     Conflict,
+    /// The dirty frames of pages a..b of the file are written back, durably.
+    WriteBack,
 }
 
-const ASKS: [Ask; 16] = [
+const ASKS: [Ask; 17] = [
     Ask::Open,
     Ask::Sync,
     Ask::Clean,
@@ -101,6 +103,7 @@ const ASKS: [Ask; 16] = [
     Ask::Hold,
     Ask::Force,
     Ask::Conflict,
+    Ask::WriteBack,
 ];
 
 /// A request as the leader sees it.
@@ -124,7 +127,7 @@ impl Asked {
             && match self.ask {
                 Ask::Truncate => self.a <= FILE_BYTES_MAX,
                 Ask::Punch => is_range && self.b <= FILE_BYTES_MAX / PAGE_BYTES as u64,
-                Ask::Drop => is_range,
+                Ask::Drop | Ask::WriteBack => is_range,
                 _ => true,
             }
     }

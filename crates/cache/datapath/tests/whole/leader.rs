@@ -85,7 +85,7 @@ fn a_leader_that_panics_is_followed_by_another() {
     let layout = Layout::of(sizes);
     let region = Arc::new(Region::private(layout.bytes, PageSize::Small).expect("memory"));
     Shelf::format(&region, sizes, &limits, Mode::WriteBack, 1, "");
-    let processes = Arc::new(ProcessSlots::pretend(Arc::clone(&region), layout.processes_at()));
+    let processes = Arc::new(ProcessSlots::in_process(Arc::clone(&region), layout.processes_at()));
     let file = Arc::new(File::default());
     let process = |is_broken: bool| {
         let is_broken = AtomicBool::new(is_broken);

@@ -1,13 +1,6 @@
-//! What the block cache promises, over devices in memory that are slow, disordered, failing, forgetful and hanging.
+//! What the engine promises, over files and devices in memory that fail, forget and are shared.
 #![forbid(unsafe_code)]
 
-mod ahead;
-mod bytes;
-mod device;
-mod faults;
+mod device_cache;
 mod kept;
 mod leader;
-mod model;
-mod power;
-mod threads;
-mod writeback;

@@ -1,4 +1,4 @@
-//! Which page leaves: the rules of [`crate::order`], on the lists of a shard.
+//! Which page leaves: the rules of [`Replacement`], on the lists of a shard.
 //!
 //! A marked, pinned or taken frame takes another round. It is no loss that others see the frame as taken for a moment.
 

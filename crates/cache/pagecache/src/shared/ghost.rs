@@ -125,7 +125,7 @@ impl Shard<'_> {
 mod test {
     use super::super::oracle::{cache, name, put, small};
     use super::super::{Inserted, Marks};
-    use crate::order::Replacement;
+    use crate::Replacement;
 
     #[test]
     fn a_full_cache_wants_what_is_asked_for_again() {

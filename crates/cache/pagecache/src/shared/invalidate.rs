@@ -38,12 +38,16 @@ impl SharedPages {
     /// Drops pages of a file, marked or not, and lets nobody bring them who looked for them before. Who has one pinned keeps its bytes
     /// in sight; nobody else finds them. Never `Left::Marked`.
     pub fn invalidate(&self, file: FileNo, pages: Range<u64>) -> Left {
+        self.drop_range(file, pages, None)
+    }
+
+    fn drop_range(&self, file: FileNo, pages: Range<u64>, kept: Option<Marks>) -> Left {
         let pages = pages.start..pages.end.min(PAGES_END);
         if pages.end.saturating_sub(pages.start) <= u64::from(self.frames() / 8).max(1) {
-            let drop = |page| self.drop_page(&self.key(Name { file, page: PageIndex(page) }), None);
+            let drop = |page| self.drop_page(&self.key(Name { file, page: PageIndex(page) }), kept);
             return most(pages.map(drop));
         }
-        self.drop_of_all(|name| name.file == file && pages.contains(&name.page.0), None)
+        self.drop_of_all(|name| name.file == file && pages.contains(&name.page.0), kept)
     }
 
     /// Drops the pages of a file that have no mark, and lets nobody bring any who looked for them before (the number may be given to
@@ -55,6 +59,11 @@ impl SharedPages {
     /// Drops the pages of a file that have none of these marks, as `drop_clean`.
     pub fn drop_without(&self, file: FileNo, marks: Marks) -> Left {
         self.drop_of_all(|name| name.file == file, Some(marks))
+    }
+
+    /// Drops pages of a file that have none of these marks, and rejects those who looked for any of these pages before.
+    pub fn drop_range_without(&self, file: FileNo, pages: Range<u64>, marks: Marks) -> Left {
+        self.drop_range(file, pages, Some(marks))
     }
 
     /// Zeroes the bytes of all frames that have no page: of pages that others are not to see any more. Returns whether all of them are.
@@ -116,9 +125,7 @@ fn most(mut all: impl Iterator<Item = Left>) -> Left {
 
 impl Shard<'_> {
     fn drop_now(&self, key: &Key, kept: Option<Marks>) -> Dropped {
-        if kept.is_none() {
-            self.move_epoch(key);
-        }
+        self.move_epoch(key);
         let Some((at, word)) = self.pages.probe(key) else { return Dropped::Gone };
         if word.is_changing() {
             return Dropped::Busy(at, word);

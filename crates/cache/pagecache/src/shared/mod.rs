@@ -63,7 +63,7 @@ use std::time::Instant;
 
 use shm::{ProcessSlot, ProcessSlots, Region, SharedRef, SharedSlice};
 
-pub use crate::order::Replacement;
+pub use crate::Replacement;
 use frame::Record;
 pub use invalidate::Left;
 pub use shape::Shape;

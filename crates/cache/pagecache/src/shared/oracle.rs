@@ -14,7 +14,7 @@ pub(super) const AT: usize = PAGE_BYTES;
 /// A cache of its own region, and the process slots.
 pub(super) fn cache(shape: &Shape) -> (SharedPages, Arc<Region>, Arc<ProcessSlots>) {
     let region = Arc::new(Region::private(AT + SharedPages::bytes(shape), PageSize::Small).expect("memory"));
-    let processes = Arc::new(ProcessSlots::pretend(region.clone(), 0));
+    let processes = Arc::new(ProcessSlots::in_process(region.clone(), 0));
     SharedPages::format(&region, AT, shape, 7);
     (attached(&region, &processes), region, processes)
 }

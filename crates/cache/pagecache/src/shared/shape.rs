@@ -1,7 +1,7 @@
 //! How big the cache is, and where everything lies in its piece of a region. docs/formats.md draws it.
 
-use crate::order::Replacement;
-use crate::units::PAGE_BYTES;
+use crate::PAGE_BYTES;
+use crate::Replacement;
 
 /// Most frames of a shard: their numbers have sixteen bits.
 pub(super) const SHARD_FRAMES_MAX: u32 = 1 << 16;

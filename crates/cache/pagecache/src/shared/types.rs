@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::BitOr;
 
-use crate::units::{PAGE_BYTES, PageIndex};
+use crate::{PAGE_BYTES, PageIndex};
 
 /// The bytes of a page.
 pub type Page = [u8; PAGE_BYTES];

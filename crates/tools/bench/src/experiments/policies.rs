@@ -9,7 +9,7 @@ use ssdcache::AdmissionLimits;
 use crate::experiment::{Context, Experiment, RunScale};
 use crate::outcome::{Outcome, Plot, Series};
 use crate::replay::{
-    Cache, CacheSize, Files, Frames, Reference, Shared, SsdIndex, TierHits, TierReader, TieredCache, Trace, misses, reference, synthetic,
+    Cache, CacheSize, Files, Reference, Shared, SsdIndex, TierHits, TierReader, TieredCache, Trace, misses, reference, synthetic,
 };
 use crate::row::Row;
 
@@ -98,7 +98,6 @@ type Named = (String, &'static str, Box<dyn Cache>);
 fn caches(pages: u32, seed: u64) -> anyhow::Result<Vec<Named>> {
     let mut all: Vec<Named> = Vec::new();
     for (order, replacement) in [("fifo", Replacement::Fifo), ("lru", Replacement::Lru), ("s3-fifo", Replacement::S3Fifo)] {
-        all.push(("page cache".into(), order, Box::new(Frames::new(pages, replacement)?)));
         let usual = Shape { replacement, ..Shape::new(pages) };
         for shards in [usual.shards, SPLIT] {
             let who = format!("shared page cache, {shards} {}", if shards == 1 { "shard" } else { "shards" });
@@ -134,7 +133,7 @@ fn both_tiers(trace: &Trace, ram: u32, ssd: u32, outcome: &mut Outcome) -> anyho
 
 /// What the SSD is measured against: a cache of its size that takes every page at once, in any place.
 fn two_orders(replacement: Replacement, trace: &Trace, ram: u32, ssd: u32, case: &str) -> anyhow::Result<[Row; 3]> {
-    let (mut frames, mut below) = (Shared::new(&Shape::new(ram), 1)?, Frames::new(ssd, replacement)?);
+    let (mut frames, mut below) = (Shared::new(&Shape::new(ram), 1)?, Shared::new(&Shape { replacement, ..Shape::new(ssd) }, 1)?);
     let (mut ram_hits, mut ssd_hits) = (0_u64, 0_u64);
     for page in &trace.pages {
         if frames.access(*page) {

@@ -1,12 +1,11 @@
 //! Traces of what real systems asked for, replayed through the very code of the product.
 //!
-//! A [`Trace`] is a sequence of page numbers. A [`Cache`] answers for each whether it has it, and takes it in if not: page caches
-//! ([`Frames`], [`Shared`]), the orders of `policy` ([`Files`], a page for each file), and both tiers together ([`TieredCache`]). None of
+//! A [`Trace`] is a sequence of page numbers. A [`Cache`] answers for each whether it has it, and takes it in if not: the page
+//! cache ([`Shared`]), the orders of `policy` ([`Files`], a page for each file), and both tiers together ([`TieredCache`]). None of
 //! them does I/O, so a replay is a matter of seconds, and the same each time. What was published for some traces is in
 //! [`reference`].
 
 mod files;
-mod frames;
 pub mod reference;
 mod shared;
 mod size;
@@ -15,7 +14,6 @@ mod tiers;
 mod trace;
 
 pub use files::Files;
-pub use frames::Frames;
 pub use reference::Reference;
 pub use shared::Shared;
 pub use size::CacheSize;

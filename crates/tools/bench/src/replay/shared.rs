@@ -22,7 +22,7 @@ impl Shared {
         let (processes_at, bytes) = (SharedPages::bytes(shape).next_multiple_of(PAGE_BYTES), SharedPages::bytes(shape));
         let region = Arc::new(Region::private(processes_at + ProcessSlots::BYTES, PageSize::Small)?);
         SharedPages::format(&region, 0, shape, seed);
-        let processes = Arc::new(ProcessSlots::pretend(region.clone(), processes_at));
+        let processes = Arc::new(ProcessSlots::in_process(region.clone(), processes_at));
         let me = processes.attach()?;
         Ok(Shared(SharedPages::attach(&region, 0, bytes, &processes, me)?))
     }

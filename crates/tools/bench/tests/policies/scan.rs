@@ -2,8 +2,8 @@
 //!
 //! Twice the same cache and the same reads of the hot set; into one of them the scan is mixed, a page of it for each hot read.
 
-use bench::replay::{Cache, Frames, SsdIndex, TierHits, TierReader, TieredCache, Zipf};
-use pagecache::Replacement;
+use bench::replay::{Cache, Shared, SsdIndex, TierHits, TierReader, TieredCache, Zipf};
+use pagecache::shared::Shape;
 use ssdcache::AdmissionLimits;
 
 /// Pages of the SSD; with FULL=1 a quarter of a million.
@@ -25,7 +25,7 @@ struct Side {
 impl Side {
     /// Warm: read until what is admitted has settled.
     fn new(hot_pages: u64, power: f64, ram: u32) -> Side {
-        let ram = (ram > 0).then(|| Box::new(Frames::new(ram, Replacement::S3Fifo).expect("memory")) as Box<dyn Cache>);
+        let ram = (ram > 0).then(|| Box::new(Shared::new(&Shape::new(ram), 1).expect("memory")) as Box<dyn Cache>);
         let tiers = TieredCache::new(ram, SsdIndex::new(slots()).expect("slots"), AdmissionLimits::new(slots()));
         let (hot, random) = (Zipf::new(hot_pages, power), fastrand::Rng::with_seed(7));
         let mut side = Side { tiers, hot, random, reader: TierReader::default(), hits: TierHits::default() };

@@ -1,14 +1,10 @@
 //! Five traces at two sizes each: FIFO and LRU exact to the request, S3-FIFO within 1 %.
 
-use bench::replay::{Cache, Files, Frames, Shared, misses};
+use bench::replay::{Cache, Files, Shared, misses};
 use pagecache::Replacement;
 use pagecache::shared::Shape;
 
 use crate::published;
-
-fn frames(pages: u32, replacement: Replacement) -> Box<dyn Cache> {
-    Box::new(Frames::new(pages, replacement).expect("memory"))
-}
 
 fn shared(pages: u32, shards: u32, replacement: Replacement, seed: u64) -> Box<dyn Cache> {
     Box::new(Shared::new(&Shape { shards, replacement, ..Shape::new(pages) }, seed).expect("memory"))
@@ -22,21 +18,18 @@ fn agrees(name: &str) {
     let Some((trace, figures)) = published(name) else { return };
     for one in figures {
         let exact = [
-            ("frames, FIFO", frames(one.pages, Replacement::Fifo), one.fifo),
-            ("frames, LRU", frames(one.pages, Replacement::Lru), one.lru),
-            ("shared frames, FIFO", shared(one.pages, 1, Replacement::Fifo, 1), one.fifo),
-            ("shared frames, LRU", shared(one.pages, 1, Replacement::Lru, 1), one.lru),
+            ("frames, FIFO", shared(one.pages, 1, Replacement::Fifo, 1), one.fifo),
+            ("frames, LRU", shared(one.pages, 1, Replacement::Lru, 1), one.lru),
             ("files, FIFO", files(one.pages, "fifo"), one.fifo),
             ("files, LRU", files(one.pages, "lru"), one.lru),
         ];
         for (what, mut cache, published) in exact {
             assert_eq!(misses(&mut *cache, &trace), published, "{name}, {} pages, {what}", one.pages);
         }
-        near(name, "frames", one.pages, one.s3_fifo, misses(&mut *frames(one.pages, Replacement::S3Fifo), &trace));
-        // Which pages the shared ghosts take for each other depends on the seed; of many pages, little.
+        // Which pages the ghosts take for each other depends on the seed; of many pages, little.
         for seed in 1..=if one.pages < 1000 { 5 } else { 1 } {
             let ours = misses(&mut *shared(one.pages, 1, Replacement::S3Fifo, seed), &trace);
-            near(name, &format!("shared frames, seed {seed}"), one.pages, one.s3_fifo, ours);
+            near(name, &format!("frames, seed {seed}"), one.pages, one.s3_fifo, ours);
         }
     }
 }
@@ -85,7 +78,7 @@ fn shards_of_the_usual_size_cost_little() {
         return;
     }
     let Some((trace, figures)) = published("cloudPhysicsIO") else { return };
-    near("cloudPhysicsIO", "shared frames, 4 shards", figures[1].pages, figures[1].s3_fifo, {
+    near("cloudPhysicsIO", "frames, 4 shards", figures[1].pages, figures[1].s3_fifo, {
         misses(&mut *shared(figures[1].pages, 4, Replacement::S3Fifo, 1), &trace)
     });
     let pages = trace.share(20.0);

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use block::{Queue as _, QueueOptions};
-use datapath::{BlockCache, Settings, WriteMode};
+use block::{Params, QueueOptions, Tracked};
+use datapath::{DeviceCache, DeviceCacheOptions, DeviceFile};
 use nvme::{Controller, Options};
 use sim::device::clock::VirtualClock;
 use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig, SoftController};
@@ -29,12 +29,14 @@ fn life(seed: u64) -> u64 {
     let options = Options { records: 0, ..Options::default() };
     let controller = Controller::open_with(device.function(), options, Arc::new(clock.clone())).expect("ready");
     let namespace = controller.namespace(1).expect("one");
-    let queue = namespace.open_queue(&QueueOptions { depth: 4, ..QueueOptions::default() }).expect("a queue");
-    assert_eq!(queue.in_flight(), 0);
-    let mode = if random.bool() { WriteMode::Back } else { WriteMode::Through };
-    let settings = Settings { mode, clock: Arc::new(clock), ..Settings::new(random.u32(4..32)) };
-    let mut cache = BlockCache::open(vec![queue], settings).expect("opened");
-    let mut handle = cache.handle();
+    let queue = || {
+        let queue = namespace.open_queue(&QueueOptions { depth: 4, ..QueueOptions::default() }).expect("a queue");
+        Tracked::with_clock(queue, Params::default().patience(), clock.clone())
+    };
+    let file = DeviceFile::new(queue(), queue(), &Params::default()).expect("fits");
+    let writes_through = random.bool();
+    let cache = DeviceCache::open(Arc::new(file), &DeviceCacheOptions::new(random.u32(16..32))).expect("opened");
+    let handle = cache.handle().expect("a handle");
     // What each byte may be: as it was flushed, then every value since.
     let mut may: Vec<Vec<u8>> = vec![vec![0]; SIZE];
     let mut cuts = 0;
@@ -43,17 +45,20 @@ fn life(seed: u64) -> u64 {
         let bytes = random.usize(1..=20_000.min(SIZE - at));
         match random.u32(..8) {
             0..5 => {
-                cache.write(&mut handle, at as u64, &vec![value; bytes]).expect("nothing fails");
                 may[at..at + bytes].iter_mut().for_each(|values| values.push(value));
+                cache.write(&handle, at as u64, &vec![value; bytes]).expect("nothing fails");
+                if writes_through {
+                    cache.write_back(at as u64..(at + bytes) as u64).expect("nothing fails");
+                }
             }
             5 => {
                 let mut found = vec![0; bytes];
-                cache.read(&mut handle, at as u64, &mut found).expect("nothing fails");
+                cache.read(&handle, at as u64, &mut found).expect("nothing fails");
                 assert!(found.iter().zip(&may[at..]).all(|(found, values)| values.last() == Some(found)));
             }
             6 => cache.write_back(at as u64..(at + bytes) as u64).expect("nothing fails"),
             _ => {
-                cache.flush(&mut handle).expect("nothing fails");
+                cache.flush(&handle).expect("nothing fails");
                 may.iter_mut().for_each(|values| _ = values.drain(..values.len() - 1));
             }
         }
@@ -65,7 +70,8 @@ fn life(seed: u64) -> u64 {
             assert_eq!(wrong.map(|at| (at, after[at], &may[at])), None, "byte, value, and what it may be");
         }
     }
-    drop((handle, cache));
+    drop(handle);
+    drop(cache);
     assert_eq!(device.violations(), Vec::<String>::new());
     cuts
 }

@@ -43,7 +43,7 @@ impl Bench {
         let layout = Layout::of(sizes);
         let region = Arc::new(Region::private(layout.bytes, PageSize::Small).expect("memory"));
         Shelf::format(&region, sizes, &limits, mode, 7, "");
-        let processes = Arc::new(ProcessSlots::pretend(Arc::clone(&region), layout.processes));
+        let processes = Arc::new(ProcessSlots::in_process(Arc::clone(&region), layout.processes));
         let ssd: Arc<dyn block::Device> = Arc::new(Ssd(Arc::clone(&machine)));
         let world = Arc::new(Outside(Arc::clone(&machine)));
         let parts = Parts { region, processes, device: Some(Arc::clone(&ssd)), plain: Some(ssd), world, limits };

@@ -101,7 +101,7 @@ impl Setup {
     }
 
     fn processes(self, region: &Arc<Region>) -> Arc<ProcessSlots> {
-        Arc::new(ProcessSlots::pretend(Arc::clone(region), Layout::of(self.sizes()).processes))
+        Arc::new(ProcessSlots::in_process(Arc::clone(region), Layout::of(self.sizes()).processes))
     }
 
     /// Lengths come down piece by piece, not with the entry of the file.
