@@ -3,7 +3,7 @@
 #
 #   scripts/debian-source.sh PACKAGE DIR     unpacks it as DIR; nothing to do if that is there
 #
-# apt gets a configuration of its own beside DIR meanwhile. Exit 77 after `SKIP: reason` where the source cannot be had.
+# apt uses a separate configuration beside DIR meanwhile. Exits 77 after `SKIP: reason` if the source is not available.
 set -euo pipefail
 package=$1 dir=$2 place=$2.apt
 

@@ -6,7 +6,7 @@
 #   scripts/setup.sh test   all of that, and what the tests compare with
 #
 # Says each thing it does, does nothing where all is there, and never starts a service. Exits 1 when the
-# build cannot work; what only tests lack is told, with the tests that will be reported as skipped.
+# build cannot work; packages that only tests need are listed, with the tests that will be skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin:${CARGO_HOME:-${HOME:-/nonexistent}/.cargo}/bin"
@@ -75,7 +75,7 @@ present() {
     [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]]
 }
 
-# Whether the rows of that level are asked for: those of the levels before, too.
+# Whether the rows of a level are requested: a level includes those before it.
 asked() { [[ $1 == demo || $1 == "$level" || $level == test ]]; }
 
 missing() {
@@ -156,7 +156,7 @@ install_packages() {
     if ! apt install -y --no-install-recommends "${wanted[@]}" >/dev/null; then
         say "not all at once; one by one"
         for package in "${wanted[@]}"; do
-            apt install -y --no-install-recommends "$package" >/dev/null || say "$package: not to be had"
+            apt install -y --no-install-recommends "$package" >/dev/null || say "$package: not available"
         done
     fi
     allow_services

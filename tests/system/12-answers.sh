@@ -1,5 +1,5 @@
 #!/bin/bash
-# What people are told: status adds up; heat and pins survive a remount; migrate tells what stays; the rate is kept.
+# Output for people: the counts of status add up; heat and pins survive a remount; migrate names files that stay; the rate limit holds.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
@@ -63,7 +63,7 @@ if holds 's["passthrough"]'; then
 fi
 exec 8<&-
 
-# Pins: a file, a directory, what is below it, what comes later; up at once; undone; kept over a remount.
+# Pins: a file, a directory with everything below it, files created later; promoted at once; undone; kept over a remount.
 "$HOTSHELF" migrate "$MNT/cold" --to hdd >/dev/null
 for n in 1 2 3; do cat "$MNT/hot/1" >/dev/null; done
 "$HOTSHELF" pin "$MNT/cold" | grep -q 'pinned to the SSD'

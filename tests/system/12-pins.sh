@@ -58,7 +58,7 @@ same second
 unmount_pair
 clean_check
 
-# What has no room is told, and comes up when there is room.
+# A pinned file that has no room is reported, and promoted when there is room.
 fs_of_size small 64M
 SSD=$SCRATCH/small/ssd HDD=$SCRATCH/hdd2
 mkdir -p "$HDD/big"

@@ -8,7 +8,7 @@ need cc
 # early, and another file would leave after that, or none.
 FS_OPTIONS=nodelalloc
 
-# small_pair NAME FLAGS: a pair with an SSD of its own, of which about 44 MB may be used.
+# small_pair NAME FLAGS: a pair with a small SSD, of which about 44 MB may be used.
 small_pair() {
     local name=$1
     shift

@@ -6,7 +6,7 @@ root_only
 
 mounted() { mountpoint -q "$MNT"; }
 gone() { ! mounted; }
-# ended PID: a child of ours has ended, waited for or not.
+# ended PID: waits for a child to end, or checks that it did.
 ended() { [[ ! -e /proc/$1 ]] || { grep -q '^State:.Z' "/proc/$1/status" && [[ $(ls "/proc/$1/task") == "$1" ]]; }; }
 answers() { "$HOTSHELF" status "$MNT" >/dev/null 2>&1; }
 pair=("$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD")
@@ -43,7 +43,7 @@ for signal in TERM INT HUP; do
     clean_check
     [[ $(cat "$SSD/$signal") == "$signal" ]] || fail "SIG$signal: what was written is gone"
 done
-# Something is open: it waits a while, then the mount goes out of sight, and the data is safe all the same.
+# A file is open: unmount waits for a limited time, then detaches the mount; the data is safe in any case.
 mount_pair --log-level info --log-file "$SCRATCH/own.log" --log-json
 pid=$(daemon_pid)
 exec 8>"$MNT/held"
@@ -138,7 +138,7 @@ EOF
     unshare -m bash -eu "$SCRATCH/by-fuse" >"$SCRATCH/out" 2>&1 || fail "mount.fuse3: $(cat "$SCRATCH/out")"
 fi
 
-# A killed daemon leaves a dead mount: it is told, and the pair's next mount takes its place. So a service manager's restart works.
+# A killed daemon leaves a dead mount. Status reports it, and the next mount of the pair replaces it, so a service manager's restart works.
 mount_pair
 echo kept >"$MNT/kept"
 exec 8<"$MNT/kept"

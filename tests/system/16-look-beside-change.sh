@@ -1,6 +1,6 @@
 #!/bin/bash
 # TIMEOUT_FULL: 600
-# Who looks at a file while another changes it leaves nothing old behind: what the kernel knows afterwards is what is there.
+# Lookups concurrent with changes leave no stale entry: afterwards the kernel's cached attributes and data are the current ones.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 need cc

@@ -1,7 +1,7 @@
 #!/bin/bash
 # TIMEOUT: 120
-# Root asks the daemons of all mounts, also those of others. None of them makes it wait, takes its memory, or reaches its terminal; a socket
-# that is not of the user who mounted is not asked; and an ordinary user's view has no errors because of others' mounts.
+# Root's status connects to the daemons of all users. None of them can delay it, exhaust its memory, or write to its terminal. A socket that
+# does not belong to the mounting user is not used, and other users' mounts cause no errors in an ordinary user's status.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
@@ -104,7 +104,7 @@ impostor_pid=
 as_user mv "$user/ssd/.hotshelf/real" "$control"
 as_user "$SCRATCH/hotshelf" unmount "$user/mnt"
 
-# Root's pair, in whose SSD directory an ordinary user can rename: his own socket there is not asked.
+# Root's pair, in whose SSD directory an ordinary user can rename: root does not connect to that user's socket.
 chown 65534 "$SSD"
 as_user mv "$SSD/.hotshelf" "$SSD/hidden"
 as_user mkdir "$SSD/.hotshelf"

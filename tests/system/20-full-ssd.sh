@@ -22,7 +22,7 @@ for n in $(seq 1 30); do
 done
 (($(field demotions) > 5)) || fail "nothing was demoted"
 
-# A file begun on the SSD, closed, and then grown in one open far beyond the SSD: not stopped by a full SSD.
+# A file created on the SSD, closed, then extended in one open far beyond the size of the SSD: a full SSD does not stop it.
 rm "$MNT"/f*
 head -c 20M "$SCRATCH/source" >"$MNT/grown"
 dd if="$SCRATCH/source" of="$MNT/grown" bs=1M skip=20 seek=20 count=180 conv=notrunc status=none || fail "a grown file found the SSD full"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# `--write-back`: the kernel gathers writes. What is closed or flushed is below; nobody sees holes or old sizes before; files move
-# while writes are gathered; full disks are told; a killed daemon costs no more than what was neither closed nor flushed.
+# `--write-back`: the kernel's write-back cache. Closed or flushed data is in the backing file; readers see no holes or old sizes; files
+# move while data is dirty; full disks are reported; a killed daemon loses only data that was neither closed nor flushed.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
@@ -57,7 +57,7 @@ fd = make("open")
 whole = bytearray(os.urandom(3 << 20))
 os.write(fd, whole)
 assert os.stat(f"{mnt}/open").st_size == len(whole)
-# cp(1) asks for holes first.
+# cp(1) looks for holes first.
 subprocess.run(["cp", f"{mnt}/open", f"{ssd}/../copy"], check=True)
 assert open(f"{ssd}/../copy", "rb").read() == whole
 def put(part, at):
@@ -85,7 +85,7 @@ wait_until 10 flock --nonblock "$SSD/.hotshelf/lock" true
 clean_check
 [[ $(cat "$SSD/kept") == closed ]] || fail "a closed file is lost with the daemon"
 
-# An ordinary user's files that he may write and not read, or does not own.
+# Files of an ordinary user that are write-only, or that others own.
 if [[ -r /dev/fuse && -w /dev/fuse ]]; then
     before=$(stat -c %a /dev/fuse)
     trap 'chmod "$before" /dev/fuse' EXIT

@@ -17,7 +17,7 @@ pair_on() {
     mount_pair "${@:3}"
 }
 
-# The HDD is full while files should leave the SSD.
+# The HDD is full while files should be demoted.
 fs_of_size ssd1 128M -m 0
 fs_of_size hdd1 64M -m 0
 pair_on ssd1 hdd1 --high 60% --low 50% --reserve 4MiB

@@ -20,7 +20,7 @@ PY
 is_degraded() { degraded "$@" || fail "status does not say that the $1 alone '$2': $(grep degraded "$SCRATCH/status")"; }
 sound() { "$HOTSHELF" status "$MNT" | grep degraded && fail "a side is degraded that is not"; true; }
 
-# pair_of NAME: a pair of its own on two small file systems.
+# pair_of NAME: a pair on two small file systems.
 pair_of() {
     fs_of_size "$1-ssd" 64M -b 4096 -m 0
     fs_of_size "$1-hdd" 64M -b 4096 -m 0
@@ -28,7 +28,7 @@ pair_of() {
     mkdir "$SSD" "$HDD"
 }
 
-# break_reads FILE IMAGE: cuts the image off where the file's data begins: reading that is an I/O error from now on.
+# break_reads FILE IMAGE: truncates the image where the file's data begins: reading the file is an I/O error from now on.
 break_reads() {
     local at
     at=$(filefrag -v "$1" | awk '$1 == "0:" { sub(/\.\..*/, "", $4); print $4 }')

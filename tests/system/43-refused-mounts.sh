@@ -58,7 +58,7 @@ for side in SSD HDD; do
     rm -r "$dir"
     mv "$dir.away" "$dir"
 done
-# A new SSD for files that are on the HDD is asked for by name.
+# A new SSD directory for an existing HDD directory needs --adopt.
 mv "$SSD" "$SSD.away"
 mkdir "$SSD"
 mount_pair --adopt
@@ -89,7 +89,7 @@ for what in 'id hsid' 'pins hspn' 'journal hsjr' 'intent hsintnt4'; do
     cmp "$SCRATCH/future" "$SSD/.hotshelf/$name" || fail "a $name of the future was changed"
     undamage "$name"
 done
-# The history is only heat: a later one is told and kept.
+# The history only holds heat: one of a later version is reported and kept.
 damage history 'hshi\0011\0\0\0some bytes that only the later version knows'
 cp "$SSD/.hotshelf/history" "$SCRATCH/future"
 mount_pair

@@ -16,7 +16,7 @@ end_sshd() {
 }
 trap end_sshd EXIT
 
-# sshfs, to a server on this machine with a key of its own.
+# sshfs, to a server on this machine with a key made for this test.
 if command -v sshfs >/dev/null && [[ -x /usr/sbin/sshd ]]; then
     side=sshfs
     mkdir -m 700 "$SCRATCH/ssh"
@@ -53,7 +53,7 @@ CONFIG
     HDD=$SCRATCH/remote/pool
     mkdir "$HDD"
     both_ways
-    # It keeps no extended attributes: such a file stays, is not lost, and is told once.
+    # It keeps no extended attributes: such a file stays, is not lost, and is reported once.
     mount_pair --promotion never
     for n in 1 2 3; do
         piece 5 50000 >"$MNT/with-attribute$n"

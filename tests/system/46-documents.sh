@@ -42,7 +42,7 @@ ln -s /proc/self/fd "$new/dev/fd"
 for dir in "$ROOT" "$release"; do
     mkdir -p "$new$dir"
     mount --bind "$dir" "$new$dir"
-    # Whatever the commands of the documents do, the checkout stays as it is.
+    # The checkout does not change, whatever the commands of the documents do.
     mount -o remount,bind,ro "$new$dir"
 done
 

@@ -186,7 +186,7 @@ holds_nothing "$SSD"
 rm -rf "$SSD"
 complete "$HDD" like
 
-# No room: refused with both sizes, and nothing is begun.
+# No room: refused with both sizes, before anything moves.
 anew
 fs_of_size ssd 64M
 head -c 20M /dev/urandom >"$HDD/big"

@@ -2,7 +2,7 @@
 # TIMEOUT: 240
 # TIMEOUT_FULL: 1800
 # Random system calls on a mount and on a plain ext4 directory, while files move: both must say and hold the same.
-# In passthrough mode, without it, with writes gathered by the kernel, and mounted by an ordinary user.
+# In passthrough mode, without it, with the kernel's write-back cache, and mounted by an ordinary user.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
@@ -43,7 +43,7 @@ compare() {
         --seed "$seed" --steps "$steps" "${flags[@]}" >"$SCRATCH/said" 2>&1 || code=$?
     cat "$SCRATCH/said"
     ((code == 0)) || fail "$mode, --seed $seed --steps $steps"
-    # An ordinary user may have shut himself out of his own directories, and cannot wait for the daemon's end then.
+    # An ordinary user may have no access to directories of the test, and cannot wait for the daemon's end then.
     wait_until 10 is_free
     # The user may have shut itself out of directories: root takes the pair over and checks all of it.
     [[ $mode != user ]] || chown -R 0:0 "$SSD/.hotshelf" "$HDD/.hotshelf"

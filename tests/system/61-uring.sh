@@ -1,7 +1,7 @@
 #!/bin/bash
 # TIMEOUT: 600
-# Requests over io_uring: chosen where the kernel offers it, said in status and doctor, served for every processor, not held up by
-# those that wait for a stopped disk, and ended when the daemon is killed.
+# Requests over io_uring: used where the kernel offers it, shown by status and doctor, served for every CPU, not delayed by requests that
+# wait for a stalled disk, and ended when the daemon is killed.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
@@ -39,7 +39,7 @@ for flags in "--uring off" --single-thread "-o uring=off"; do
     unmount_pair
 done
 
-# Every processor has its queue, and requests come in them.
+# Every CPU has its queue, and receives requests in it.
 mount_pair --no-passthrough
 way_is "over io_uring" "offered and not declined"
 "$HOTSHELF" status --json "$MNT" | grep -q '"uring": *true' || fail "the JSON of status does not say it"
@@ -70,7 +70,7 @@ way_is "over io_uring" "mounted again over a dead one"
 [[ $(wc -l <"$MNT/many") == 200 ]] || fail "what was written before the kill"
 unmount_pair
 
-# A disk that stands still holds up who waits for it, and nobody else, on the same processor.
+# A stalled disk delays only the callers that wait for it, on the same CPU too.
 mkdir -p "$below/ssd" "$below/hdd" "$below/mnt"
 "$HOTSHELF" mount --ssd "$below/ssd" --hdd "$below/hdd" "$below/mnt" --no-passthrough
 HDD=$below/mnt/hdd
@@ -93,7 +93,7 @@ for n in 1 2 3 4 5 6; do
     readers+=($!)
 done
 sleep 1
-# With no time to live each of these is a request. In the background: who waits for a daemon in the kernel takes no signal.
+# With a TTL of 0 each of these calls is a request. In the background: a process that waits for the daemon in the kernel takes no signal.
 (
     for n in $(seq 10); do
         taskset -c 0 sh -c "cat '$MNT/warm' && stat '$MNT/warm'" >/dev/null || exit 1

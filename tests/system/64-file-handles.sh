@@ -49,7 +49,7 @@ else:
         os.close(fd)
 PYTHON
 check() { python3 "$SCRATCH/handles.py" check "$MNT" <"$SCRATCH/handles" || fail "$1"; }
-# What the kernel forgets is asked for by number; that it did shows in that it asks.
+# Files that the kernel forgot are looked up by number: a lookup request shows that it forgot them.
 forget() { sync; echo 3 >/proc/sys/vm/drop_caches; }
 
 python3 "$SCRATCH/handles.py" take "$MNT" top dir/file dir/deep/file dir/linked dir/ dir/deep/ >"$SCRATCH/handles"

@@ -62,7 +62,7 @@ PYTHON
         left=$(free "$side")
         ((left >= kept_ssd - 300)) || fail "$side${flag:+, $flag}: of $kept_ssd blocks for root only $left are left"
     done
-    # Who is root may use them.
+    # Root may use them.
     before=$(free "$SSD")
     head -c 1M /dev/urandom >"$MNT/root's" || fail "root cannot write"
     settle

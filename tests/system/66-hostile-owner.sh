@@ -1,5 +1,5 @@
 #!/bin/bash
-# An ordinary user who owns a part of what is below root's mount takes nothing from others by it: no right, no file, and not the mount.
+# An ordinary user who owns a part of the directories behind root's mount gains nothing: no right, no file, no denial of the mount.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
@@ -69,7 +69,7 @@ mount --bind "$SCRATCH/below" "$SSD/shared/below"
 mount -o remount,bind,ro "$SSD/shared/below"
 mount_pair --allow-other
 
-# A directory with an access list that lets a user in does not become the half of one that keeps him out.
+# A directory with an access list that lets a user in is not merged with a half that keeps the user out.
 user ls "$MNT/shared/team" >/dev/null || fail "the list lets him in"
 user mv "$SSD/shared/team" "$SSD/shared/private"
 user ls "$MNT/shared/private" >/dev/null 2>&1 && fail "a closed directory is listed"

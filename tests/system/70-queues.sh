@@ -125,7 +125,7 @@ else
     echo "SKIP in part: another user cannot be tried here"
 fi
 
-# An idle broker sleeps: less than 0.5 % of a processor in two seconds, with a queue open.
+# An idle broker sleeps: less than 0.5 % of a CPU in two seconds, with a queue open.
 hold four queue try "${at[@]}" "$DEVICE" --hold
 ticks() { awk '{ print $14 + $15 }' "/proc/$broker/stat"; }
 before=$(ticks)
@@ -134,7 +134,7 @@ sleep 2
 let_go four
 wait "${held[four]}" || fail "a client does not end"
 
-# A signal ends it in good order.
+# A signal ends it cleanly.
 kill -TERM "$broker"
 wait "$broker" || fail "SIGTERM: exit $?"
 [[ ! -e $SOCKET ]] || fail "the socket is left"

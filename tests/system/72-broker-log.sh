@@ -1,5 +1,5 @@
 #!/bin/bash
-# A client of the broker cannot fill its log, nor write lines of its own into it; what was left out is counted.
+# A client of the broker cannot fill its log or forge lines in it; omitted lines are counted.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 need python3
@@ -15,7 +15,7 @@ talk.connect(sys.argv[1])
 answers = talk.makefile("rb")
 hostile = "x\n2026-11-27 INFO grant by root\x1b[2J\u009b31m"
 for count in range(3000):
-    # In the words, and in what is asked for.
+    # Both in the words of the client and in its requests.
     ask = {hostile: count} if count % 2 else {"ask": "open", "version": 1, "wish": {"device": hostile, "range": None, "read_only": False}}
     talk.sendall(json.dumps(ask).encode() + b"\n")
     answer = answers.readline()

@@ -43,6 +43,6 @@ job threads "${ours[@]}" --directory="$SCRATCH" --rw=randwrite --size=4M --numjo
 fio --name=hole "${ours[@]}" --filename="$SCRATCH/data1" --rw=trim --bs=64k --size=1M --output=hole.out || fail "trim: $(cat hole.out)"
 cmp -n 1048576 "$SCRATCH/data1" /dev/zero || fail "what was trimmed is not zero below"
 
-# What goes wrong is told.
+# Errors are reported.
 printf "[cache]\nnonsense = 1\n" >wrong.toml
 fails_with nonsense fio --name=x "${ours[0]}" --config="$SCRATCH/wrong.toml" --filename="$SCRATCH/data1" --size=1M --rw=read

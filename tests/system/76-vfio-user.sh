@@ -26,7 +26,7 @@ cmp random back || fail "what came back is not what went in"
 "$HOTSHELF" fs df "$DRIVE" | grep -q '^data' || fail "df"
 "$HOTSHELF" fs check "$DRIVE" >out || fail "check: $(cat out)"
 grep -q 'clean$' out || fail "check: $(cat out)"
-# The second namespace is another device; the first stays as it is.
+# The second namespace is another device; the first does not change.
 shell "$DRIVE/2" -c 'mkfs; mkdir other' >/dev/null || fail "the second namespace"
 shell "$DRIVE" -c 'ls /' | grep -q random || fail "the first namespace"
 refused 1 'has no namespace 3' "$HOTSHELF" fs df "$DRIVE/3"

@@ -28,7 +28,7 @@ refused 1 'there is a hotshelf cache, which is kept' create
 "$HOTSHELF" cache check "$DRIVE" | grep -q '^clean' || fail "a new one is not clean"
 "$HOTSHELF" cache status "$DRIVE" >out || fail "status: $(cat out)"
 
-# Programs and a process of its own for the cache, which leads, is killed, and comes back.
+# A process attaches the cache and leads, beside programs. It is killed, and comes back.
 "$HOTSHELF" cache attach --config "$CONFIG" >out || fail "attach: $(cat out)"
 case_of hits <<'PYTHON'
 from faults import *
@@ -54,7 +54,7 @@ assert told.returncode == 0 and "vfio-user" in told.stdout, told
 # Nobody else gets it meanwhile.
 assert "in use" in cli("check", drive).stderr
 
-# kill -9 of who leads, while others read and write; what was told as written is there.
+# kill -9 of the leader while others read and write: acknowledged writes survive.
 for round in range(4):
     leader = status(config)["leader_pid"]
     at = round * 200_000
@@ -90,7 +90,7 @@ grep '^round' out || true
 grep -q '^clean' out || fail "check: $(cat out)"
 end_drive
 
-# The drive is killed under it: reads of what is clean go on, and it is told.
+# The drive is killed while it is in use: reads of clean pages continue, and the failure is reported.
 begin_drive
 case_of drive-killed "$drive" <<'PYTHON'
 from faults import *

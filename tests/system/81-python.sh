@@ -1,5 +1,5 @@
 #!/bin/bash
-# The Python package as a person installs it: built as a wheel, installed in an environment of its own, on the library of this build.
+# The Python package as a person installs it: built as a wheel, installed in a new environment, on the library of this build.
 # TIMEOUT: 120
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -21,7 +21,7 @@ printf '[cache]\nmemory = "8MiB"\nruntime_dir = "%s"\n' "$SCRATCH" >cache.toml
 HOTSHELF_CONFIG=$SCRATCH/cache.toml PYTHONPATH=$ROOT/python python3 readme.py >out 2>&1 || fail "README: $(cat out)"
 [[ $(dd if=data.bin bs=1 skip=10 count=3 status=none) == new ]] || fail "README: what was written is not there"
 
-# Forked workers read on; each is a program of its own to the cache.
+# Forked workers continue to read; each is a separate process of the cache.
 cat >workers.py <<'EOF'
 import multiprocessing, os, sys
 import hotshelf
@@ -34,7 +34,7 @@ with multiprocessing.get_context("fork").Pool(4) as pool:
 EOF
 HOTSHELF_CONFIG=$SCRATCH/cache.toml PYTHONPATH=$ROOT/python timeout 60 python3 workers.py >out 2>&1 || fail "forked workers: $(cat out)"
 
-# As a wheel, where the tools to make one are; what they fetch by themselves is no test of ours.
+# As a wheel, if the tools to make one are installed; this test does not fetch them.
 if python3 -c 'import setuptools, wheel, venv' 2>/dev/null && cp -r "$ROOT/python" source &&
     python3 -m pip --quiet --disable-pip-version-check wheel --no-deps --no-build-isolation --no-index -w dist source >pip.log 2>&1; then
     python3 -m venv env

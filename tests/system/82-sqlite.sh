@@ -50,8 +50,8 @@ for cache in memory ssd through; do
     done
 done
 
-# Several at once, ours and the other's: no update is lost. They lock as SQLite always does; the other's sees what is below, so ours
-# writes through.
+# SQLite through the cache and unmodified SQLite at once: no update is lost. Both lock as SQLite does; the unmodified one sees the backing
+# file, so that the other writes through.
 for journal in "${journals[@]}"; do
     db=slow/many.$journal.db
     ours_of memory "$db" "pragma journal_mode = $journal; create table n(i integer); insert into n values(0)" >/dev/null

@@ -81,7 +81,7 @@ touch "$SCRATCH/file"
 XDG_CONFIG_HOME=$SCRATCH/file refused 1 'settings cannot be written' cache create "$SCRATCH/empty/c" --size 1MiB
 nothing_made "$SCRATCH/empty"
 
-# A damaged image, and one from the future: an answer, and it stays as it is.
+# A damaged image, and one of a later version: reported, and not changed.
 damaged() { cp "$image" "$SCRATCH/damaged" && printf '%b' "$2" | dd of="$SCRATCH/damaged" bs=1 seek="$1" conv=notrunc status=none; }
 damaged 4 '\x02'
 printf '\x02' | dd of="$SCRATCH/damaged" bs=1 seek=4100 conv=notrunc status=none
@@ -214,7 +214,7 @@ wait_until 10 in_use False
 cache attach "$name" >/dev/null || fail "after a kill"
 cache detach "$name" >/dev/null
 
-# In the foreground a signal ends it in good order.
+# In the foreground a signal ends it cleanly.
 mkfifo ready
 "$HOTSHELF" cache serve "$name" --log-level error >ready &
 server=$!
@@ -335,6 +335,6 @@ cache destroy "$name" >/dev/null || fail "destroy"
 [[ ! -e $image && ! -e $settings ]] || fail "destroyed, and something is left"
 [[ -z $(find "$runtime" -name "$name.*") ]] || fail "shared memory is left"
 refused 1 'there is no cache' cache status "$name"
-# It fails where this user cannot mount, say; that is not what is asked here.
+# It may fail because this user cannot mount; this test does not check that.
 said=$("$HOTSHELF" doctor || true)
 grep -q 'cache: shared memory' <<<"$said" || fail "doctor does not look at shared memory"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # TIMEOUT: 300
 # TIMEOUT_FULL: 1800
-# kill -9 of processes that share a cache, the leader too, at any moment: nobody reads a wrong or an older byte, nobody hangs, what
-# was told as durable survives the loss of all shared memory, and in the end every byte is in the files below.
+# kill -9 of processes that share a cache, the leader too, at any moment: no process reads a wrong or older byte, none hangs, durable data
+# survives the loss of all shared memory, and in the end every byte is in the backing files.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 
@@ -10,7 +10,7 @@ stress=$(dirname "$HOTSHELF")/cache-stress
 [[ -x $stress ]] || fail "no $stress: cargo build --release --package sim"
 kills=200 driven=25
 [[ $FULL == 1 ]] && kills=2000 driven=1000
-# Shared memory has to be in memory, as it is in use.
+# Shared memory has to be on a tmpfs, as in use.
 runtime=/dev/shm/$(basename "$SCRATCH")
 trap 'rm -rf "$runtime"' EXIT
 "$stress" --dir "$SCRATCH/stress" --runtime "$runtime" --kills "$kills" ${HOTSHELF_SEED:+--seed "$HOTSHELF_SEED"}

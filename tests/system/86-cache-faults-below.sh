@@ -7,7 +7,7 @@ source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/system/_cache-faults.sh
 source "$(dirname "$0")/_cache-faults.sh"
 
-# The file system below is shut down: what is cached is read, the rest and each sync are EIO, and the cache serves other files.
+# The backing file system is shut down: cached data can be read, everything else and each sync is EIO, and the cache serves other files.
 fs_of_size below 48M -m 0
 case_of below-gone <<'PYTHON'
 from faults import *
@@ -36,7 +36,7 @@ file.close()
 PYTHON
 umount "$SCRATCH/below"
 
-# Reading some of the file below fails: that is EIO, and nothing else is.
+# Reading a part of the backing file fails: EIO for that part, and for nothing else.
 fs_of_size holes 64M -b 4096 -m 0
 head -c 8M /dev/urandom >"$SCRATCH/holes/good"
 sync -f "$SCRATCH/holes"
@@ -63,7 +63,7 @@ PYTHON
 fi
 umount "$SCRATCH/holes"
 
-# The disk below is full: sync says so, nothing is lost, and it succeeds when there is room.
+# The backing disk is full: sync says so, nothing is lost, and it succeeds when there is room.
 fs_of_size full 24M -m 0
 case_of below-full <<'PYTHON'
 from faults import *
@@ -87,7 +87,7 @@ file.close()
 PYTHON
 umount "$SCRATCH/full"
 
-# More is dirty than memory holds, and the disk is full: writers are told, and what was told as written is still there.
+# More data is dirty than memory holds, and the disk is full: writers get ENOSPC, and acknowledged writes survive.
 fs_of_size tight 24M -m 0
 case_of below-full-and-memory <<'PYTHON'
 from faults import *
@@ -110,7 +110,7 @@ file.close()
 PYTHON
 umount "$SCRATCH/tight"
 
-# Others change the file: clean, it is noticed; with changes of ours it is a conflict, told and not merged.
+# Another program changes the file. Without dirty pages the change is noticed; with dirty pages it is a conflict, reported and not merged.
 case_of outside <<'PYTHON'
 from faults import *
 config = begin("outside", memory="8MiB", ssd=f"{SCRATCH}/outside.ssd", ssd_size="16MiB")
@@ -125,13 +125,13 @@ assert file.pread(2 << 20, 0) == one[:100_000] and hotshelf.stat(path).st_size =
 open(path, "wb").write(two)
 file.fsync()
 assert file.pread(2 << 20, 0) == two
-# Replaced by another file of that name: who has the old one open goes on with it, who opens gets the new.
+# Another file replaces it under its name: open handles continue with the old file, new opens get the new one.
 open(path + ".new", "wb").write(one)
 os.rename(path + ".new", path)
 assert hotshelf.open(path, "rb").read() == one
 assert file.pread(2 << 20, 0) == two
 file.close()
-# With changes of ours, in memory and on the SSD.
+# With dirty pages, in memory and on the SSD.
 for on_disk in (False, True):
     path = f"{SCRATCH}/outside.{on_disk}"
     open(path, "wb").write(one)

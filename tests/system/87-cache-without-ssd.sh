@@ -7,7 +7,7 @@ source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/system/_cache-faults.sh
 source "$(dirname "$0")/_cache-faults.sh"
 
-# An instance is begun while its SSD cannot be used.
+# An instance starts while its SSD cannot be used.
 case_of begin <<'PYTHON'
 from faults import *
 import fcntl
@@ -110,7 +110,7 @@ leader.does(f"bring({config!r}, file, some(1, 1 << 20), 400)")
 leader.does(f"opened({shut!r})")
 leader.does(f"(file.pwrite(some(2, 1 << 19)[:8192], 0), file.fsync(), file.close())")
 leader.does(f"opened({two!r})")
-# Who reads a part of a page has all of it brought into memory; so the others leave it.
+# Reading a part of a page brings the whole page into memory; so the others do not read it.
 parts = "[file.pread(100, at) for at in range(0, 1 << 20, PAGE)] and None"
 leader.does(parts)
 others = [Other(config) for _ in range(2)]
@@ -194,7 +194,7 @@ PYTHON
     umount "$SCRATCH/dies-$mode"
 done
 
-# The SSD is away for a while, and everybody died meanwhile: what only it had is EIO, and there again when it is.
+# The SSD is missing while all processes die: its data is EIO, and available again when the SSD is back.
 case_of away <<'PYTHON'
 from faults import *
 ssd = f"{SCRATCH}/away.ssd"
@@ -223,7 +223,7 @@ assert third.does("file.pread(1 << 20, 0)") == new + content[1 << 19 :]
 assert open(path, "rb").read() == new + content[1 << 19 :]
 third.does("file.close()")
 third.leave()
-# It was written past the SSD: that is not to be used as it is.
+# The file was written past the SSD: the SSD's pages must not be used.
 fourth = Other(config)
 said = fourth.does(f"text(lambda: opened({path!r}))")
 assert "create --force" in said, said

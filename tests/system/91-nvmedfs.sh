@@ -24,7 +24,7 @@ for program in as_c as_cpp; do
     grep -q 'clean$' out || fail "what $program left: $(cat out)"
 done
 
-# A program that has an image keeps the command away, and the other way round nothing is left of who was killed.
+# A program that uses an image excludes the command. A killed program leaves nothing behind.
 mkfifo said
 ./as_c hold images-as_c/image >said &
 pid=$!

@@ -36,7 +36,7 @@ diff -r --no-dereference "$SCRATCH/tree" "$SCRATCH/out1" || fail "import and exp
 diff -r --no-dereference "$SCRATCH/tree" "$SCRATCH/out2" || fail "cp -r"
 clean "after a session"
 
-# Wrong commands: each a line of its own, with its number; -e ends at the first; -c takes them as a word; quit ends.
+# Wrong commands: one line each, with its number; -e ends at the first; -c takes them as a word; quit ends.
 printf 'nonsense\nls > x\ncat\npwd\n' | shell "$image" >"$SCRATCH/said" 2>"$SCRATCH/wrong" && fail "wrong commands"
 [[ $(cat "$SCRATCH/said") == / && $(grep -c '^hotshelf: line [123]: ' "$SCRATCH/wrong") == 3 ]] || fail "$(cat "$SCRATCH/wrong")"
 printf 'cat nothing\npwd\n' | shell -e "$image" >"$SCRATCH/said" 2>&1 && fail "-e"

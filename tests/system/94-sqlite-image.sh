@@ -1,8 +1,8 @@
 #!/bin/bash
 # TIMEOUT: 200
 # TIMEOUT_FULL: 900
-# Debian's sqlite3, as it is, with its databases on a raw image by the loadable extension: every journal mode, several databases in one
-# transaction, two connections that contend, kill -9 again and again, a full image, and what is said when an image cannot be had.
+# Debian's unmodified sqlite3 with databases on a raw image, through the loadable extension: every journal mode, several databases in one
+# transaction, two connections that contend, repeated kill -9, a full image, and the messages for an image that cannot be opened.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 need sqlite3
@@ -131,7 +131,7 @@ for journal in delete wal; do
     done
 done
 
-# A full image: said as it is on any disk, the database stays whole, and there is room again when rows were removed.
+# A full image: the error is that of any disk, the database stays intact, and there is room again when rows were removed.
 main=$image
 image=$SCRATCH/small
 "$HOTSHELF" fs mkfs "$image" --size 48MiB >/dev/null
@@ -146,8 +146,8 @@ done
     'select count(*) from t;') == 0$'\n2' ]] || fail "there is no room after a removal: $(cat log)"
 clean 'after it was full'
 
-# What is told of each statement is true, in every journal mode: a program that counts what was told ok finds as many rows, at once
-# and when it opens the database again. After a failed DROP TABLE reading works, and room can be made.
+# The result of each statement is true, in every journal mode: a program that counts successful inserts finds as many rows, at once and when
+# it opens the database again. After a failed DROP TABLE reading works, and room can be made.
 for journal in delete truncate persist memory wal; do
     image=$SCRATCH/full-$journal
     "$HOTSHELF" fs mkfs "$image" --size 10MiB >/dev/null
@@ -194,7 +194,7 @@ printf '%s\n' ".load $extension" ".open 'file:/any.db?vfs=hotshelf'" 'create tab
     HOTSHELF_IMAGE=$image sqlite3 -batch >out 2>&1 || fail "$(cat out)"
 grep -q 'by environment' out || fail "$(cat out)"
 
-# Memory that is asked for.
+# The requested limit of memory holds.
 asked() {
     local statements=('.log stderr' ".load $extension" ".open '$(uri any.db)&memory=$1'" 'pragma hotshelf_image;')
     printf '%s\n' "${statements[@]}" | sqlite3 -batch >out 2>log || true

@@ -1,6 +1,6 @@
 #!/bin/bash
 # TIMEOUT: 300
-# `hotshelf bench`: experiments run small, their results read back; what is missing is told, and a run that is ended leaves nothing.
+# `hotshelf bench`: small runs of the experiments, their results read back; missing requirements are reported, and an ended run cleans up.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 need python3
@@ -72,7 +72,7 @@ python3 -c 'import json, sys; assert any(one["verdict"] == "worse" for one in js
     fail "--json"
 bench compare "$SCRATCH/slow" "$SCRATCH/fast" >/dev/null || fail "twice of it is a regression"
 
-# What is missing is told, with the way to get it, and the others are measured.
+# Missing requirements are reported with the way to get them, and the other experiments run.
 PATH=/nonexistent small async-blocks mount-iops >"$SCRATCH/said" || fail "a missing peer is an error: $(cat "$SCRATCH/said")"
 grep -q 'NOT MEASURED: all of it: .*apt install fio' "$SCRATCH/said" || [[ -x /usr/sbin/fio ]] || fail "$(cat "$SCRATCH/said")"
 python3 -c 'import json, sys
@@ -107,7 +107,7 @@ bench run block --small --dir "$SCRATCH/tiny" --out "$out" >"$SCRATCH/said" || f
 grep -q 'NOT MEASURED: .*MiB are free: give another place with --dir' "$SCRATCH/said" || fail "$(cat "$SCRATCH/said")"
 umount "$SCRATCH/tiny"
 
-# Without control groups: what needs them is told, with what would help.
+# Without control groups: the experiments that need them are reported, with what would help.
 cat >"$SCRATCH/bare" <<'SH'
 mount -t tmpfs none /sys/fs/cgroup
 exec "$@"

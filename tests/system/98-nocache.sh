@@ -144,7 +144,7 @@ HOTSHELF_NOCACHE_LIB=/nowhere refused 1 "/nowhere" "$HOTSHELF" nocache -- true
 libc = ctypes.CDLL(None, use_errno=True)
 print(libc.syscall(425, 0, None), ctypes.get_errno() == errno.ENOSYS)') == "-1 True" ]] || fail "io_uring is not refused"
 
-# io_uring that is not refused is told of: by whom sets a ring up through the C library, or still has one at the end.
+# io_uring that is not refused is reported: at setup through the C library, or at the end if a ring still exists.
 cat >"$SCRATCH/ring.c" <<'C'
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -119,7 +119,7 @@ def is_failed(config):
 PYTHON
 export RUNTIME=$runtime PYTHONPATH=$SCRATCH:$PYTHONPATH
 
-# case NAME: runs the Python on standard input; a signal that ends it (SIGBUS) is told.
+# case NAME: runs the Python on standard input, and reports a signal that ends it (SIGBUS).
 case_of() {
     local code=0
     echo "# $1"

@@ -22,7 +22,7 @@ needs_fuse() {
     [[ $(id -u) == 0 ]] || need fusermount3
 }
 
-# fs_of_size NAME SIZE [MKFS-ARGUMENT...]: an ext4 of its own on a loop device, mounted on $SCRATCH/NAME.
+# fs_of_size NAME SIZE [MKFS-ARGUMENT...]: an ext4 on a new loop device, mounted on $SCRATCH/NAME.
 # With FS_OPTIONS it is mounted with these, too.
 fs_of_size() {
     local name=$1 size=$2

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Runs the system tests: every script beside this one, each in a scratch directory of its own.
+# Runs the system tests: every script beside this one, each in its scratch directory.
 #
 #   tests/system/run.sh [NAME...]   all, or those whose file name contains one of the words, which may be patterns
 #
 # What a script is given:
 #   HOTSHELF   the hotshelf program to test (default: target/release/hotshelf of this checkout)
-#   SCRATCH    an empty directory of its own, below ${TMPDIR:-/tmp}; everybody may enter it
+#   SCRATCH    an empty directory for this test, below ${TMPDIR:-/tmp}; every user may enter it
 #   FULL       1 under `make test-full`, else 0
 #   ROOT       the checkout
 # and what it does:
@@ -13,7 +13,7 @@
 #   Its standard input is empty.
 #   A line `# TIMEOUT: seconds` (`# TIMEOUT_FULL: seconds` when FULL=1) among its first 30 replaces the 300 s it has.
 #   A cgroup it makes has the last component of $SCRATCH in its name, or its path is a line of $SCRATCH/cgroups.
-# Afterwards its processes are ended, all mounts, loop devices and cgroups of its own are removed, then the directory.
+# Afterwards the test's processes are ended, its mounts, loop devices and cgroups removed, then the directory.
 # Files named lib.sh or _*.sh are no tests: scripts may source them.
 #
 # Prints one line a test as TAP does, keeps each output in target/system-tests/, and ends with the total.

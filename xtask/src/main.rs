@@ -81,7 +81,7 @@ fn check() -> Result<()> {
     step("figures", figures::run(&root, true));
     step("deny", deny::run(&root));
     step("fmt", cargo::run(&root, &["fmt", "--all", "--", "--check"]));
-    // No default features: the allocator is minutes of C, and nothing here asks for it.
+    // Without default features: the allocator takes minutes to compile, and no check needs it.
     let clippy = ["clippy", "--workspace", "--all-targets", "--no-default-features", "--", "-D", "warnings"];
     step("clippy", cargo::run(&root, &clippy));
     let tests = ["test", "--quiet", "--workspace", "--no-default-features", "--lib", "--bins"];

@@ -29,7 +29,7 @@ impl Tree {
         for path in list.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty()) {
             let path = std::str::from_utf8(path).context("a file name that is not UTF-8")?;
             let full = root.join(path);
-            // Deleted but not committed yet, links and nested checkouts have no content of ours.
+            // Deleted files, links and nested checkouts have no content to check.
             if full.symlink_metadata().is_ok_and(|meta| meta.is_file()) {
                 tree.files.insert(path.to_owned(), std::fs::read(&full).with_context(|| format!("reading {path}"))?);
             }
@@ -62,7 +62,7 @@ impl Tree {
         self.texts().filter_map(|(path, text)| {
             let dir = path.strip_suffix("/Cargo.toml")?;
             let manifest: toml::Table = text.parse().ok()?;
-            // One with a workspace of its own is a guest: for comparisons, built by nobody else.
+            // A manifest with a separate workspace is a comparison program, which the workspace does not build.
             (manifest.contains_key("package") && !manifest.contains_key("workspace")).then_some((dir, manifest))
         })
     }

@@ -2,7 +2,7 @@
 
 use crate::tree::{Finding, Tree};
 
-/// The one place, and the one of the library that depends on none of ours: both look at AT_SECURE.
+/// The only readers: `shm` for every crate, and `nocache`, which depends on no other crate. Both check AT_SECURE.
 const ALLOWED: &[&str] = &["crates/base/shm/src/environment.rs", "crates/tools/nocache/src/config.rs"];
 
 /// Every way to read it.

@@ -32,7 +32,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
 const MODELS: &str = "sim";
 const MEASURES_MODELS: &str = "bench";
 
-/// Depends on none of ours, and none of ours on it.
+/// Depends on no crate of the workspace, and no crate depends on it.
 const ALONE: &[&str] = &["xtask", "nocache"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
