@@ -23,7 +23,7 @@ pub struct Cli {
     /// Say more: each file that is copied or moved, and a daemon's log at level debug
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub verbose: bool,
-    /// What to do.
+    /// The command that is to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -63,7 +63,7 @@ const SETTINGS: &[&str] = &[
     "promotion=never",
 ];
 
-/// The commands.
+/// Lists every command of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show an SSD directory and an HDD directory as one file system
@@ -150,16 +150,16 @@ pub enum Command {
     Generate(GenerateArgs),
 }
 
-/// `hotshelf mount`.
+/// Holds the arguments of `hotshelf mount`.
 #[derive(Debug, Default, Args)]
 pub struct MountArgs {
-    /// The small fast directory
+    /// Directory on the small, fast device
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub ssd: Option<PathBuf>,
-    /// The big slow directory
+    /// Directory on the large, slow device
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub hdd: Option<PathBuf>,
-    /// Where the files appear
+    /// Directory where the files appear
     #[arg(value_name = "MOUNTPOINT", value_hint = ValueHint::DirPath)]
     pub mountpoint: Option<PathBuf>,
     /// Settings from a TOML file; flags win
@@ -202,10 +202,10 @@ pub struct MountArgs {
     /// Stay in the foreground, log to standard error
     #[arg(long)]
     pub foreground: bool,
-    /// Let other users in
+    /// Let other users access the mount
     #[arg(long)]
     pub allow_other: bool,
-    /// Serve with one thread
+    /// Serve all requests with one thread
     #[arg(long)]
     pub single_thread: bool,
     /// Serve with this many threads; over io_uring, of each processor [default: 8]
@@ -227,16 +227,16 @@ pub struct MountArgs {
     /// How long the kernel may trust names and attributes, seconds [default: 3600]
     #[arg(long, value_name = "SECONDS")]
     pub cache_ttl: Option<u64>,
-    /// Refuse every change
+    /// Refuse every change to the files
     #[arg(long)]
     pub read_only: bool,
-    /// Pair these directories anew
+    /// Pair these directories anew: give both a new identity
     #[arg(long)]
     pub adopt: bool,
     /// Log here instead of in .hotshelf/log on the SSD
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
-    /// Log as JSON
+    /// Write log lines as JSON objects
     #[arg(long)]
     pub log_json: bool,
     /// error, warn, info, debug or trace, or a filter [default: info]
@@ -254,10 +254,10 @@ pub struct MountArgs {
     pub ready_pipe: bool,
 }
 
-/// `hotshelf unmount`.
+/// Holds the arguments of `hotshelf unmount`.
 #[derive(Debug, Args)]
 pub struct UnmountArgs {
-    /// The mount
+    /// Directory where the files appear
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
     /// Give up after this many seconds
@@ -265,24 +265,24 @@ pub struct UnmountArgs {
     pub timeout: u64,
 }
 
-/// `hotshelf status`.
+/// Holds the arguments of `hotshelf status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// The mount or the cache; all if none is given
     #[arg(value_name = "MOUNTPOINT|CACHE")]
     pub mountpoint: Option<PathBuf>,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
-    /// As Prometheus reads it
+    /// Print metrics in the Prometheus text format
     #[arg(long, conflicts_with = "json")]
     pub prometheus: bool,
 }
 
-/// `hotshelf why`.
+/// Holds the arguments of `hotshelf why`.
 #[derive(Debug, Args)]
 pub struct WhyArgs {
-    /// Files below a mount
+    /// Files below a mount point
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// As JSON; a list if there are several
@@ -290,7 +290,7 @@ pub struct WhyArgs {
     pub json: bool,
 }
 
-/// Paths below mounts.
+/// Holds paths below mount points.
 #[derive(Debug, Args)]
 pub struct PathArgs {
     /// Files or directories below a mount
@@ -298,7 +298,7 @@ pub struct PathArgs {
     pub paths: Vec<PathBuf>,
 }
 
-/// A side.
+/// Names one directory of a pair.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Side {
     /// The fast one.
@@ -307,13 +307,13 @@ pub enum Side {
     Hdd,
 }
 
-/// `hotshelf migrate`.
+/// Holds the arguments of `hotshelf migrate`.
 #[derive(Debug, Args)]
 pub struct MigrateArgs {
     /// Files or directories below a mount
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
-    /// Where to
+    /// Tier to which the files move
     #[arg(long, value_enum)]
     pub to: Side,
     /// Only say what would move
@@ -321,11 +321,11 @@ pub struct MigrateArgs {
     pub dry_run: bool,
 }
 
-/// `hotshelf retire`.
+/// Holds the arguments of `hotshelf retire`.
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
 pub struct RetireArgs {
-    /// The mount
+    /// Directory where the files appear
     #[arg(required_unless_present = "ssd", conflicts_with = "ssd", value_hint = ValueHint::DirPath)]
     pub mountpoint: Option<PathBuf>,
     /// The side that holds nothing then
@@ -334,7 +334,7 @@ pub struct RetireArgs {
     /// The SSD directory of a pair that is not mounted
     #[arg(long, value_name = "DIR", requires = "hdd", value_hint = ValueHint::DirPath)]
     pub ssd: Option<PathBuf>,
-    /// Its HDD directory
+    /// Directory on the large, slow device
     #[arg(long, value_name = "DIR", requires = "ssd", value_hint = ValueHint::DirPath)]
     pub hdd: Option<PathBuf>,
     /// Only look whether everything would fit
@@ -342,13 +342,13 @@ pub struct RetireArgs {
     pub dry_run: bool,
 }
 
-/// `hotshelf set`.
+/// Holds the arguments of `hotshelf set`.
 #[derive(Debug, Args)]
 pub struct SetArgs {
-    /// The mount
+    /// Directory where the files appear
     #[arg(value_hint = ValueHint::DirPath)]
     pub mountpoint: PathBuf,
-    /// What to change
+    /// Settings to change, each as NAME=VALUE
     #[arg(value_name = "NAME=VALUE", required = true, value_parser = Suggested(SETTINGS), hide_possible_values = true)]
     pub changes: Vec<String>,
     /// Only look whether it can be changed
@@ -356,13 +356,13 @@ pub struct SetArgs {
     pub dry_run: bool,
 }
 
-/// `hotshelf check`.
+/// Holds the arguments of `hotshelf check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// The SSD directory of a pair; or, alone, a cache: the path of its SSD or its name
     #[arg(value_name = "SSD|CACHE")]
     pub ssd: PathBuf,
-    /// The HDD directory
+    /// Directory on the large, slow device
     pub hdd: Option<PathBuf>,
     /// Remove temporaries and needless copies; of a cache, what is damaged
     #[arg(long)]
@@ -370,34 +370,34 @@ pub struct CheckArgs {
     /// With --repair: only say what is found, and change nothing
     #[arg(long, requires = "repair")]
     pub dry_run: bool,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf doctor`.
+/// Holds the arguments of `hotshelf doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Probe this SSD directory
+    /// Directory on the small, fast device
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub ssd: Option<PathBuf>,
-    /// Probe this HDD directory
+    /// Directory on the large, slow device
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub hdd: Option<PathBuf>,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf bench`.
+/// Holds the arguments of `hotshelf bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// What to do
+    /// The command that is to run.
     #[command(subcommand)]
     pub command: BenchCommand,
 }
 
-/// Commands of `hotshelf bench`.
+/// Lists the commands of `hotshelf bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Name every experiment, its source and what it needs
@@ -449,10 +449,10 @@ pub enum BenchSize {
     Full,
 }
 
-/// `hotshelf bench run`.
+/// Holds the arguments of `hotshelf bench run`.
 #[derive(Debug, Args)]
 pub struct BenchRunArgs {
-    /// The experiments, or `all`
+    /// Experiments to run, or `all` of them
     #[arg(required = true)]
     pub names: Vec<String>,
     /// A path, memory:SIZE or null [default: a scratch file]
@@ -464,7 +464,7 @@ pub struct BenchRunArgs {
     /// Where scratch files are made
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// How much
+    /// Scale of the data sets and run times
     #[arg(long, value_enum, default_value = "full")]
     pub size: BenchSize,
     /// The same as --size small
@@ -476,7 +476,7 @@ pub struct BenchRunArgs {
     /// How often everything is measured [default: 5, small: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: Option<u32>,
-    /// Of the random choices
+    /// Seed of the random number generator
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// A trace to replay (may be given several times): a page a line, or version,time,op,size,lbn; also gzip [default: made-up ones]
@@ -493,7 +493,7 @@ pub struct BenchRunArgs {
     pub json: bool,
 }
 
-/// What to generate.
+/// Lists what `hotshelf generate` can write.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Product {
     /// Man pages.
@@ -534,13 +534,13 @@ pub struct CompleteArgs {
     pub kind: NameKind,
 }
 
-/// `hotshelf generate`.
+/// Holds the arguments of `hotshelf generate`.
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
-    /// What
+    /// Kind of files that are written
     #[arg(value_enum)]
     pub what: Product,
-    /// Where to
+    /// Directory in which the files are written
     pub dir: PathBuf,
 }
 

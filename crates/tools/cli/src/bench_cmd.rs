@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::Usage;
 use crate::args::{BenchArgs, BenchCommand, BenchRunArgs, BenchSize};
 
-/// `hotshelf bench`.
+/// Runs the given command of `hotshelf bench`.
 pub fn bench(args: &BenchArgs) -> anyhow::Result<bool> {
     match &args.command {
         BenchCommand::List { json } => list(*json),

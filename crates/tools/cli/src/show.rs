@@ -3,7 +3,7 @@
 use hybridfs::report::{MoveTrouble, Status, TierStatus, Why};
 use indicatif::HumanBytes;
 
-/// A compact panel.
+/// Prints the state of one mount as a compact panel.
 pub fn status(status: &Status) {
     say!("{}  (hotshelf {}, process {}, up {})", status.mountpoint, status.version, status.pid, span(status.uptime_s));
     tier("ssd", &status.ssd, Some((status.low_bytes, status.high_bytes)));

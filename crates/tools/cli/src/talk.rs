@@ -156,7 +156,7 @@ fn status_of_mounts(complete: &mut bool) -> anyhow::Result<Vec<Status>> {
     Ok(told)
 }
 
-/// `hotshelf status`.
+/// Runs `hotshelf status` and returns whether every mount and cache answered.
 pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
     if let Some(path) = &args.mountpoint
         && at_mountpoint(path).is_err()
@@ -194,7 +194,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
     Ok(complete)
 }
 
-/// `hotshelf set`.
+/// Runs `hotshelf set` on a running mount.
 pub fn set(args: &SetArgs) -> anyhow::Result<bool> {
     let mut changes = BTreeMap::new();
     for change in &args.changes {
@@ -224,7 +224,7 @@ fn caches(complete: &mut bool) -> Vec<cache::Report> {
     told.into_iter().flatten().collect()
 }
 
-/// `hotshelf why`.
+/// Runs `hotshelf why` for each given path.
 pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
     let mut all = Vec::new();
     let well = for_each(&args.paths, |path| {
@@ -262,7 +262,7 @@ fn for_each(paths: &[PathBuf], mut does: impl FnMut(&Path) -> anyhow::Result<boo
     Ok(well)
 }
 
-/// `hotshelf pin` and `unpin`.
+/// Runs `hotshelf pin`, or `hotshelf unpin` if `on` is false.
 pub fn pin(paths: &[PathBuf], on: bool) -> anyhow::Result<bool> {
     for_each(paths, |path| {
         let (mounted, below) = locate(path)?;
@@ -276,7 +276,7 @@ pub fn pin(paths: &[PathBuf], on: bool) -> anyhow::Result<bool> {
     })
 }
 
-/// `hotshelf migrate`.
+/// Runs `hotshelf migrate` for each given path.
 pub fn migrate(args: &MigrateArgs) -> anyhow::Result<bool> {
     let to = match args.to {
         Side::Ssd => TierName::Ssd,
@@ -373,7 +373,7 @@ fn stop_when_interrupted(client: &ControlClient) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `hotshelf unmount`.
+/// Runs `hotshelf unmount` and waits until the daemon has ended.
 pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
     let real = std::fs::canonicalize(&args.mountpoint).unwrap_or_else(|_| without_following(&args.mountpoint));

@@ -12,15 +12,15 @@ fn modes() -> impl TypedValueParser<Value = Mode> {
     PossibleValuesParser::new(names).try_map(|name| cachedfs::mode_of(&name))
 }
 
-/// `hotshelf cache`.
+/// Holds the arguments of `hotshelf cache`.
 #[derive(Debug, Args)]
 pub struct CacheArgs {
-    /// What to do.
+    /// The command that is to run.
     #[command(subcommand)]
     pub command: CacheCommand,
 }
 
-/// Its commands.
+/// Lists the commands of `hotshelf cache`.
 #[derive(Debug, Subcommand)]
 pub enum CacheCommand {
     /// Make a cache: format its SSD, and write down its settings
@@ -101,7 +101,7 @@ pub struct This {
     pub config: Option<PathBuf>,
 }
 
-/// `hotshelf cache create`.
+/// Holds the arguments of `hotshelf cache create`.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// A file, a block device, a name, or an NVMe namespace to be driven by the programs: nvme:0000:03:00.0/1, vfio-user:SOCKET/1
@@ -158,10 +158,10 @@ pub struct CreateArgs {
     /// The memory stays as it is when the last program leaves
     #[arg(long)]
     pub keep: bool,
-    /// Overwrite what is there
+    /// Overwrite data that the device or file holds
     #[arg(long)]
     pub force: bool,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -169,7 +169,7 @@ pub struct CreateArgs {
 /// How the log of a process in the background or foreground is.
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// Log as JSON
+    /// Write log lines as JSON objects
     #[arg(long)]
     pub log_json: bool,
     /// error, warn, info, debug or trace, or a filter [default: info]
@@ -177,24 +177,24 @@ pub struct LogArgs {
     pub log_level: Option<String>,
 }
 
-/// `hotshelf cache attach`.
+/// Holds the arguments of `hotshelf cache attach`.
 #[derive(Debug, Args)]
 pub struct AttachArgs {
-    /// Which.
+    /// Selects the cache, if there are several.
     #[command(flatten)]
     pub which: Which,
     /// Log into this file [default: no log]
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
-    /// The log.
+    /// Options for the log of the process.
     #[command(flatten)]
     pub log: LogArgs,
 }
 
-/// `hotshelf cache detach`.
+/// Holds the arguments of `hotshelf cache detach`.
 #[derive(Debug, Args)]
 pub struct DetachArgs {
-    /// Which.
+    /// Selects the cache, if there are several.
     #[command(flatten)]
     pub which: Which,
     /// Give up after this time
@@ -202,13 +202,13 @@ pub struct DetachArgs {
     pub timeout: Age,
 }
 
-/// `hotshelf cache serve`.
+/// Holds the arguments of `hotshelf cache serve`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Which.
+    /// Selects the cache, if there are several.
     #[command(flatten)]
     pub which: Which,
-    /// The log.
+    /// Options for the log of the process.
     #[command(flatten)]
     pub log: LogArgs,
     /// Tells the waiting parent that the cache is there.
@@ -216,30 +216,30 @@ pub struct ServeArgs {
     pub ready_pipe: bool,
 }
 
-/// `hotshelf cache status`.
+/// Holds the arguments of `hotshelf cache status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Which.
+    /// Selects the cache, if there are several.
     #[command(flatten)]
     pub which: Which,
     /// All that are in use or have settings
     #[arg(long, conflicts_with_all = ["cache", "config"])]
     pub all: bool,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long, conflicts_with = "prometheus")]
     pub json: bool,
-    /// As Prometheus reads it
+    /// Print metrics in the Prometheus text format
     #[arg(long)]
     pub prometheus: bool,
 }
 
-/// `hotshelf cache top`.
+/// Holds the arguments of `hotshelf cache top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Which.
+    /// Selects the cache, if there are several.
     #[command(flatten)]
     pub which: Which,
-    /// How often
+    /// Time between two updates of the screen
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: Age,
     /// End after so many times [default: never]
@@ -250,16 +250,16 @@ pub struct TopArgs {
     pub json: bool,
 }
 
-/// `hotshelf cache flush`.
+/// Holds the arguments of `hotshelf cache flush`.
 #[derive(Debug, Args)]
 pub struct FlushArgs {
-    /// Which.
+    /// Selects the cache, if there are several.
     #[command(flatten)]
     pub which: Which,
     /// Give up what only an SSD that failed has: what is in the files counts from then on
     #[arg(long)]
     pub discard_lost: bool,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -273,21 +273,21 @@ pub struct CacheOf {
     /// Its settings are in this file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf cache export`.
+/// Holds the arguments of `hotshelf cache export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The file, where it is or was
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// A new file
+    /// File to create with the exported data
     #[arg(value_name = "TO")]
     pub to: PathBuf,
-    /// Of which cache.
+    /// Selects the cache that holds the file.
     #[command(flatten)]
     pub of: CacheOf,
 }
@@ -298,29 +298,29 @@ pub struct StrandedArgs {
     /// The file, where it is or was
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Of which cache.
+    /// Selects the cache that holds the file.
     #[command(flatten)]
     pub of: CacheOf,
 }
 
-/// `hotshelf cache mode`.
+/// Holds the arguments of `hotshelf cache mode`.
 #[derive(Debug, Args)]
 pub struct ModeArgs {
-    /// Which.
+    /// Names the cache that is meant.
     #[command(flatten)]
     pub this: This,
     /// The mode from now on
     #[arg(value_name = "MODE", value_parser = modes(), hide_possible_values = true)]
     pub mode: Mode,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf cache resize`.
+/// Holds the arguments of `hotshelf cache resize`.
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
-    /// Which.
+    /// Names the cache that is meant.
     #[command(flatten)]
     pub this: This,
     /// Of the SSD file; a share is of what is free there and what it has
@@ -332,29 +332,29 @@ pub struct ResizeArgs {
     /// Only say what would be done, or what prevents it
     #[arg(long)]
     pub dry_run: bool,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf cache check`.
+/// Holds the arguments of `hotshelf cache check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
-    /// Which.
+    /// Names the cache that is meant.
     #[command(flatten)]
     pub this: This,
     /// Drop what is damaged, so that the cache can be used
     #[arg(long)]
     pub repair: bool,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf cache destroy`.
+/// Holds the arguments of `hotshelf cache destroy`.
 #[derive(Debug, Args)]
 pub struct DestroyArgs {
-    /// Which.
+    /// Names the cache that is meant.
     #[command(flatten)]
     pub this: This,
     /// Also when it holds the only copy of something
@@ -363,7 +363,7 @@ pub struct DestroyArgs {
     /// Only say what would be removed, or what prevents it
     #[arg(long)]
     pub dry_run: bool,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -46,7 +46,7 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
     Ok(left == 0)
 }
 
-/// `hotshelf check CACHE`.
+/// Checks the SSD of a cache for `hotshelf check CACHE`.
 pub fn check_path(cache: &Path, repair: bool, json: bool) -> anyhow::Result<bool> {
     check(&CheckArgs { this: This { cache: PathBuf::from(cache), config: None }, repair, json })
 }

@@ -10,9 +10,9 @@ use super::args::{This, Which};
 /// A cache, and where its settings are written down, if they are.
 #[derive(Debug)]
 pub struct Located {
-    /// Its settings.
+    /// The settings of the cache.
     pub config: Config,
-    /// Their file.
+    /// The configuration file, if the settings come from one.
     pub file: Option<PathBuf>,
 }
 
@@ -22,7 +22,7 @@ impl Located {
         self.config.ssd.as_ref().map_or_else(|| self.config.name.clone(), |ssd| ssd.display().to_string())
     }
 
-    /// Its SSD.
+    /// Returns the path of the SSD device or file, if the cache has one.
     pub fn ssd(&self, doing: &str) -> anyhow::Result<&Path> {
         match &self.config.ssd {
             Some(ssd) => Ok(ssd),

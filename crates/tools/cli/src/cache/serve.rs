@@ -71,7 +71,7 @@ pub fn attach(args: &AttachArgs) -> anyhow::Result<bool> {
     bail!("{}", if said.is_empty() { format!("the process ended ({ended}) without a word") } else { said.trim().to_owned() });
 }
 
-/// Ends it.
+/// Ends the process that serves the cache in the background.
 pub fn detach(args: &DetachArgs) -> anyhow::Result<bool> {
     let located = locate::which(&args.which)?;
     let status = Instance::look(&located.config)?;

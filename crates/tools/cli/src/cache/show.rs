@@ -5,7 +5,7 @@ use cachedfs::{Latency, Ssd, Status, Tier, mode_name};
 use super::size;
 use super::status::Report;
 
-/// A compact panel.
+/// Prints the state of one cache as a compact panel.
 pub fn report(report: &Report) {
     let status = &report.status;
     if report.in_use {
@@ -62,7 +62,7 @@ pub fn stranded(status: &Status) {
     }
 }
 
-/// Those that live.
+/// Formats the processes that are attached to the cache.
 pub fn processes(status: &Status) -> String {
     match status.processes.iter().filter(|process| process.alive).count() {
         1 => "1 process".to_owned(),
@@ -159,7 +159,7 @@ fn work(status: &Status) {
     }
 }
 
-/// p50, p99 and p99.9.
+/// Formats the percentiles p50, p99 and p99.9 of a latency histogram.
 pub fn percentiles(latency: &Latency) -> [String; 3] {
     let shown = |us: f64| if latency.count == 0 { "-".to_owned() } else { time(us) };
     [shown(latency.p50_us), shown(latency.p99_us), shown(latency.p999_us)]

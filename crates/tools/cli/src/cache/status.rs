@@ -12,16 +12,16 @@ use super::{prometheus, show};
 /// What is known of a cache.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
-    /// Some process takes part.
+    /// Whether at least one process is attached to the cache.
     pub in_use: bool,
-    /// Where its settings are.
+    /// Path of the configuration file, if the settings come from one.
     pub settings: Option<PathBuf>,
-    /// The rest.
+    /// The state of the cache as its shared memory reports it.
     #[serde(flatten)]
     pub status: Status,
 }
 
-/// Shows it.
+/// Runs `hotshelf cache status` and prints the report.
 pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
     if !args.all {
         let report = of(&locate::which(&args.which)?)?;
@@ -37,7 +37,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
     Ok(failed.is_empty())
 }
 
-/// `hotshelf status CACHE`.
+/// Prints the state of a cache for `hotshelf status CACHE`.
 pub fn status_of(cache: &Path, json: bool, prometheus: bool) -> anyhow::Result<bool> {
     let which = Which { cache: Some(cache.to_owned()), config: None };
     status(&StatusArgs { which, all: false, json, prometheus })
@@ -59,7 +59,7 @@ fn print(reports: &[Report], json: bool, prometheus: bool, list: bool) -> anyhow
     Ok(())
 }
 
-/// Of one cache.
+/// Collects the state of one cache.
 pub fn of(located: &Located) -> anyhow::Result<Report> {
     let running = Instance::look(&located.config)?;
     let in_use = running.as_ref().is_some_and(|status| status.processes.iter().any(|process| process.alive));

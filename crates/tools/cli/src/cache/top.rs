@@ -14,7 +14,7 @@ use super::{show, size, status};
 /// The shortest interval.
 const LEAST: Duration = Duration::from_millis(100);
 
-/// Shows it until ended.
+/// Shows the activity of a cache until the user ends it.
 pub fn top(args: &TopArgs) -> anyhow::Result<bool> {
     let located = locate::which(&args.which)?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;

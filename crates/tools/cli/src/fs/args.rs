@@ -7,15 +7,15 @@ use clap::{Args, Subcommand};
 use hybridfs::Size;
 use mount::UringMode;
 
-/// `hotshelf fs`.
+/// Holds the arguments of `hotshelf fs`.
 #[derive(Debug, Args)]
 pub struct FsArgs {
-    /// What to do.
+    /// The command that is to run.
     #[command(subcommand)]
     pub command: FsCommand,
 }
 
-/// Its commands.
+/// Lists the commands of `hotshelf fs`.
 #[derive(Debug, Subcommand)]
 pub enum FsCommand {
     /// Make an empty file system in a file or on a device
@@ -72,7 +72,7 @@ impl FsCommand {
     }
 }
 
-/// `hotshelf fs mkfs`.
+/// Holds the arguments of `hotshelf fs mkfs`.
 #[derive(Debug, Args)]
 pub struct MkfsArgs {
     /// The file, block device, or vfio-user:SOCKET
@@ -87,33 +87,33 @@ pub struct MkfsArgs {
     /// Room for the log [default: a hundredth, 1 to 64 MiB]
     #[arg(long, value_name = "SIZE")]
     pub log: Option<Size>,
-    /// Overwrite what is there
+    /// Overwrite data that the device or file holds
     #[arg(long)]
     pub force: bool,
-    /// Report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf fs mount`.
+/// Holds the arguments of `hotshelf fs mount`.
 #[derive(Debug, Args)]
 pub struct FsMountArgs {
     /// The file, block device, or vfio-user:SOCKET
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
-    /// Where the files appear
+    /// Directory where the files appear
     #[arg(value_name = "MOUNTPOINT")]
     pub mountpoint: PathBuf,
-    /// Let other users in
+    /// Let other users access the mount
     #[arg(long)]
     pub allow_other: bool,
-    /// Refuse every change
+    /// Refuse every change to the files
     #[arg(long)]
     pub read_only: bool,
-    /// Honour set-id bits
+    /// Honour set-user-ID and set-group-ID bits
     #[arg(long)]
     pub suid: bool,
-    /// Honour device files
+    /// Honour device files in the image
     #[arg(long)]
     pub dev: bool,
     /// Memory in all, but for files in use: divided between names, content and what is not written yet [default: about 300MiB]
@@ -137,18 +137,18 @@ pub struct FsMountArgs {
     pub ready_pipe: bool,
 }
 
-/// `hotshelf fs df`.
+/// Holds the arguments of `hotshelf fs df`.
 #[derive(Debug, Args)]
 pub struct DfArgs {
     /// The file, block device, or vfio-user:SOCKET
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
-    /// Report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf fs check`.
+/// Holds the arguments of `hotshelf fs check`.
 #[derive(Debug, Args)]
 pub struct CheckArgs {
     /// The file, block device, or vfio-user:SOCKET
@@ -166,19 +166,19 @@ pub struct CheckArgs {
     /// Leave out the content of files: look at names, attributes and who has which block
     #[arg(long, conflicts_with = "accept_data")]
     pub no_data: bool,
-    /// Report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 impl CheckArgs {
-    /// Whether anything is written.
+    /// Returns whether the check may write to the image.
     pub fn repairs(&self) -> bool {
         self.repair && !self.dry_run
     }
 }
 
-/// `hotshelf fs dump`.
+/// Holds the arguments of `hotshelf fs dump`.
 #[derive(Debug, Args)]
 pub struct DumpArgs {
     /// The file, block device, or vfio-user:SOCKET
@@ -187,12 +187,12 @@ pub struct DumpArgs {
     /// Only this file: its record and where its blocks are
     #[arg(value_name = "PATH")]
     pub path: Option<PathBuf>,
-    /// Report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf fs resize`.
+/// Holds the arguments of `hotshelf fs resize`.
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
     /// The file, block device, or vfio-user:SOCKET
@@ -201,12 +201,12 @@ pub struct ResizeArgs {
     /// The new size [default: all of the file or device]
     #[arg(value_name = "SIZE")]
     pub size: Option<Size>,
-    /// Report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf fs import`.
+/// Holds the arguments of `hotshelf fs import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     /// The file, block device, or vfio-user:SOCKET
@@ -220,7 +220,7 @@ pub struct ImportArgs {
     pub force: bool,
 }
 
-/// `hotshelf fs export`.
+/// Holds the arguments of `hotshelf fs export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The file, block device, or vfio-user:SOCKET

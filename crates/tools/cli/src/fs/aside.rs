@@ -87,7 +87,7 @@ pub struct Staging<'d> {
 }
 
 impl<'d> Staging<'d> {
-    /// Makes one.
+    /// Creates an empty staging directory beside the target.
     pub fn new(dir: BorrowedFd<'d>) -> Result<Staging<'d>> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         loop {

@@ -14,7 +14,7 @@ use rustix::fs::{major, makedev, minor};
 const MOST: usize = 64;
 const BYTES: usize = 30 << 10;
 
-/// The variable's value.
+/// Returns the value of the environment variable that selects files.
 pub fn variable(devices: &[PathBuf], paths: &[PathBuf], no_io_uring: bool) -> anyhow::Result<String> {
     let mut numbers = BTreeSet::new();
     let mut others = Vec::new();

@@ -14,7 +14,7 @@ use anyhow::anyhow;
 use cachedfs::Size;
 use clap::Args;
 
-/// `hotshelf nocache`.
+/// Holds the arguments of `hotshelf nocache`.
 #[derive(Debug, Args)]
 pub struct NocacheArgs {
     /// Only this block device, its partitions, and the file systems on them (may be given several times)

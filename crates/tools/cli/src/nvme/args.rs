@@ -3,15 +3,15 @@
 use clap::{Args, Subcommand};
 use pci::Address;
 
-/// `hotshelf nvme`.
+/// Holds the arguments of `hotshelf nvme`.
 #[derive(Debug, Args)]
 pub struct NvmeArgs {
-    /// What to do.
+    /// The command that is to run.
     #[command(subcommand)]
     pub command: NvmeCommand,
 }
 
-/// Its commands.
+/// Lists the commands of `hotshelf nvme`.
 #[derive(Debug, Subcommand)]
 pub enum NvmeCommand {
     /// Show the NVMe drives of this machine, who drives them and what they are used for
@@ -39,15 +39,15 @@ pub enum NvmeCommand {
     Doctor(DoctorArgs),
 }
 
-/// `hotshelf nvme list`.
+/// Holds the arguments of `hotshelf nvme list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf nvme bind`.
+/// Holds the arguments of `hotshelf nvme bind`.
 #[derive(Debug, Args)]
 pub struct BindArgs {
     /// The drive, as `list` shows it
@@ -58,7 +58,7 @@ pub struct BindArgs {
     pub user: Option<String>,
 }
 
-/// `hotshelf nvme unbind`.
+/// Holds the arguments of `hotshelf nvme unbind`.
 #[derive(Debug, Args)]
 pub struct UnbindArgs {
     /// The drive, as `list` shows it
@@ -72,18 +72,18 @@ pub struct DriveArgs {
     /// An address, or the kernel's node (/dev/nvme0)
     #[arg(value_name = "ADDRESS|NODE")]
     pub drive: String,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf nvme doctor`.
+/// Holds the arguments of `hotshelf nvme doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Only this drive [default: all]
     #[arg(value_name = "ADDRESS")]
     pub address: Option<Address>,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }

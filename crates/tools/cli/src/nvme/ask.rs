@@ -68,7 +68,7 @@ fn identified(way: &Way) -> anyhow::Result<(ControllerInfo, Namespaces)> {
     }
 }
 
-/// `hotshelf nvme identify`.
+/// Runs `hotshelf nvme identify` and prints what the controller reports.
 pub fn identify(tree: &Tree, drive: &str, as_json: bool) -> anyhow::Result<bool> {
     let (info, namespaces) = identified(&way(tree, drive)?)?;
     if as_json {

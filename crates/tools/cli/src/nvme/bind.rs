@@ -45,7 +45,7 @@ pub fn bind(tree: &Tree, address: Address, user: Option<u32>) -> anyhow::Result<
     Ok(format!("{address} is bound to vfio-pci: nvme:{address}/1 names its first namespace, {} is who may use it{others}", file.display()))
 }
 
-/// Back to the kernel.
+/// Returns a controller to the kernel's NVMe driver.
 pub fn unbind(tree: &Tree, address: Address) -> anyhow::Result<String> {
     let place = place(tree, address)?;
     let drive = Drive::of(tree, &place);

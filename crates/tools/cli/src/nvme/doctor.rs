@@ -14,6 +14,7 @@ use super::drive::{Drive, place};
 /// Locked memory that a queue with its arenas may take: less is refused in use, not at the begin.
 const LOCKED_BYTES: u64 = 64 << 20;
 
+/// Holds one finding of `hotshelf nvme doctor`.
 #[derive(Debug, Serialize)]
 pub struct Line {
     what: String,

@@ -9,15 +9,18 @@ use pci::vfio::VfioError;
 use pci::{Address, vfio};
 use serde::Serialize;
 
-/// See the module.
+/// Describes one NVMe drive and the driver that is bound to it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Drive {
+    /// PCI address of the controller, such as 0000:01:00.0.
     pub address: String,
-    /// None: nobody drives it.
+    /// Name of the bound driver; `None` if no driver is bound.
     pub driver: Option<String>,
-    /// The kernel's name: nvme0.
+    /// Name that the kernel gave the controller, such as nvme0.
     pub node: Option<String>,
+    /// Model name that the kernel reports, if its driver is bound.
     pub model: Option<String>,
+    /// Serial number that the kernel reports, if its driver is bound.
     pub serial: Option<String>,
     /// Its IOMMU group; none: it is behind no IOMMU.
     pub group: Option<String>,
@@ -41,6 +44,7 @@ pub fn place(tree: &Tree, address: Address) -> anyhow::Result<Place> {
 }
 
 impl Drive {
+    /// Reads the description of the drive at a PCI address.
     pub fn of(tree: &Tree, place: &Place) -> Drive {
         let node = place.names("nvme", "nvme").into_iter().next();
         let said = |name: &str| node.as_ref().and_then(|node| place.word(&format!("nvme/{node}/{name}")));

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use hybridfs::Size;
 
-/// `hotshelf queue`.
+/// Holds the arguments of `hotshelf queue`.
 #[derive(Debug, Args)]
 pub struct QueueArgs {
-    /// What to do.
+    /// The command that is to run.
     #[command(subcommand)]
     pub command: QueueCommand,
 }
 
-/// Its commands.
+/// Lists the commands of `hotshelf queue`.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// Show the grants: who may have queues of which device
@@ -51,10 +51,10 @@ pub enum QueueCommand {
     Record(RecordArgs),
 }
 
-/// `hotshelf queue record`.
+/// Holds the arguments of `hotshelf queue record`.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
-    /// What the recorder wrote
+    /// File that the flight recorder wrote
     pub file: PathBuf,
     /// Only this queue; 0 is the admin queue
     #[arg(long, value_name = "N")]
@@ -62,12 +62,12 @@ pub struct RecordArgs {
     /// As text for a test
     #[arg(long, conflicts_with = "json")]
     pub text: bool,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// Where the broker is.
+/// Holds the path of the broker's socket.
 #[derive(Debug, Args)]
 pub struct SocketArgs {
     /// The broker's socket [default: hotshelf/queues.sock in $XDG_RUNTIME_DIR if it is there, else in /run]
@@ -75,10 +75,10 @@ pub struct SocketArgs {
     pub socket: Option<PathBuf>,
 }
 
-/// Where the policy is.
+/// Holds the path of the broker's policy file.
 #[derive(Debug, Args)]
 pub struct PolicyArgs {
-    /// Where the broker is.
+    /// Selects the socket of the broker.
     #[command(flatten)]
     pub socket: SocketArgs,
     /// Change this journal itself, while no broker has it [default: the broker's; if none runs, /var/lib/hotshelf/grants for
@@ -87,21 +87,21 @@ pub struct PolicyArgs {
     pub journal: Option<PathBuf>,
 }
 
-/// `hotshelf queue list`.
+/// Holds the arguments of `hotshelf queue list`.
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Where the policy is.
+    /// Selects the policy file of the broker.
     #[command(flatten)]
     pub policy: PolicyArgs,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf queue grant`.
+/// Holds the arguments of `hotshelf queue grant`.
 #[derive(Debug, Args)]
 pub struct GrantArgs {
-    /// Where the policy is.
+    /// Selects the policy file of the broker.
     #[command(flatten)]
     pub policy: PolicyArgs,
     /// To whom: a user's name or number, or @ and a group's
@@ -133,15 +133,15 @@ pub struct GrantArgs {
     /// Most requests per second, all its queues together [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub iops: Option<u64>,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf queue revoke`.
+/// Holds the arguments of `hotshelf queue revoke`.
 #[derive(Debug, Args)]
 pub struct RevokeArgs {
-    /// Where the policy is.
+    /// Selects the policy file of the broker.
     #[command(flatten)]
     pub policy: PolicyArgs,
     /// The grants, by the numbers that `list` shows
@@ -153,23 +153,23 @@ pub struct RevokeArgs {
     /// All grants of this device
     #[arg(long)]
     pub device: Option<String>,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf queue stat`.
+/// Holds the arguments of `hotshelf queue stat`.
 #[derive(Debug, Args)]
 pub struct StatArgs {
-    /// Where the broker is.
+    /// Selects the socket of the broker.
     #[command(flatten)]
     pub socket: SocketArgs,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// `hotshelf queue serve`.
+/// Holds the arguments of `hotshelf queue serve`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// Where clients connect [default: /run/hotshelf/queues.sock for root, else hotshelf/queues.sock in $XDG_RUNTIME_DIR]
@@ -178,7 +178,7 @@ pub struct ServeArgs {
     /// The journal of grants [default: /var/lib/hotshelf/grants for root, else hotshelf/grants in $XDG_STATE_HOME]
     #[arg(long, value_name = "FILE")]
     pub journal: Option<PathBuf>,
-    /// What to own
+    /// Devices whose queues the broker grants to clients
     #[arg(value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
     /// Open them for reading only
@@ -190,7 +190,7 @@ pub struct ServeArgs {
     /// Poll so many microseconds after there was something to do, before sleeping [default: 50; 0 with a single processor]
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub spin: Option<u64>,
-    /// Log as JSON
+    /// Write log lines as JSON objects
     #[arg(long)]
     pub log_json: bool,
     /// error, warn, info, debug or trace, or a filter [default: info]
@@ -198,15 +198,15 @@ pub struct ServeArgs {
     pub log_level: Option<String>,
 }
 
-/// `hotshelf queue try`.
+/// Holds the arguments of `hotshelf queue try`.
 #[derive(Debug, Args)]
 pub struct TryArgs {
-    /// Where the broker is.
+    /// Selects the socket of the broker.
     #[command(flatten)]
     pub socket: SocketArgs,
     /// Of which device, as `serve` names it
     pub device: String,
-    /// How many queues
+    /// Number of queues to request from the broker
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u32,
     /// Requests in flight on each: a power of two
@@ -215,7 +215,7 @@ pub struct TryArgs {
     /// First block; together with --blocks [default: all of the grant]
     #[arg(long, value_name = "BLOCK", requires = "blocks")]
     pub first: Option<u64>,
-    /// Number of blocks
+    /// Number of blocks to request from the broker
     #[arg(long, value_name = "N", requires = "first")]
     pub blocks: Option<u64>,
     /// Ask for reading only
@@ -224,7 +224,7 @@ pub struct TryArgs {
     /// Keep the queues until standard input ends
     #[arg(long)]
     pub hold: bool,
-    /// As JSON
+    /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
 }

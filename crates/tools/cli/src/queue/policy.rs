@@ -91,7 +91,7 @@ pub fn make_parent(path: &Path, mode: u32) -> anyhow::Result<()> {
     builder.recursive(true).create(parent).with_context(|| format!("{}: making the directory", parent.display()))
 }
 
-/// `hotshelf queue list`.
+/// Runs `hotshelf queue list` and prints all grants.
 pub fn list(args: &ListArgs) -> anyhow::Result<bool> {
     let grants = Keeper::find(&args.policy)?.grants()?;
     if args.json {
@@ -102,7 +102,7 @@ pub fn list(args: &ListArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// `hotshelf queue grant`.
+/// Runs `hotshelf queue grant` and prints the new grant.
 pub fn grant(args: &GrantArgs) -> anyhow::Result<bool> {
     let bytes = |size: Size, what: &str| match size {
         Size::Bytes(bytes) if bytes > 0 => Ok(bytes),
@@ -133,7 +133,7 @@ pub fn grant(args: &GrantArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// `hotshelf queue revoke`.
+/// Runs `hotshelf queue revoke` and closes the queues of the grant.
 pub fn revoke(args: &RevokeArgs) -> anyhow::Result<bool> {
     let mut keeper = Keeper::find(&args.policy)?;
     let mut ids: Vec<GrantId> = args.grants.iter().map(|id| GrantId(*id)).collect();

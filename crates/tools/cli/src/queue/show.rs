@@ -6,7 +6,7 @@ use indicatif::BinaryBytes;
 
 use super::who;
 
-/// One line a grant.
+/// Prints the grants, one on each line.
 pub fn grants(grants: &[Grant]) {
     if grants.is_empty() {
         say!("nobody may have queues: `hotshelf queue grant` allows somebody");
@@ -36,7 +36,7 @@ pub fn grants(grants: &[Grant]) {
     );
 }
 
-/// One line a queue.
+/// Prints the queues that are in use, one on each line.
 pub fn queues(queues: &[QueueStat]) {
     if queues.is_empty() {
         say!("no queue is open");

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::bail;
 use block::broker::Who;
 
-/// `alice`, `1000`, `@readers`, `@100`.
+/// Parses a user or group such as `alice`, `1000`, `@readers` or `@100`.
 pub fn parse(text: &str) -> anyhow::Result<Who> {
     let (database, name) = match text.strip_prefix('@') {
         Some(group) => ("group", group),

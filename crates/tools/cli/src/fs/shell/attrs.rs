@@ -7,7 +7,7 @@ use super::session::Session;
 use super::shown;
 use super::verbs::Verb;
 
-/// Does one of them.
+/// Runs a command that changes attributes of files.
 pub fn run(session: &mut Session, verb: &Verb) -> anyhow::Result<()> {
     let (set, paths) = match verb {
         Verb::Chmod(args) => (SetAttr { mode: Some(args.mode), ..SetAttr::default() }, &args.paths),

@@ -15,12 +15,13 @@ use super::words::{self, Bad, Partial};
 use super::{definitions, shown};
 use stack::rawfs::fs::FileKind;
 
-/// For the line editor.
+/// Completes command names and paths for the line editor.
 pub struct Helper<'s> {
     session: Rc<RefCell<&'s mut Session>>,
 }
 
 impl<'s> Helper<'s> {
+    /// Creates a completer for the session.
     pub fn new(session: Rc<RefCell<&'s mut Session>>) -> Helper<'s> {
         Helper { session }
     }

@@ -16,7 +16,7 @@ use super::verbs::{Paths, TruncateArgs, Verb, WriteArgs};
 /// Bytes shown at once.
 const PIECE: usize = 1 << 20;
 
-/// Does one of them.
+/// Runs a command that reads or writes the content of files.
 pub fn run(session: &mut Session, verb: &Verb) -> anyhow::Result<()> {
     match verb {
         Verb::Cat(args) => args.paths.iter().try_for_each(|path| {

@@ -11,12 +11,13 @@ use super::shown;
 
 /// What was gathered since `begin`.
 pub struct Gathered {
+    /// The transaction that collects the changes since `begin`.
     pub transaction: Transaction,
     /// By path, whether they have a name already or get it.
     files: BTreeMap<Vec<u8>, File>,
 }
 
-/// Begins one.
+/// Begins a transaction; the following changes are part of it.
 pub fn begin(session: &mut Session) -> anyhow::Result<()> {
     if session.gathered.is_some() {
         bail!("there is a transaction already: `commit` or `abort` it first");
@@ -25,7 +26,7 @@ pub fn begin(session: &mut Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does it.
+/// Commits the open transaction: all of its changes become durable together.
 pub fn commit(session: &mut Session) -> anyhow::Result<()> {
     let gathered = session.gathered.take().context("there is no transaction: `begin` one")?;
     let count = gathered.files.len();
@@ -34,7 +35,7 @@ pub fn commit(session: &mut Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Forgets it.
+/// Aborts the open transaction and drops its changes.
 pub fn abort(session: &mut Session) -> anyhow::Result<()> {
     session.gathered.take().map(drop).context("there is no transaction: `begin` one")
 }

@@ -11,7 +11,7 @@ use super::verbs::Verb;
 use super::walk::{below, last};
 use crate::fs::human;
 
-/// Does one of them.
+/// Runs a command that shows names and attributes.
 pub fn run(session: &mut Session, verb: &Verb) -> anyhow::Result<()> {
     match verb {
         Verb::Ls(args) => each(session, &args.paths, |session, path| ls(session, path, args.long, args.paths.len() > 1)),

@@ -31,7 +31,7 @@ use stack::DeviceName;
 
 use session::Session;
 
-/// `hotshelf fs shell`.
+/// Holds the arguments of `hotshelf fs shell`.
 #[derive(Debug, Args)]
 pub struct ShellArgs {
     /// The file or block device; `memory:SIZE` is one that is gone at the end

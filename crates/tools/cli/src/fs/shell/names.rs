@@ -13,7 +13,7 @@ use super::walk::{below, last};
 /// Bytes copied at once.
 const PIECE: usize = 1 << 20;
 
-/// Does one of them.
+/// Runs a command that creates, renames or removes names.
 pub fn run(session: &mut Session, verb: &Verb) -> anyhow::Result<()> {
     match verb {
         Verb::Rm(args) => rm(session, args),

@@ -16,23 +16,29 @@ use super::gather::Gathered;
 use super::verbs::{Does, HelpArgs, Line, OnePath, Verb};
 use super::{attrs, benches, content, definitions, gather, image, look, names, transfer};
 
-/// See the module.
+/// Holds the state of one shell: the image, the working directory and the output.
 pub struct Session {
-    /// What was named.
+    /// Name of the device or image file, as the user gave it.
     pub image: DeviceName,
     /// It is held as long as it is used: nobody else has it.
     pub device: Option<Arc<dyn block::Device>>,
     /// None: there is none in the image yet.
     pub fs: Option<Fs>,
+    /// Whether commands that change the image are refused.
     pub read_only: bool,
-    /// Absolute, without dots.
+    /// The working directory: an absolute path without dots.
     pub dir: Vec<u8>,
+    /// Credentials with which the shell accesses files.
     pub creds: Creds,
+    /// The open transaction, if `begin` was called.
     pub gathered: Option<Gathered>,
+    /// The command lines of this session, oldest first.
     pub history: Vec<String>,
     /// Set by a signal: what is under way stops.
     pub stop: Arc<AtomicBool>,
+    /// Receives the output of the commands.
     pub out: Box<dyn Write>,
+    /// Whether long commands show a progress bar.
     pub shows_progress: bool,
 }
 
@@ -119,6 +125,7 @@ impl Session {
         outcome
     }
 
+    /// Returns the open file system, or an error if the image holds none.
     pub fn fs(&self) -> anyhow::Result<&Fs> {
         self.fs.as_ref().with_context(|| format!("no file system of hotshelf is in {} (see `help mkfs`)", self.image))
     }
@@ -137,7 +144,7 @@ impl Session {
         if self.stop.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) }
     }
 
-    /// Does a command.
+    /// Parses the words of a command and runs it.
     pub fn run(&mut self, words: &[Vec<u8>]) -> anyhow::Result<Next> {
         let name = String::from_utf8_lossy(words.first().map_or(&b""[..], |word| word)).into_owned();
         match Line::try_parse_from(words.iter().map(|word| OsString::from_vec(word.clone()))) {

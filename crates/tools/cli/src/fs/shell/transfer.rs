@@ -34,7 +34,7 @@ fn progress(session: &Session) -> ProgressBar {
     style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
 }
 
-/// From the machine.
+/// Copies a file or directory of the machine into the image.
 pub fn import(session: &mut Session, args: &ImportArgs) -> anyhow::Result<()> {
     let named = || format!("{}", args.file.display());
     let name = args.file.file_name().map(ToOwned::to_owned);
@@ -168,7 +168,7 @@ fn copy_in(session: &Session, source: &mut HostFile, target: &File, bar: &Progre
     }
 }
 
-/// To the machine.
+/// Copies a file or directory of the image to the machine.
 pub fn export(session: &mut Session, args: &ExportArgs) -> anyhow::Result<()> {
     let path = session.path(&args.path)?;
     let name = std::ffi::OsString::from_vec(last(&path).to_vec());

@@ -10,7 +10,7 @@ use hybridfs::Size;
 #[derive(Debug, Parser)]
 #[command(name = "hotshelf fs shell", multicall = true, disable_help_subcommand = true, disable_version_flag = true)]
 pub struct Line {
-    /// The command.
+    /// The command that is to run.
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -101,15 +101,15 @@ pub enum Verb {
     Quit,
 }
 
-/// `help`.
+/// Holds the argument of `help`.
 #[derive(Debug, Args)]
 pub struct HelpArgs {
-    /// Of which
+    /// Command whose help text is shown
     #[arg(value_name = "COMMAND")]
     pub command: Option<String>,
 }
 
-/// `mkfs`.
+/// Holds the arguments of `mkfs`.
 #[derive(Debug, Args)]
 pub struct MkfsArgs {
     /// The size of a file that is made [default: what is there, or the whole device]
@@ -118,10 +118,10 @@ pub struct MkfsArgs {
     /// Room for names, attributes and small files [default: a sixteenth]
     #[arg(long, value_name = "SIZE")]
     pub metadata: Option<Size>,
-    /// Room for the log
+    /// Space reserved for the log
     #[arg(long, value_name = "SIZE")]
     pub log: Option<Size>,
-    /// Overwrite what is there
+    /// Overwrite data that the image holds
     #[arg(long)]
     pub force: bool,
 }
@@ -129,7 +129,7 @@ pub struct MkfsArgs {
 /// A path that may be left out.
 #[derive(Debug, Args)]
 pub struct OnePath {
-    /// Where
+    /// Path of a file or directory
     pub path: Option<OsString>,
 }
 
@@ -141,15 +141,15 @@ pub struct Paths {
     pub paths: Vec<OsString>,
 }
 
-/// Paths.
+/// Holds any number of paths.
 #[derive(Debug, Args)]
 pub struct SomePaths {
-    /// Which
+    /// Paths of files or directories
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
 }
 
-/// `ls`, `lsr`.
+/// Holds the arguments of `ls` and `lsr`.
 #[derive(Debug, Args)]
 pub struct LsArgs {
     /// With mode, names, owner, size and time
@@ -160,7 +160,7 @@ pub struct LsArgs {
     pub paths: Vec<OsString>,
 }
 
-/// `rm`.
+/// Holds the arguments of `rm`.
 #[derive(Debug, Args)]
 pub struct RmArgs {
     /// Directories too, with all below
@@ -169,37 +169,37 @@ pub struct RmArgs {
     /// What is not there is no failure
     #[arg(short)]
     pub force: bool,
-    /// Which
+    /// Paths of files or directories
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
 }
 
-/// `mkdir`.
+/// Holds the arguments of `mkdir`.
 #[derive(Debug, Args)]
 pub struct MkdirArgs {
     /// Those above too; what is there is no failure
     #[arg(short)]
     pub parents: bool,
-    /// Which
+    /// Paths of files or directories
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
 }
 
-/// `mv`.
+/// Holds the arguments of `mv`.
 #[derive(Debug, Args)]
 pub struct FromTo {
     /// What; several into a directory
     #[arg(value_name = "FROM", required = true)]
     pub from: Vec<OsString>,
-    /// Where to
+    /// Path of the target file or directory
     #[arg(value_name = "TO")]
     pub to: OsString,
 }
 
-/// `ln`.
+/// Holds the arguments of `ln`.
 #[derive(Debug, Args)]
 pub struct LnArgs {
-    /// A symbolic link
+    /// Make a symbolic link, not a hard link
     #[arg(short)]
     pub symbolic: bool,
     /// The file, or what the symbolic link says
@@ -208,18 +208,18 @@ pub struct LnArgs {
     pub name: OsString,
 }
 
-/// `cp`.
+/// Holds the arguments of `cp`.
 #[derive(Debug, Args)]
 pub struct CpArgs {
     /// Directories too, with all below
     #[arg(short)]
     pub recursive: bool,
-    /// What and where to.
+    /// Paths of files or directories
     #[command(flatten)]
     pub paths: FromTo,
 }
 
-/// `write`, `append`.
+/// Holds the arguments of `write` and `append`.
 #[derive(Debug, Args)]
 pub struct WriteArgs {
     /// The file; made if it is not there
@@ -229,10 +229,10 @@ pub struct WriteArgs {
     pub words: Vec<OsString>,
 }
 
-/// `owrite`.
+/// Holds the arguments of `owrite`.
 #[derive(Debug, Args)]
 pub struct OwriteArgs {
-    /// The file
+    /// Path of a file or directory
     pub path: OsString,
     /// Where, in bytes from its begin
     pub offset: u64,
@@ -241,39 +241,39 @@ pub struct OwriteArgs {
     pub words: Vec<OsString>,
 }
 
-/// `truncate`.
+/// Holds the arguments of `truncate`.
 #[derive(Debug, Args)]
 pub struct TruncateArgs {
-    /// Bytes, or as 64KiB
+    /// Size in bytes, or with a unit such as 64KiB
     pub size: Size,
-    /// Which
+    /// Paths of files or directories
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
 }
 
-/// `chmod`.
+/// Holds the arguments of `chmod`.
 #[derive(Debug, Args)]
 pub struct ChmodArgs {
     /// In octal, such as 644
     #[arg(value_parser = octal)]
     pub mode: u16,
-    /// Which
+    /// Paths of files or directories
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
 }
 
-/// `chown`.
+/// Holds the arguments of `chown`.
 #[derive(Debug, Args)]
 pub struct ChownArgs {
     /// Numbers: UID, UID:GID or :GID
     #[arg(value_parser = owner)]
     pub owner: (Option<u32>, Option<u32>),
-    /// Which
+    /// Paths of files or directories
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<OsString>,
 }
 
-/// `import`.
+/// Holds the arguments of `import`.
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     /// The file or directory of the machine
@@ -282,7 +282,7 @@ pub struct ImportArgs {
     pub path: Option<OsString>,
 }
 
-/// `export`.
+/// Holds the arguments of `export`.
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The file or directory in the image
@@ -294,15 +294,15 @@ pub struct ExportArgs {
     pub force: bool,
 }
 
-/// `bench`.
+/// Holds the arguments of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Which.
+    /// The benchmark that is to run.
     #[command(subcommand)]
     pub what: BenchVerb,
 }
 
-/// Its parts.
+/// Lists the benchmarks of `bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchVerb {
     /// Append to files: one, or several in a transaction
@@ -316,12 +316,12 @@ pub enum BenchVerb {
     RawWrite(RawArgs),
 }
 
-/// `bench e2e_write`.
+/// Holds the arguments of `bench e2e_write`.
 #[derive(Debug, Args)]
 pub struct AppendArgs {
     /// What each file gets: a file of the machine, or a number of blocks
     pub input: PathBuf,
-    /// Times it is measured
+    /// Number of measurements for each point
     #[arg(default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub trials: u32,
     /// Files, together in a transaction
@@ -332,24 +332,24 @@ pub struct AppendArgs {
     pub block: u32,
 }
 
-/// `bench raw_seq_*`.
+/// Holds the arguments of `bench raw_seq_*`.
 #[derive(Debug, Args)]
 pub struct RawArgs {
-    /// Times it is measured
+    /// Number of measurements for each point
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub trials: u32,
-    /// Blocks
+    /// Number of blocks to transfer in each measurement
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub blocks: u32,
 }
 
-/// `run-experiments`.
+/// Holds the arguments of `run-experiments`.
 #[derive(Debug, Args)]
 pub struct ExperimentArgs {
     /// A few points of each curve: seconds
     #[arg(long, conflicts_with = "full")]
     pub small: bool,
-    /// Every point: minutes [default]
+    /// Measure every point, which takes minutes [default]
     #[arg(long)]
     pub full: bool,
     /// Bytes of a block (the paper's have 512)
@@ -391,7 +391,7 @@ pub enum Does {
 }
 
 impl Verb {
-    /// See [`Does`].
+    /// Returns what the command does to the file system.
     pub fn does(&self) -> Does {
         match self {
             Verb::Help(_) | Verb::Mkfs(_) | Verb::History | Verb::Quit => Does::NeedsNone,

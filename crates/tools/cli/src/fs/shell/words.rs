@@ -5,9 +5,9 @@
 /// A command as it was typed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Typed {
-    /// Lines before it.
+    /// Number of lines before the command.
     pub line: usize,
-    /// At least one.
+    /// The words of the command; at least one.
     pub words: Vec<Vec<u8>>,
 }
 
