@@ -264,7 +264,7 @@ mod test {
     fn found(fs: &TestPair, ino: u64) -> Option<String> {
         let attr = fs.lookup_again(ino).ok()?;
         assert_eq!(attr.ino, ino);
-        let path = fs.path_of(ino).map(|path| String::from_utf8(path).expect("text"));
+        let path = fs.nodes.path(ino).map(|path| String::from_utf8(path).expect("text"));
         fs.forget(ino, 1);
         path
     }

@@ -4,7 +4,7 @@
 //! more. So it is the same for every open directory and after a remount, whatever is made, moved or removed meanwhile.
 
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -176,34 +176,9 @@ impl TieredFs {
         }
     }
 
-    /// Name and attributes of a known file, if it is a regular one and still in this directory. Adds a reference.
-    pub fn known_in(&self, dir: u64, ino: u64) -> Result<Option<(OsString, Attr)>> {
-        let Some(place) = self.nodes.place(ino).filter(|place| place.parent == dir && place.kind == NodeKind::Regular && !place.nameless)
-        else {
-            return Ok(None);
-        };
-        let kind = FileType::RegularFile;
-        let entry = ListingEntry { position: 0, tier: place.tier(), name: place.name.as_bytes().into(), kind, both: false };
-        let attr = self.entry_attr(&*self.dir(dir)?, &entry, true)?;
-        match attr {
-            Some(attr) if attr.ino == ino => Ok(Some((place.name, attr))),
-            // Somebody else has that name now.
-            Some(attr) => {
-                self.forget(attr.ino, 1);
-                Ok(None)
-            }
-            None => Ok(None),
-        }
-    }
-
     /// The number of the directory above.
     pub fn parent_of(&self, ino: u64) -> u64 {
         self.nodes.with(ino, |node| node.parent).unwrap_or(ROOT)
-    }
-
-    /// The path of a known file, from the root on.
-    pub fn path_of(&self, ino: u64) -> Option<Vec<u8>> {
-        self.nodes.path(ino)
     }
 }
 

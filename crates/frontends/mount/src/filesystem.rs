@@ -1,6 +1,5 @@
 //! The kernel's requests, one method each.
 
-use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -10,13 +9,11 @@ use std::time::Duration;
 
 use fuser::{AccessFlags, FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
 use hybridfs::{Attr, Caller, DOTS, FileHandle, Listing, MoveOutcome, MoveReason, NewNode, TieredFs, WriteOutcome, behind, first_at};
-use parking_lot::Mutex;
 use rustix::fs::{FileType as Kind, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use crate::ahead::Ahead;
 use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
-use crate::handles::{Handles, OpenDir, OpenFile};
+use crate::handles::{Handles, OpenFile};
 use crate::kernel_notifier::KernelNotifier;
 use crate::modes::BypassModes;
 use crate::wire::{
@@ -49,7 +46,6 @@ pub(crate) struct MountShared {
     pub fs: Arc<TieredFs>,
     pub handles: Handles,
     pub modes: BypassModes,
-    pub ahead: Ahead,
     /// The kernel gathers writes: its write-back cache.
     pub gathers: bool,
     pub ttl: Duration,
@@ -261,20 +257,6 @@ impl FuseFilesystem {
         Ok(())
     }
 
-    /// As many of these files as there is room for; those that are still there and can be looked at.
-    fn tell_ahead(&self, dir: u64, files: &mut VecDeque<u64>, reply: &mut ReplyDirectoryPlus) {
-        let mut next = 0;
-        while let Some(ino) = files.front() {
-            if let Ok(Some((name, attr))) = self.inner.fs.known_in(dir, *ino) {
-                next += 1;
-                if self.entry_in(reply, next, &name, &attr) {
-                    break;
-                }
-            }
-            files.pop_front();
-        }
-    }
-
     /// Adds an entry that has a reference, which is given back if there is no room: true.
     fn entry_in(&self, reply: &mut ReplyDirectoryPlus, next: u64, name: &OsStr, attr: &Attr) -> bool {
         let full = reply.add(next, name, self.attr_ttl(attr), &told(attr));
@@ -368,10 +350,6 @@ impl FileSystem for FuseFilesystem {
             None => self.inner.fs.getattr(ino),
         };
         self.attr(reply, attr);
-        if fh.is_none() && self.inner.ahead.listens() {
-            let dir = self.inner.fs.parent_of(ino);
-            self.inner.ahead.asked(dir, ino, || self.inner.fs.path_of(dir));
-        }
     }
 
     fn setattr(&self, req: &Request<'_>, ino: u64, changes: &AttrChanges, reply: ReplyAttr) {
@@ -527,9 +505,6 @@ impl FileSystem for FuseFilesystem {
             }
             self.inner.modes.leave(&file.handle.inode);
             self.inner.fs.release(&file.handle, stat.as_ref());
-            if file.handle.write {
-                self.inner.ahead.wrote(self.inner.fs.parent_of(ino), ino);
-            }
         }
         reply.ok();
     }
@@ -544,38 +519,22 @@ impl FileSystem for FuseFilesystem {
         }
     }
 
-    fn opendir(&self, req: &Request<'_>, ino: u64, reply: ReplyOpen) {
-        let dir = match self.inner.ahead.for_helper(req.pid(), ino) {
-            Some(files) => Ok(OpenDir::Ahead(Mutex::new(files))),
-            None => self.inner.fs.open_listing(ino).map(OpenDir::Listing),
-        };
-        match dir {
+    fn opendir(&self, _req: &Request<'_>, ino: u64, reply: ReplyOpen) {
+        match self.inner.fs.open_listing(ino) {
             Ok(dir) => reply.opened(self.inner.handles.dirs.add(dir), FopenFlags::empty()),
             Err(error) => reply.error(error),
         }
     }
 
     fn readdir(&self, _req: &Request<'_>, ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectory) {
-        let outcome = self.inner.handles.dirs.get(fh).and_then(|dir| match &*dir {
-            OpenDir::Listing(listing) => self.list(listing, ino, offset, &mut reply),
-            // Without attributes there is nothing to tell.
-            OpenDir::Ahead(_) => Ok(()),
-        });
-        match outcome {
+        match self.inner.handles.dirs.get(fh).and_then(|listing| self.list(&listing, ino, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error),
         }
     }
 
     fn readdirplus(&self, _req: &Request<'_>, ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let outcome = self.inner.handles.dirs.get(fh).and_then(|dir| match &*dir {
-            OpenDir::Listing(listing) => self.list_with_attributes(listing, ino, offset, &mut reply),
-            OpenDir::Ahead(files) => {
-                self.tell_ahead(ino, &mut files.lock(), &mut reply);
-                Ok(())
-            }
-        });
-        match outcome {
+        match self.inner.handles.dirs.get(fh).and_then(|listing| self.list_with_attributes(&listing, ino, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error),
         }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hybridfs::{FileHandle, Listing};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use rustix::io::Errno;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use crate::direct_writes::KernelCacheState;
 
@@ -19,15 +19,6 @@ pub struct OpenFile {
     pub bypass: bool,
     /// What the kernel may have cached of it.
     pub cached: Arc<KernelCacheState>,
-}
-
-/// An open directory as the kernel knows it.
-#[derive(Debug)]
-pub enum OpenDir {
-    /// Somebody reads it.
-    Listing(Listing),
-    /// The helper is told of these files in it.
-    Ahead(Mutex<VecDeque<u64>>),
 }
 
 /// Numbered open things.
@@ -74,5 +65,5 @@ pub struct Handles {
     /// Files.
     pub files: HandleTable<OpenFile>,
     /// Directories.
-    pub dirs: HandleTable<OpenDir>,
+    pub dirs: HandleTable<Listing>,
 }

@@ -4,7 +4,6 @@
 //! (FUSE passthrough). Knows nothing of policies and moves.
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod blocking_pool;
 pub mod control;
 mod direct_writes;
@@ -20,7 +19,6 @@ pub mod source;
 pub mod unmount;
 mod wire;
 
-pub use ahead::help as tell_ahead;
 pub use options::{MountFlags, Options, PassthroughMode};
 pub use session::{MountError, run};
 pub use wire::{UringMode, uring_offered};

@@ -25,9 +25,6 @@ pub struct Options {
     pub cache_ttl_s: u64,
     /// Mount flags.
     pub flags: MountFlags,
-    /// The program that, called as `PROGRAM ahead`, calls [`tell_ahead`](crate::tell_ahead). None: attributes are told
-    /// only when they are asked for.
-    pub helper: Option<PathBuf>,
 }
 
 /// Whether file data may bypass the daemon.
@@ -73,7 +70,6 @@ impl Options {
             passthrough: PassthroughMode::Auto,
             cache_ttl_s: 3600,
             flags: MountFlags::default(),
-            helper: None,
         }
     }
 }

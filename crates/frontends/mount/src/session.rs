@@ -14,7 +14,6 @@ use hybridfs::{StartError, TieredFs};
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 
-use crate::ahead::Ahead;
 use crate::control::{ControlHandler, ControlServer};
 use crate::direct_writes::DirectWrites;
 use crate::filesystem::{FuseFilesystem, MountShared};
@@ -133,7 +132,6 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         fs: running.fs.clone(),
         handles: Handles::default(),
         modes: BypassModes::new(why_not),
-        ahead: Ahead::default(),
         gathers: options.passthrough == PassthroughMode::WriteBack,
         ttl: Duration::from_secs(options.cache_ttl_s),
         checked: options.kernel_checks_permissions(),
@@ -150,11 +148,6 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     };
     if options.passthrough == PassthroughMode::WriteBack {
         let_gather(&mountpoint);
-    }
-    if let Some(program) = options.helper.filter(|_| options.cache_ttl_s > 0 && is_privileged())
-        && let Err(error) = inner.ahead.begin(program, &mountpoint)
-    {
-        tracing::info!(%error, "attributes are not told ahead");
     }
     inner.changed.begin(session.notifier());
     running.fs.set_listener(inner.changed.clone());

@@ -96,12 +96,6 @@ pub fn options_at(path: &Path) -> Option<Vec<String>> {
     })
 }
 
-/// Whether the file system of this device number is mounted anywhere.
-pub fn is_mounted(device: &str) -> std::io::Result<bool> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
-    Ok(text.split(|byte| *byte == b'\n').any(|line| line.split(|byte| *byte == b' ').nth(2) == Some(device.as_bytes())))
-}
-
 /// What mount(8) shows as the source of the file system there.
 pub fn source_at(path: &Path) -> Option<PathBuf> {
     let field = |fields: &[&[u8]]| Some(unescape_octal(fields.get(fields.iter().position(|field| *field == b"-")? + 2)?));

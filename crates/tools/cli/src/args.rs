@@ -139,9 +139,6 @@ pub enum Command {
                       Not seen: system calls of a program's own assembly; such programs among the children; its own text.\n\
                       The kernel module kernel/nofscache sees all of these.")]
     Nocache(NocacheArgs),
-    /// Read directories of a mount for its daemon, which calls this by itself
-    #[command(hide = true)]
-    Ahead,
     /// Print names of mounts or caches, one a line, for the shells' completion
     #[command(hide = true)]
     Complete(CompleteArgs),
@@ -504,7 +501,7 @@ pub enum Product {
     Reference,
 }
 
-/// What names `hotshelf complete` prints.
+/// Lists the kinds of names that `hotshelf complete` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NameKind {
     /// Mount points of pairs.
@@ -526,10 +523,10 @@ impl NameKind {
     }
 }
 
-/// `hotshelf complete`.
+/// Holds the arguments of `hotshelf complete`.
 #[derive(Debug, Args)]
 pub struct CompleteArgs {
-    /// What names
+    /// Kind of names that are printed
     #[arg(value_enum)]
     pub kind: NameKind,
 }

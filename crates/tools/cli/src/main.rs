@@ -93,7 +93,6 @@ fn main() -> ExitCode {
         Command::Nvme(args) => nvme::nvme(&args),
         Command::Queue(args) => queue::queue(&args),
         Command::Nocache(args) => nocache::nocache(&args),
-        Command::Ahead => mount::tell_ahead().map(|()| true).map_err(Into::into),
         Command::Complete(args) => completion::complete(&args),
         Command::Generate(args) => generate::generate(&args),
     };

@@ -288,8 +288,6 @@ fn options(args: &MountArgs, flags: mount::MountFlags) -> anyhow::Result<Options
     };
     sizes_make_sense(&hybrid)?;
     let mut options = Options::new(hybrid, absolute(need(&args.mountpoint, "MOUNTPOINT")?)?);
-    // Not by name: that may be another version's by the time it is needed.
-    options.helper = Some("/proc/self/exe".into());
     options.allow_other = args.allow_other;
     options.threads = if args.single_thread { 1 } else { args.threads.map_or(options.threads, usize::from) };
     options.clone_fd = args.clone_fd;
