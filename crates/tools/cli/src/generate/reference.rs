@@ -25,7 +25,7 @@ report have `--json` ([fields](json.md)).
 *Sizes* are `10GiB`, `512MiB`, a number of bytes, or a share such as `80%` where `--help` says of what. *Durations* are `30s`, `5m`, `1h`.
 ";
 
-/// Returns the page.
+/// Returns the text of the page with the help of every command.
 pub fn commands() -> String {
     let mut text = HEAD.to_owned();
     let mut root = Cli::command().term_width(WIDTH);

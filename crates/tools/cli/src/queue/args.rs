@@ -121,7 +121,7 @@ pub struct GrantArgs {
     /// Number of blocks [default: to the end of the device]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub blocks: Option<u64>,
-    /// Only reading
+    /// Allow the client to read but not to write
     #[arg(long)]
     pub read_only: bool,
     /// Most shared memory for buffers, of each connection
@@ -218,7 +218,7 @@ pub struct TryArgs {
     /// Number of blocks to request from the broker
     #[arg(long, value_name = "N", requires = "first")]
     pub blocks: Option<u64>,
-    /// Ask for reading only
+    /// Request queues that can read but not write
     #[arg(long)]
     pub read_only: bool,
     /// Keep the queues until standard input ends
