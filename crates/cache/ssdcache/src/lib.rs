@@ -94,6 +94,7 @@ mod slots;
 mod summary;
 mod superblock;
 mod units;
+mod version;
 mod view;
 
 pub use admission::{Admission, AdmissionLimits, AdmissionRule, AdmissionVerdict};

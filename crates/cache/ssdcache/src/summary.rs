@@ -1,7 +1,8 @@
 //! The page before the pages of a batch that says what they are. Layout: docs/formats.md, "The SSD cache".
 
-use crate::superblock::{SEQ_END, VERSION, u32_at, u64_at};
+use crate::superblock::{SEQ_END, u32_at, u64_at};
 use crate::units::{DevicePage, FileKey, PAGE_BYTES, PAGE_INDEX_END, Page, PageIndex};
+use crate::version::{VERSION, is_summary_known};
 
 const MAGIC: [u8; 4] = *b"hssm";
 const HEAD: usize = 64;
@@ -116,7 +117,11 @@ impl SummaryHeader {
     /// None if it is not whole, not for this place, or makes no sense; entries are put into the list.
     pub(crate) fn decode(page: &Page, at: DevicePage, uuid: &[u8; 16], entries: &mut Vec<Entry>) -> Option<SummaryHeader> {
         entries.clear();
-        if page[..4] != MAGIC || page[4] != VERSION as u8 || page[5] != 0 || page[8..24] != *uuid || u32_at(page, 60) != checksum(page, at)
+        if page[..4] != MAGIC
+            || !is_summary_known(page[4])
+            || page[5] != 0
+            || page[8..24] != *uuid
+            || u32_at(page, 60) != checksum(page, at)
         {
             return None;
         }

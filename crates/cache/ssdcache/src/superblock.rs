@@ -1,10 +1,9 @@
 //! The first two pages of the device: what lies on it. Layout: docs/formats.md, "The SSD cache".
 
 use crate::units::{DevicePage, PAGE_BYTES, Page};
+use crate::version::{VERSION, migrate};
 
 const MAGIC: [u8; 4] = *b"hssc";
-/// Of superblock and summaries.
-pub(crate) const VERSION: u32 = 1;
 const USED: usize = 72;
 const _: () = assert!(USED <= 512, "within the sector that a device writes whole");
 /// Where the segments begin.
@@ -128,9 +127,10 @@ impl Superblock {
             return Err(CacheOpenError::None);
         }
         let version = u32_at(page, 4);
-        if version > VERSION {
-            return Err(CacheOpenError::Later(version));
-        }
+        // The checksum is that of the page as it was written.
+        let has_checksum = u32_at(page, 68) == checksum(page, at);
+        let page = &mut page.clone();
+        migrate(version, page)?;
         let block = Superblock {
             uuid: page[8..24].try_into().map_err(|_| CacheOpenError::None)?,
             generation: u64_at(page, 24),
@@ -138,7 +138,7 @@ impl Superblock {
             tail: u64_at(page, 48),
             rotation: u64_at(page, 56),
         };
-        let whole = version == VERSION && u32_at(page, 68) == checksum(page, at) && block.place() == at && u64_at(page, 32) == FIRST;
+        let whole = has_checksum && block.place() == at && u64_at(page, 32) == FIRST;
         // A count that could overflow was not counted.
         let sane = block.generation < u64::from(u32::MAX) && (1..SEQ_END).contains(&block.tail);
         if whole && sane && block.rotation <= u64::from(block.shape.segments) { Ok(block) } else { Err(CacheOpenError::None) }

@@ -1,6 +1,6 @@
 //! Why a call failed.
 
-use crate::layout::superblock::VERSION;
+use crate::layout::version::VERSION;
 use crate::units::Block;
 
 /// Small, copied; front doors say it in words and as errno.

@@ -6,6 +6,7 @@ pub mod shape;
 pub mod superblock;
 #[cfg(test)]
 mod test;
+pub mod version;
 
 pub use shape::Shape;
 pub use superblock::Superblock;

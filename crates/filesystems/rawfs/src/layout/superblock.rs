@@ -1,15 +1,13 @@
 //! The superblock: the image's sizes, and the checkpoint that counts. Both copies say the same, but while one is written.
 
 use super::seal::Seal;
+use super::version::{VERSION, migrate};
 use super::{Shape, put_u32, put_u64, u32_at, u64_at};
 use crate::error::Error;
 use crate::tree::NodeAt;
 use crate::units::{BLOCK_BYTES, Block, Lsn};
 
 const MAGIC: [u8; 4] = *b"hsfS";
-/// Of everything on the device. Images of version 1, whose log has no data, are opened too, and are of this one from then on.
-pub const VERSION: u32 = 2;
-const FIRST: u32 = 1;
 /// A sector, which a device writes whole.
 const BYTES: usize = 512;
 /// Where the copies are.
@@ -86,10 +84,10 @@ impl Superblock {
     pub fn decode(block: &[u8], at: Block) -> Result<Superblock, Error> {
         let bytes = block.get(..BYTES).ok_or(Error::NoImage)?;
         let seal = Seal::get(bytes).filter(|seal| seal.magic == MAGIC && seal.at == at.0).ok_or(Error::NoImage)?;
-        let version = u32_at(bytes, 32);
-        if version > VERSION {
-            return Err(Error::Later(version));
-        }
+        let mut bytes = bytes.to_vec();
+        let version = u32_at(&bytes, 32);
+        migrate(version, &mut bytes, at)?;
+        let bytes = &bytes[..];
         let number = |index: usize| u64_at(bytes, 56 + 8 * index);
         let moved = |index: usize| Some(Block(u64_at(bytes, MOVED + 8 * index))).filter(|at| at.0 != 0);
         let (bitmaps_at, nodes_at) = (moved(0), moved(1));
@@ -113,7 +111,7 @@ impl Superblock {
         };
         // Counters of a real image never come near their ends.
         let counters = [superblock.generation, superblock.life, superblock.lsn.0, superblock.log_position];
-        if version < FIRST || superblock.image() != seal.image || counters.iter().any(|number| *number >= 1 << 62) {
+        if superblock.image() != seal.image || counters.iter().any(|number| *number >= 1 << 62) {
             return Err(Error::Damaged { what: "a superblock", at });
         }
         Ok(superblock)

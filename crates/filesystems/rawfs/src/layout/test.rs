@@ -1,5 +1,6 @@
 use super::seal::Seal;
-use super::superblock::{COPIES, Root, Superblock, VERSION};
+use super::superblock::{COPIES, Root, Superblock};
+use super::version::VERSION;
 use super::{Shape, bitmap, put_u32};
 use crate::error::Error;
 use crate::tree::NodeAt;
