@@ -9,12 +9,15 @@
 //!
 //! [`nvme`] is a drive's controller in software, for the driver of that name.
 //!
+//! [`golden`] keeps stored images of released formats.
+//!
 //! [`device`] has block devices that misbehave on purpose, each a [`block::Queue`] around another one.
 #![forbid(unsafe_code)]
 
 pub mod device;
 pub mod disk_log;
 pub mod durability;
+pub mod golden;
 pub mod nvme;
 pub mod posix;
 pub mod power_cut;
