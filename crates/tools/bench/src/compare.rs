@@ -1,63 +1,63 @@
-//! Two sets of results beside each other: what has become worse, beyond what it varies by itself.
+//! Compares two sets of results: which figures became worse, beyond their spread.
 
 use serde::Serialize;
 
 use crate::results::{Results, short};
 use crate::row::{Better, Row};
 
-/// How a figure of ours has changed.
+/// How one of our figures changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Beyond both spreads, and by more than the least that counts.
+    /// Worse, beyond both spreads and by more than [`LEAST`].
     Worse,
-    /// The same in the good direction.
+    /// Better, beyond both spreads and by more than [`LEAST`].
     Better,
-    /// The spreads touch, or the medians hardly differ.
+    /// The spreads overlap, or the medians hardly differ.
     Same,
-    /// Too few runs: what is different may be chance.
+    /// Too few runs: the difference may be chance.
     Unsure,
 }
 
-/// One figure of both.
+/// One figure in both sets of results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct MetricChange {
-    /// Whose.
+    /// Name of the measured experiment.
     pub experiment: String,
-    /// Which side of ours.
+    /// The measured side of ours.
     pub side: String,
-    /// Doing what.
+    /// The case that was measured.
     pub case: String,
-    /// Of what.
+    /// Name of the metric, such as `iops`.
     pub metric: String,
-    /// Median before.
+    /// Median of the earlier results.
     pub before: f64,
-    /// Median now.
+    /// Median of the later results.
     pub after: f64,
-    /// Now by before.
+    /// The later median divided by the earlier.
     pub ratio: f64,
-    /// What to think of it.
+    /// The assessment of this change.
     pub verdict: Verdict,
 }
 
-/// Both, compared.
+/// The comparison of two sets of results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
-    /// Every figure of ours that both have.
+    /// All our figures that both sets have.
     pub changes: Vec<MetricChange>,
-    /// Figures that only one of them has.
+    /// Number of figures that only one set has.
     pub unmatched: usize,
-    /// What else is different: machine, size, seed.
+    /// Other differences: machine, size, seed.
     pub notes: Vec<String>,
 }
 
-/// The least change that counts, even where every run gave the same.
+/// The smallest relative change that counts, even if all runs were equal.
 pub const LEAST: f64 = 0.02;
-/// Fewer runs than this tell too little of the spread: of three beside three of the same thing one pair in ten lies apart by chance, of
-/// five beside five one in 126 (the orders in which one side comes first, of all orders).
+/// Fewer runs say too little about the spread. Of three equal runs beside three, one pair in ten differs by chance; of five beside five,
+/// one in 126.
 const RUNS: usize = 5;
 
-/// A is before, B is after.
+/// Compares earlier results with later ones.
 pub fn compare(before: &[Results], after: &[Results]) -> Comparison {
     let (mut changes, mut unmatched, mut notes) = (Vec::new(), 0, Vec::new());
     for new in after {
@@ -116,7 +116,7 @@ fn verdict(old: &Row, new: &Row) -> Verdict {
 }
 
 impl Comparison {
-    /// Those that have become worse.
+    /// Returns the figures that became worse.
     pub fn regressions(&self) -> impl Iterator<Item = &MetricChange> {
         self.of(Verdict::Worse)
     }
@@ -125,7 +125,7 @@ impl Comparison {
         self.changes.iter().filter(move |change| change.verdict == verdict)
     }
 
-    /// For people.
+    /// Formats the comparison as a table for the terminal.
     pub fn text(&self) -> String {
         let mut lines = Vec::new();
         for (verdict, word) in [(Verdict::Worse, "worse"), (Verdict::Better, "better"), (Verdict::Unsure, "unsure")] {

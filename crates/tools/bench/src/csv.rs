@@ -1,6 +1,6 @@
-//! Comma-separated values.
+//! Comma-separated values (CSV).
 
-/// As RFC 4180 has it.
+/// Quotes a field as in RFC 4180.
 pub(crate) fn quoted(word: &str) -> String {
     if word.contains([',', '"', '\n']) { format!("\"{}\"", word.replace('"', "\"\"")) } else { word.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! What an experiment is.
+//! Experiments and the context they run in.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,64 +13,64 @@ use crate::replay::CacheSize;
 
 /// One measurement that can be repeated by name.
 pub struct Experiment {
-    /// As typed.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it shows, one line.
+    /// What it shows, in one line.
     pub about: &'static str,
-    /// The paper and figure it repeats, if any.
+    /// The paper and figure that it repeats, if any.
     pub source: &'static str,
-    /// What the paper found, in a sentence.
+    /// The paper's result, in one sentence.
     pub paper: &'static str,
-    /// Whom it stands beside.
+    /// The peers measured beside ours.
     pub peers: &'static str,
-    /// What it runs on, and what stands in for what the machine lacks.
+    /// The devices, and the stand-ins for missing ones.
     pub devices: &'static str,
-    /// What a machine must have.
+    /// Requirements that the machine must meet.
     pub needs: &'static [Need],
-    /// Room for scratch files, MiB: small, full.
+    /// Scratch space, MiB: small, full.
     pub room_mib: (u64, u64),
-    /// About how many seconds it takes: small, full.
+    /// Approximate duration in seconds: small, full.
     pub takes: (u64, u64),
-    /// Measures.
+    /// The function that runs the measurement.
     pub run: fn(&Context) -> anyhow::Result<Outcome>,
 }
 
-/// How much of it.
+/// The scale of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunScale {
-    /// Under a minute: shows that it works, its figures mean little.
+    /// Under a minute: a functional test whose figures mean little.
     Small,
-    /// What is published.
+    /// The scale of published figures.
     Full,
 }
 
-/// What an experiment is given.
+/// Settings of one run of an experiment.
 pub struct Context {
     /// The device to measure; a scratch file in `dir` if none is named.
     pub device: Option<DeviceName>,
-    /// Writes may destroy what is on `device`.
+    /// Writes may destroy the data on `device`.
     pub destroy_data: bool,
-    /// Where scratch files are made; they are removed afterwards.
+    /// Directory of scratch files, which are removed afterwards.
     pub dir: PathBuf,
-    /// How much.
+    /// The scale of the run.
     pub scale: RunScale,
-    /// Times everything is measured.
+    /// How often each case is measured.
     pub runs: u32,
-    /// Of the random choices.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// Traces to replay; made-up ones if none is named.
+    /// Traces to replay; synthetic ones if empty.
     pub traces: Vec<PathBuf>,
-    /// Sizes of caches to replay them with; the experiment's own if none is named.
+    /// Cache sizes of the replay; the experiment's own if empty.
     pub cache_sizes: Vec<CacheSize>,
-    /// Shows how far it is.
+    /// Shows the progress of the run.
     pub progress: ProgressBar,
-    /// The `hotshelf` command, for what it mounts.
+    /// The `hotshelf` command that is measured.
     pub program: PathBuf,
-    /// Set from outside: end soon, and leave nothing.
+    /// Set by a signal handler: stop soon and clean up.
     pub stopped: &'static AtomicBool,
 }
 
-/// The measuring was stopped from outside.
+/// The error of a run that a signal stopped.
 #[derive(Debug)]
 pub struct StoppedError;
 
@@ -83,7 +83,7 @@ impl std::fmt::Display for StoppedError {
 impl std::error::Error for StoppedError {}
 
 impl Context {
-    /// For a run nobody stops, in this directory, with nothing named.
+    /// Creates a small run in this directory with default settings.
     pub fn small(dir: PathBuf) -> Context {
         static NEVER: AtomicBool = AtomicBool::new(false);
         Context {
@@ -101,17 +101,17 @@ impl Context {
         }
     }
 
-    /// How long one measurement takes, and its warm-up before.
+    /// Returns the duration of one measurement and of its warm-up.
     pub fn duration(&self) -> (Duration, Duration) {
         self.pick((Duration::from_millis(100), Duration::from_millis(20)), (Duration::from_secs(4), Duration::from_secs(1)))
     }
 
-    /// One of two, by how much is wanted.
+    /// Returns the value for the scale of this run.
     pub fn pick<T>(&self, small: T, full: T) -> T {
         if self.scale == RunScale::Small { small } else { full }
     }
 
-    /// Whether to go on.
+    /// Returns an error if the run was stopped.
     ///
     /// # Errors
     /// [`StoppedError`].
@@ -119,10 +119,10 @@ impl Context {
         if self.stopped.load(Ordering::Relaxed) { Err(StoppedError) } else { Ok(()) }
     }
 
-    /// Every side in turn, as often as wanted, the first one another each time; `measure` is told the run and the side.
+    /// Measures all sides in turn, `runs` times, each time starting with another side. `measure` gets the run and the side.
     ///
     /// # Errors
-    /// What `measure` says; [`StoppedError`].
+    /// Errors of `measure`; [`StoppedError`].
     pub fn interleave(&self, sides: usize, mut measure: impl FnMut(u32, usize) -> anyhow::Result<()>) -> anyhow::Result<()> {
         for run in 0..self.runs {
             for at in 0..sides {

@@ -1,4 +1,4 @@
-//! Scratch data.
+//! Scratch files for measurements.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,10 +8,10 @@ use anyhow::Context as _;
 
 use crate::experiment::Context;
 
-/// A file of so many MiB of bytes that do not compress, durable; the same ones for a seed.
+/// Writes a file of incompressible bytes, durable and determined by the seed.
 ///
 /// # Errors
-/// It cannot be written: no room, most often.
+/// The file cannot be written, usually for lack of space.
 pub fn fill(context: &Context, path: &Path, mib: u64, seed: u64) -> anyhow::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut piece = vec![0; 1 << 20];

@@ -1,4 +1,4 @@
-//! fio as a peer: the same load, by another hand.
+//! fio as a peer: the same load by another program.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use crate::experiment::Context;
 use crate::load::{LoadJob, Pattern};
 use crate::{needs, programs};
 
-/// What fio reports of a load.
+/// The figures that fio reports of a load.
 #[derive(Debug)]
 pub struct FioLoad {
-    /// Requests a second.
+    /// Number of completed requests per second.
     pub iops: f64,
-    /// Requests for each second on a processor, user and system.
+    /// Requests per second of CPU time, user and system.
     pub iops_per_cpu_second: f64,
-    /// Half of the requests took less, microseconds.
+    /// Median latency of a request, microseconds.
     pub p50_us: f64,
-    /// 99 of 100 requests took less, microseconds.
+    /// 99th percentile of the latency, microseconds.
     pub p99_us: f64,
-    /// As it was called.
+    /// The command line that was run.
     pub command: String,
 }
 
-/// Which way into the kernel.
+/// The I/O engine of fio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Engine {
     /// io_uring with registered files and buffers.
@@ -35,7 +35,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// In tables.
+    /// Returns the name of the side in tables.
     pub fn side(self) -> &'static str {
         match self {
             Engine::IoUring => "fio io_uring",
@@ -44,7 +44,7 @@ impl Engine {
     }
 }
 
-/// Whether there is a fio to call.
+/// Returns whether fio is installed.
 pub fn present() -> bool {
     needs::find("fio").is_some()
 }
@@ -52,7 +52,7 @@ pub fn present() -> bool {
 /// Runs the job on a file or block device.
 ///
 /// # Errors
-/// fio fails, or says what cannot be understood.
+/// fio fails, or its output cannot be parsed.
 pub fn run(context: &Context, engine: Engine, path: &Path, direct: bool, job: &LoadJob) -> anyhow::Result<FioLoad> {
     let pattern = match (job.pattern, job.write) {
         (Pattern::Random, false) => "randread",
@@ -91,7 +91,7 @@ pub fn run(context: &Context, engine: Engine, path: &Path, direct: bool, job: &L
     read(&did, job, command)
 }
 
-/// What fio says of its first job, and the command.
+/// Returns fio's result of its first job, and the command line.
 fn call(context: &Context, words: &[String]) -> anyhow::Result<(Value, String)> {
     let shown = format!("fio {}", words.join(" "));
     let args: Vec<&std::ffi::OsStr> = words.iter().map(std::ffi::OsStr::new).collect();
@@ -100,7 +100,7 @@ fn call(context: &Context, words: &[String]) -> anyhow::Result<(Value, String)> 
 }
 
 fn first_job(stdout: &[u8]) -> anyhow::Result<Value> {
-    // fio may say something before its JSON.
+    // fio may print messages before its JSON.
     let begin = stdout.iter().position(|byte| *byte == b'{').context("fio wrote no JSON")?;
     let mut all: Value = serde_json::from_slice(&stdout[begin..]).context("fio's JSON")?;
     Ok(all["jobs"][0].take())
@@ -110,7 +110,7 @@ fn read(did: &Value, job: &LoadJob, command: String) -> anyhow::Result<FioLoad> 
     let side = &did[if job.write { "write" } else { "read" }];
     let number = |value: &Value| value.as_f64().context("fio's JSON lacks a figure");
     let iops = number(&side["iops"])?;
-    // Per cent of the wall time of all jobs together.
+    // Percentage of the wall time of all jobs together.
     let busy = (number(&did["usr_cpu"])? + number(&did["sys_cpu"])?) / 100.0 * f64::from(job.threads);
     let percentile = |key: &str| number(&side["clat_ns"]["percentile"][key]).map(|ns| ns / 1000.0);
     Ok(FioLoad {
@@ -125,37 +125,37 @@ fn read(did: &Value, job: &LoadJob, command: String) -> anyhow::Result<FioLoad> 
 /// A job on files of a directory, buffered or not.
 #[derive(Clone, Debug)]
 pub struct FileJob<'a> {
-    /// The file, or for several processes the directory of one for each.
+    /// The file, or for several processes a directory with one file each.
     pub path: &'a Path,
-    /// fio's word: `read`, `write`, `randread`, ...
+    /// fio's job type: `read`, `write`, `randread`, ...
     pub rw: &'a str,
-    /// Bytes of a request.
+    /// Size of a request, in bytes.
     pub request_bytes: u64,
-    /// Bytes of a file.
+    /// Size of each file, MiB.
     pub file_mib: u64,
-    /// Processes, each with a file.
+    /// Number of processes, each with a file.
     pub processes: u32,
-    /// Past the page cache.
+    /// Bypasses the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// How long; none: once over the file, durable at the end if it is written.
+    /// Duration. `None`: one pass over the file, with a sync at the end of writes.
     pub duration: Option<Duration>,
-    /// Of the random choices.
+    /// Seed of the random number generator.
     pub seed: u64,
 }
 
-/// What it gave, reads and writes together.
+/// The result of a file job, reads and writes together.
 #[derive(Clone, Debug)]
 pub struct FileLoad {
-    /// Requests a second.
+    /// Number of completed requests per second.
     pub iops: f64,
-    /// Bytes a second.
+    /// Bandwidth in bytes per second.
     pub bandwidth: f64,
-    /// As it was called.
+    /// The command line that was run.
     pub command: String,
 }
 
 impl FileJob<'_> {
-    /// The words for fio.
+    /// Returns the arguments for fio.
     pub fn words(&self) -> Vec<String> {
         let place = if self.processes > 1 { "directory" } else { "filename" };
         let mut words = vec![
@@ -178,20 +178,20 @@ impl FileJob<'_> {
         words
     }
 
-    /// Runs it.
+    /// Runs the job and returns its figures.
     ///
     /// # Errors
-    /// fio's.
+    /// fio fails.
     pub fn run(&self, context: &Context) -> anyhow::Result<FileLoad> {
         let (did, command) = call(context, &self.words())?;
         Ok(load_of(&did, command))
     }
 }
 
-/// What fio said of a file job, as the command that is shown.
+/// Parses fio's output of a file job; `command` is the command line to show.
 ///
 /// # Errors
-/// It is no JSON of fio's.
+/// The output is not fio's JSON.
 pub fn file_load(stdout: &[u8], command: String) -> anyhow::Result<FileLoad> {
     Ok(load_of(&first_job(stdout)?, command))
 }

@@ -1,10 +1,9 @@
-//! The experiments behind every claim (`hotshelf bench`).
+//! The experiments behind every published figure (`hotshelf bench`).
 //!
-//! An [`Experiment`] measures one thing and its peers in the same run, interleaved, several times, and hands back [`Row`]s:
-//! every single value with its median and spread, and [`Claim`]s: ours by a peer's, beside the paper's. [`results`] writes them as JSON
-//! lines and CSV beside the machine's description, [`report`] makes a page of them, [`compare`] says what has become worse. What an
-//! experiment sets up on the machine is a [`lab::Lab`]'s, and goes away whatever happens. Speeds are never asserted: they are shown,
-//! with what they were measured on.
+//! An [`Experiment`] measures one thing and its peers in the same run, interleaved and repeated. It returns [`Row`]s (all values with
+//! median and spread) and [`Claim`]s (our ratio to a peer beside the paper's). [`results`] writes them as JSON lines and CSV with a
+//! description of the machine, [`report`] makes a page, [`compare`] lists regressions. A [`lab::Lab`] owns everything that an experiment
+//! sets up, and removes it however the run ends. Speeds are never asserted, only reported.
 #![forbid(unsafe_code)]
 
 pub mod compare;
@@ -35,7 +34,7 @@ pub use machine::Machine;
 pub use outcome::{Claim, Missing, Outcome, Plot, Series};
 pub use row::{Better, OURS, Row, Spread};
 
-/// An experiment by its name.
+/// Returns the experiment with this name.
 pub fn find(name: &str) -> Option<&'static Experiment> {
     ALL.iter().find(|experiment| experiment.name == name)
 }

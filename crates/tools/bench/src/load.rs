@@ -1,4 +1,4 @@
-//! A load on a device: threads with a queue each, kept full.
+//! A synthetic load on a device: threads, each with a full queue.
 
 use std::time::{Duration, Instant};
 
@@ -7,66 +7,66 @@ use block::{Arena, Buf, Completion, Device, Lba, OpenError, Queue, QueueOptions,
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Which blocks come next.
+/// The access pattern of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
-    /// One after the other, each thread in a part of its own, from the begin again at its end.
+    /// Sequential; each thread in its own part, wrapping at the end.
     Sequential,
-    /// Anywhere on the device, on a multiple of the request's length.
+    /// Random, aligned to the length of a request.
     Random,
 }
 
-/// What to do.
+/// The parameters of a load.
 #[derive(Clone, Debug)]
 pub struct LoadJob {
-    /// Where.
+    /// The access pattern of the requests.
     pub pattern: Pattern,
-    /// Write, not read.
+    /// Write requests; otherwise read requests.
     pub write: bool,
-    /// Length of a request.
+    /// Size of a request, in bytes.
     pub request_bytes: u32,
-    /// Requests in flight, each thread.
+    /// Requests in flight of each thread.
     pub depth: u32,
-    /// Threads, each with a queue.
+    /// Number of threads, each with a queue.
     pub threads: u32,
-    /// Before anything is counted.
+    /// Duration of the warm-up, which is not counted.
     pub warm_up: Duration,
-    /// How long is counted.
+    /// Duration of the measured part.
     pub duration: Duration,
-    /// Of the random choices.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// How queues are; their depth is `depth`.
+    /// Options of the queues; `depth` overrides theirs.
     pub queue: QueueOptions,
 }
 
-/// What a load did in the time that counts.
+/// The result of a load.
 #[derive(Debug)]
 pub struct LoadResult {
-    /// Requests that ended well.
+    /// Number of requests that succeeded.
     pub requests: u64,
-    /// Requests that failed.
+    /// Number of requests that failed.
     pub failed: u64,
-    /// Wall time.
+    /// Wall time of the measurement.
     pub elapsed: Duration,
-    /// Time of the threads on a processor, in the kernel too.
+    /// CPU time of the threads, user and system.
     pub cpu: Duration,
-    /// From submission to completion, nanoseconds.
+    /// Latencies from submission to completion, in nanoseconds.
     pub latency_ns: Histogram<u64>,
 }
 
 impl LoadResult {
-    /// Requests a second.
+    /// Returns the completed requests per second.
     pub fn iops(&self) -> f64 {
         self.requests as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// Requests for each second on a processor.
+    /// Returns the requests per second of CPU time.
     pub fn iops_per_cpu_second(&self) -> f64 {
         self.requests as f64 / self.cpu.as_secs_f64().max(1e-9)
     }
 }
 
-/// Runs it to its end.
+/// Runs a load to its end.
 ///
 /// # Errors
 /// A queue cannot be opened, or there is no memory for the buffers.
@@ -91,16 +91,16 @@ impl LoadResult {
     }
 }
 
-/// One thread's part.
+/// The state of one thread.
 struct Worker {
     queue: Tracked<Box<dyn Queue>>,
     buffers: Vec<Buf>,
     submitted: Vec<Instant>,
     idle: Vec<usize>,
     job: LoadJob,
-    /// Of a request.
+    /// Blocks of a request.
     blocks: u32,
-    /// Requests that fit where this thread works.
+    /// Number of request positions of this thread.
     places: u64,
     first: u64,
     next: u64,

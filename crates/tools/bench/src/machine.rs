@@ -1,28 +1,28 @@
-//! What it was measured on.
+//! The machine on which results were measured.
 
 use serde::{Deserialize, Serialize};
 
-/// Written with every result.
+/// The machine's description, stored with every result.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Machine {
-    /// Processor.
+    /// Model name of the CPU.
     pub cpu: String,
-    /// Cores we may use.
+    /// Number of usable CPU cores.
     pub cores: usize,
-    /// Bytes of memory.
+    /// Size of memory, in bytes.
     pub memory_bytes: u64,
-    /// Kernel.
+    /// Release of the running kernel.
     pub kernel: String,
-    /// Distribution.
+    /// Name of the Linux distribution.
     pub system: String,
-    /// Of this program.
+    /// Version of the measuring program.
     pub version: String,
-    /// Mean number of running tasks in the minute before: other work on the machine.
+    /// One-minute load average before the run: other work on the machine.
     pub load: f64,
 }
 
 impl Machine {
-    /// This one, now.
+    /// Returns the description of this machine.
     pub fn here() -> Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let value = |text: &str, key: &str, mark: char| {

@@ -1,4 +1,4 @@
-//! Whether an experiment can run here, and its run.
+//! Checks and runs an experiment.
 
 use std::path::Path;
 
@@ -7,17 +7,17 @@ use crate::needs;
 use crate::outcome::Outcome;
 
 impl Experiment {
-    /// Why it cannot run on this machine; nothing if it can.
+    /// Returns why the experiment cannot run on this machine; empty if it can.
     pub fn lacks(&self) -> Vec<String> {
         needs::lacks(self.needs)
     }
 
-    /// The programs it takes part with, in their own words.
+    /// Returns the versions of the programs involved.
     pub fn versions(&self) -> Vec<String> {
         needs::versions(self.needs)
     }
 
-    /// Why it cannot run there; its room in the scratch directory counts, too.
+    /// Returns why the experiment cannot run in this context, including missing scratch space.
     pub fn cannot(&self, context: &Context) -> Option<String> {
         let mut why = self.lacks();
         why.extend(self.lacks_room(context));
@@ -36,11 +36,11 @@ impl Experiment {
         }
     }
 
-    /// Measures. What goes wrong where others have filled the scratch directory meanwhile says so: on a drive in a file there, a full
-    /// disk looks like a broken one.
+    /// Runs the experiment. If the scratch directory filled up meanwhile, the error says so: a full disk below a loop device looks like a
+    /// broken one.
     ///
     /// # Errors
-    /// The experiment's.
+    /// Errors of the experiment.
     pub fn measure(&self, context: &Context) -> anyhow::Result<Outcome> {
         (self.run)(context).map_err(|error| match self.lacks_room(context) {
             Some(why) if !error.is::<StoppedError>() => anyhow::anyhow!("{error:#} ({why})"),

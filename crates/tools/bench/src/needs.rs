@@ -1,26 +1,26 @@
-//! What a machine must have for an experiment, and what to do where it has not.
+//! Requirements of experiments, and how to meet them.
 
 use std::path::{Path, PathBuf};
 
-/// One thing.
+/// One requirement of an experiment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
-    /// To be root.
+    /// Root privileges.
     Root,
     /// Loop devices.
     Loop,
     /// `/dev/fuse`.
     Fuse,
-    /// A program, and Debian's package of it.
+    /// A program and its Debian package.
     Program(&'static str, &'static str),
-    /// A control group that slows a device down.
+    /// A control group that limits the I/O rate of a device.
     Throttle,
     /// A control group that limits memory.
     LittleMemory,
 }
 
 impl Need {
-    /// For people.
+    /// Returns a description for the terminal.
     pub fn name(self) -> String {
         match self {
             Need::Root => "root".into(),
@@ -32,7 +32,7 @@ impl Need {
         }
     }
 
-    /// What is wrong and what would help; none if it is there.
+    /// Returns what is missing and how to get it. `None`: the requirement is met.
     pub fn lacks(self) -> Option<String> {
         let absent = |path: &str| !Path::new(path).exists();
         match self {
@@ -46,14 +46,14 @@ impl Need {
     }
 }
 
-/// Where a program is.
+/// Returns the path of a program.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = shm::environment::var_os("PATH").unwrap_or_default();
     let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(sbin).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
-/// Which of these programs are not there, and the one command that gets them.
+/// Returns which programs are missing, and the one command that installs them.
 fn missing(programs: &[(&str, &str)]) -> Option<String> {
     let absent: Vec<(&str, &str)> = programs.iter().copied().filter(|(program, _)| find(program).is_none()).collect();
     let names: Vec<&str> = absent.iter().map(|(program, _)| *program).collect();
@@ -63,7 +63,7 @@ fn missing(programs: &[(&str, &str)]) -> Option<String> {
     (!names.is_empty()).then(|| format!("missing: {}; install {it}: apt install {}", names.join(", "), packages.join(" ")))
 }
 
-/// What of them is not there; nothing if all is.
+/// Returns the requirements that are not met.
 pub(crate) fn lacks(needs: &[Need]) -> Vec<String> {
     let program = |need: &Need| if let Need::Program(program, package) = *need { Some((program, package)) } else { None };
     let others = needs.iter().filter(|need| program(need).is_none()).filter_map(|need| need.lacks());
@@ -71,7 +71,7 @@ pub(crate) fn lacks(needs: &[Need]) -> Vec<String> {
     others.chain(missing(&programs)).collect()
 }
 
-/// The programs among them, in their own words.
+/// Returns the versions of the required programs.
 pub(crate) fn versions(needs: &[Need]) -> Vec<String> {
     let version = |need: &Need| {
         let Need::Program(program, _) = need else { return None };

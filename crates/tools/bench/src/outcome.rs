@@ -1,49 +1,49 @@
-//! What came of an experiment.
+//! The outcome of an experiment.
 
 use serde::{Deserialize, Serialize};
 
 use crate::row::{Better, Row, Spread};
 
-/// What came of it.
+/// Everything that an experiment reports.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Outcome {
-    /// Every figure.
+    /// All figures that were measured.
     pub rows: Vec<Row>,
-    /// Ours beside a peer's, with what the paper has.
+    /// Our ratios to peers, with the paper's ratios.
     pub claims: Vec<Claim>,
-    /// What was not measured, and what it takes.
+    /// What was not measured, and why.
     pub missing: Vec<Missing>,
-    /// What the reader must know.
+    /// Notes that the reader needs.
     pub notes: Vec<String>,
-    /// To look at.
+    /// Line charts of the figures.
     pub plots: Vec<Plot>,
 }
 
-/// One of ours by one of a peer's, in the same run.
+/// Our ratio to a peer, from the same run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Claim {
-    /// Doing what.
+    /// The case that was measured.
     pub what: String,
-    /// Of what: `iops`, `time`, ...
+    /// Name of the metric: `iops`, `time`, ...
     pub metric: String,
-    /// Our side, and whom it stands beside.
+    /// Our side of the ratio.
     pub ours: String,
-    /// Whom it stands beside.
+    /// The peer's side of the ratio.
     pub peer: String,
-    /// Ours by theirs, the median over all runs.
+    /// Ours divided by the peer's: median over all runs.
     pub ratio: f64,
-    /// The smallest of all runs.
+    /// The smallest ratio of all runs.
     pub min: f64,
-    /// The largest of all runs.
+    /// The largest ratio of all runs.
     pub max: f64,
-    /// What the paper has for the same ratio.
+    /// The paper's value of the same ratio.
     pub paper: Option<f64>,
-    /// Why ours is not the paper's, or what else is to know.
+    /// Why ours differs from the paper's, or other remarks.
     pub why: String,
 }
 
 impl Claim {
-    /// From the rows of both sides, if both were measured. Where both have as many runs, each run's ratio is one.
+    /// Computes a claim from the rows of both sides, if both were measured. With equal numbers of runs, run by run.
     pub fn of(rows: &[Row], case: &str, metric: &str, ours: &str, peer: &str) -> Option<Claim> {
         let find = |side: &str| rows.iter().find(|row| row.case == case && row.metric == metric && row.side == side);
         let (one, other) = (find(ours)?, find(peer)?);
@@ -55,78 +55,78 @@ impl Claim {
         ratios.iter().all(|ratio| ratio.is_finite()).then(|| Claim::direct(case, metric, ours, peer, &ratios))
     }
 
-    /// From ratios themselves, at least one.
+    /// Creates a claim from at least one ratio.
     pub fn direct(what: &str, metric: &str, ours: &str, peer: &str, ratios: &[f64]) -> Claim {
         let Spread { median, min, max, .. } = Spread::of(ratios);
         let [what, metric, ours, peer] = [what, metric, ours, peer].map(str::to_owned);
         Claim { what, metric, ours, peer, ratio: median, min, max, paper: None, why: String::new() }
     }
 
-    /// With the paper's ratio.
+    /// Sets the ratio of the paper.
     #[must_use]
     pub fn paper(mut self, ratio: f64) -> Claim {
         self.paper = Some(ratio);
         self
     }
 
-    /// With what is to know.
+    /// Sets the remark on the ratio.
     #[must_use]
     pub fn why(mut self, text: impl Into<String>) -> Claim {
         self.why = text.into();
         self
     }
 
-    /// Which direction of the ratio is good for us.
+    /// Returns which direction of the ratio is good for us.
     pub fn better(&self) -> Better {
         Better::of(&self.metric)
     }
 }
 
-/// What was left out.
+/// Something that was not measured.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Missing {
-    /// A side, a case, or all of it.
+    /// A side, a case, or the whole experiment.
     pub what: String,
-    /// Why, and what would help.
+    /// The reason, and what would help.
     pub why: String,
 }
 
-/// A line chart.
+/// A line chart with a name.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Plot {
-    /// File name without its end.
+    /// File name without its extension.
     pub name: String,
-    /// Above it.
+    /// Title shown above the chart.
     pub title: String,
-    /// Of the horizontal axis, with its unit.
+    /// Label of the horizontal axis, with its unit.
     pub x: String,
-    /// Of the vertical axis, with its unit.
+    /// Label of the vertical axis, with its unit.
     pub y: String,
-    /// The horizontal axis is logarithmic: sizes, counts that double.
+    /// Logarithmic horizontal axis: for sizes and counts that double.
     #[serde(default)]
     pub log_x: bool,
-    /// The lines.
+    /// The lines of the chart.
     pub series: Vec<Series>,
 }
 
 /// One line of a chart.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Series {
-    /// In the legend.
+    /// Name shown in the legend.
     pub name: String,
-    /// In order of x.
+    /// The points, ordered by x.
     pub points: Vec<(f64, f64)>,
 }
 
 impl Outcome {
-    /// Nothing but what is missing.
+    /// Creates an outcome in which nothing was measured.
     pub fn not_measured(what: &str, why: impl Into<String>) -> Outcome {
         let mut outcome = Outcome::default();
         outcome.mark_missing(what, why);
         outcome
     }
 
-    /// Something was not measured.
+    /// Records that something was not measured.
     pub fn mark_missing(&mut self, what: &str, why: impl Into<String>) {
         self.missing.push(Missing { what: what.to_owned(), why: why.into() });
     }

@@ -5,7 +5,7 @@ use crate::outcome::{Plot, Series};
 use crate::results::short;
 use crate::svg::{self, WIDTH, fit, steps, text, tick, width_of};
 
-/// The points, a column for each line; all lines have the same x.
+/// Returns the points as CSV, a column for each line; all lines have the same x values.
 pub fn csv(plot: &Plot) -> String {
     let mut header = vec![quoted(&plot.x)];
     header.extend(plot.series.iter().map(|series| quoted(&series.name)));
@@ -19,7 +19,7 @@ pub fn csv(plot: &Plot) -> String {
     lines.join("\n") + "\n"
 }
 
-/// As a file.
+/// Returns the chart as an SVG file.
 pub fn svg(plot: &Plot) -> String {
     svg::file(&chart(plot))
 }
@@ -29,7 +29,7 @@ const RIGHT: f64 = 24.0;
 const TALL: f64 = 260.0;
 const LEGEND_LINE: f64 = 20.0;
 
-/// As part of a page.
+/// Returns the chart as an element of a page.
 pub fn chart(plot: &Plot) -> String {
     let legend = legend(&plot.series);
     let top = 48.0 + legend.lines * LEGEND_LINE;
@@ -64,7 +64,7 @@ fn legend(series: &[Series]) -> Legend {
     Legend { body, lines: line }
 }
 
-/// Where points are.
+/// Coordinates of the plot area.
 struct Frame {
     top: f64,
     x_min: f64,
@@ -109,7 +109,7 @@ impl Frame {
         body + &text(LEFT + (WIDTH - LEFT - RIGHT) / 2.0, below + 20.0, "soft mid", &plot.x)
     }
 
-    /// On a logarithmic axis those that were measured, else round ones.
+    /// Ticks: the measured values on a logarithmic axis, otherwise round values.
     fn x_ticks(&self, plot: &Plot) -> Vec<f64> {
         if self.log {
             let longest = plot.series.iter().max_by_key(|series| series.points.len());
@@ -122,7 +122,7 @@ impl Frame {
     fn line(&self, series: &Series, at: usize) -> String {
         let places: Vec<String> = series.points.iter().map(|(x, y)| format!("{:.1} {:.1}", self.x(*x), self.y(*y))).collect();
         let mut body = format!("<path class=\"l l{}\" d=\"M{}\"/>\n", at % 6, places.join("L"));
-        // Few points are seen as such.
+        // Few points are drawn as markers.
         if series.points.len() <= 16 {
             for (x, y) in &series.points {
                 let told = format!("{}: {} at {}", series.name, short(*y), tick(*x));

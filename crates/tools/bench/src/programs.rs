@@ -1,4 +1,4 @@
-//! Running other programs: their errors in one line, and an end when the measuring is stopped.
+//! Runs other programs: their errors in one line, and ended when the run is stopped.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,28 +14,28 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use crate::experiment::Context;
 use crate::needs::find;
 
-/// Runs a program found on the path; what it wrote.
+/// Runs a program from `PATH` and returns its output.
 ///
 /// # Errors
-/// It cannot be started or fails, with its first line; [`crate::StoppedError`].
+/// It cannot be started, or fails (with its first line); [`crate::StoppedError`].
 pub fn run(context: &Context, program: &str, args: &[&OsStr]) -> anyhow::Result<Vec<u8>> {
     run_path(context, &find(program).unwrap_or_else(|| program.into()), args)
 }
 
-/// Runs this program.
+/// Runs the program at this path.
 ///
 /// # Errors
-/// As [`run`].
+/// As for [`run`].
 pub fn run_path(context: &Context, program: &Path, args: &[&OsStr]) -> anyhow::Result<Vec<u8>> {
     let mut command = Command::new(program);
     command.args(args);
     finish(context, command, None)
 }
 
-/// Runs what is prepared, with this on its standard input.
+/// Runs a prepared command with `input` as its standard input.
 ///
 /// # Errors
-/// As [`run`].
+/// As for [`run`].
 pub fn finish(context: &Context, mut command: Command, input: Option<File>) -> anyhow::Result<Vec<u8>> {
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     command.stdin(input.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -52,7 +52,7 @@ pub fn finish(context: &Context, mut command: Command, input: Option<File>) -> a
     Ok(said)
 }
 
-/// Until it ends, or we are to stop: then it is ended.
+/// Waits for a child. If the run is stopped, the child is killed.
 ///
 /// # Errors
 /// [`crate::StoppedError`].
@@ -60,10 +60,10 @@ pub fn wait(context: &Context, child: &mut Child) -> anyhow::Result<ExitStatus> 
     until_ended(context, child, &mut [])
 }
 
-/// The same, and hears what it says meanwhile. Its end is the program's own: what it has started may hold the pipes for longer.
+/// Waits and reads the pipes meanwhile. It ends with the program itself: its children may hold the pipes longer.
 fn until_ended(context: &Context, child: &mut Child, pipes: &mut [OutputPipe]) -> anyhow::Result<ExitStatus> {
     let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).ok();
-    // Without a handle (before Linux 5.3) its end wakes nobody.
+    // Without a pidfd (before Linux 5.3) the end of the child wakes nothing.
     let moment = Timespec { tv_sec: 0, tv_nsec: if handle.is_some() { 100_000_000 } else { 10_000_000 } };
     loop {
         let ended = child.try_wait()?;
@@ -79,12 +79,12 @@ fn until_ended(context: &Context, child: &mut Child, pipes: &mut [OutputPipe]) -
         }
         let talking = pipes.iter().filter_map(|pipe| pipe.end.as_ref()).map(|end| PollFd::new(end, PollFlags::IN));
         let mut fds: Vec<_> = handle.iter().map(|handle| PollFd::new(handle, PollFlags::IN)).chain(talking).collect();
-        // Interrupted by a signal: the loop looks.
+        // A signal interrupted it: the loop checks again.
         let _ = poll(&mut fds, Some(&moment));
     }
 }
 
-/// What a program writes, and what was read of it.
+/// An output pipe of a program, and the data read from it.
 struct OutputPipe {
     end: Option<File>,
     heard: Vec<u8>,
@@ -96,7 +96,7 @@ impl OutputPipe {
         Ok(OutputPipe { end: Some(end.into()), heard: Vec::new() })
     }
 
-    /// All that is there now. One that cannot be read to its end gives what it gave.
+    /// Reads all available data. A failing pipe keeps what was read.
     fn hear(&mut self) {
         let Some(end) = &mut self.end else { return };
         match end.read_to_end(&mut self.heard) {
@@ -106,22 +106,22 @@ impl OutputPipe {
     }
 }
 
-/// A job of fio's whose parent is killed while it begins waits for it for ever, in a session of its own.
+/// Kills a program and its descendants. A fio job whose parent is killed at its start waits forever, in its own session.
 fn kill_with_all_it_started(child: &mut Child) -> anyhow::Result<()> {
     let parent = Pid::from_child(child);
-    // StoppedError, it starts no more; it may have ended.
+    // A stopped process starts no more children; it may have ended.
     let _ = kill_process(parent, Signal::STOP);
     let started = descendants(parent);
     child.kill()?;
     for pid in started {
-        // One that has ended meanwhile is gone as well.
+        // It may have ended meanwhile.
         let _ = kill_process(pid, Signal::KILL);
     }
     child.wait()?;
     Ok(())
 }
 
-/// Its children, and theirs.
+/// Returns all descendants of a process.
 fn descendants(of: Pid) -> Vec<Pid> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
@@ -139,10 +139,10 @@ fn parent_of(pid: i32) -> Option<i32> {
     stat(pid)?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// What the kernel says of a process, behind its name: its state, its parent, ... (proc(5), `/proc/pid/stat` from field 3 on).
+/// Returns the fields of `/proc/PID/stat` after the name, from field 3 (state) on.
 pub(crate) fn stat(pid: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything.
+    // The name in parentheses may contain any byte.
     stat.rsplit_once(')').map(|(_, rest)| rest.to_owned())
 }
 
@@ -192,7 +192,7 @@ mod test {
         static YES: AtomicBool = AtomicBool::new(true);
         let error = wait(&Context { stopped: &YES, ..context }, &mut child).expect_err("it was stopped");
         assert!(error.is::<crate::StoppedError>());
-        // All that hold the pipe have ended.
+        // All holders of the pipe have ended.
         assert_eq!(out.read_to_end(&mut Vec::new()).expect("its end"), 0);
     }
 }

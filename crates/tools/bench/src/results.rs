@@ -1,7 +1,7 @@
-//! Results on disk and on the terminal.
+//! Results on disk and in the terminal.
 //!
-//! `NAME.jsonl` has everything of one experiment, a line each, told apart by its first key: `run`, `row`, `claim`, `missing`, `note`,
-//! `plot`. It is written whole or not at all: what is there was measured to its end.
+//! `NAME.jsonl` holds everything of one experiment, one record in a line, distinguished by its first key: `run`, `row`, `claim`,
+//! `missing`, `note`, `plot`. The file is written atomically, so it is always complete.
 
 use std::fs;
 use std::io::Write;
@@ -17,35 +17,35 @@ use crate::outcome::{Claim, Missing, Outcome, Plot};
 use crate::plot;
 use crate::row::Row;
 
-/// How it was measured.
+/// How an experiment was run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// Which experiment.
+    /// Name of the measured experiment.
     pub experiment: String,
-    /// The figures of one size say nothing of the other.
+    /// Scale of the run; figures of different scales are not comparable.
     pub size: String,
-    /// Times everything was measured.
+    /// How often each case was measured.
     pub runs: u32,
-    /// Of the random choices.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// As it was called.
+    /// The command line that was run.
     pub command: String,
-    /// Seconds since 1970.
+    /// Time of the run, seconds since 1970.
     pub at: u64,
-    /// How long it took, seconds.
+    /// Duration of the run, in seconds.
     pub took: f64,
-    /// Versions of the programs that took part.
+    /// Versions of the programs involved.
     pub programs: Vec<String>,
-    /// What it was measured on.
+    /// The machine it was measured on.
     pub machine: Machine,
 }
 
-/// One experiment's results.
+/// The stored results of one experiment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Results {
-    /// How.
+    /// How the experiment was run.
     pub run: Run,
-    /// What.
+    /// The outcome that was measured.
     pub outcome: Outcome,
 }
 
@@ -61,7 +61,7 @@ enum ResultLine {
 }
 
 impl Run {
-    /// Of what is to be done now.
+    /// Describes a run that is about to start.
     pub fn new(experiment: &Experiment, context: &Context, command: &str) -> Run {
         let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Run {
@@ -77,14 +77,14 @@ impl Run {
         }
     }
 
-    /// Whether the other one would give figures of the same kind: then it need not be done again.
+    /// Returns whether the other run gives comparable figures, so that it need not be repeated.
     pub fn is_like(&self, other: &Run) -> bool {
         let of = |run: &Run| (run.experiment.clone(), run.size.clone(), run.runs, run.seed, run.machine.version.clone());
         of(self) == of(other)
     }
 }
 
-/// Writes `NAME.jsonl`, `NAME.csv` and the plots; returns what was written.
+/// Writes `NAME.jsonl`, `NAME.csv` and the plots; returns their paths.
 ///
 /// # Errors
 /// The directory cannot be written.
@@ -108,22 +108,22 @@ pub fn write(dir: &Path, run: &Run, outcome: &Outcome) -> anyhow::Result<Vec<Pat
     Ok(written)
 }
 
-/// Whole or not at all.
+/// Writes a file atomically.
 pub(crate) fn save(dir: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
     let (path, half) = (dir.join(name), dir.join(format!(".{name}.half")));
     let done = fs::File::create(&half).and_then(|mut file| file.write_all(text.as_bytes())).and_then(|()| fs::rename(&half, &path));
     if done.is_err() {
-        // It may not have been made.
+        // The file may not exist.
         let _ = fs::remove_file(&half);
     }
     done.with_context(|| format!("{}", path.display()))?;
     Ok(path)
 }
 
-/// What a file has.
+/// Reads a result file.
 ///
 /// # Errors
-/// It cannot be read, or is no result.
+/// The file cannot be read, or is no result.
 pub fn read(path: &Path) -> anyhow::Result<Results> {
     let text = fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
     let (mut run, mut outcome) = (None, Outcome::default());
@@ -142,10 +142,10 @@ pub fn read(path: &Path) -> anyhow::Result<Results> {
     Ok(Results { run, outcome })
 }
 
-/// All of a directory, in the order of `bench list`, unknown ones last.
+/// Reads all results of a directory, in the order of `bench list`, unknown ones last.
 ///
 /// # Errors
-/// It cannot be read, or has none.
+/// The directory cannot be read, or has no results.
 pub fn read_all(dir: &Path) -> anyhow::Result<Vec<Results>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| format!("{}", dir.display()))? {
@@ -171,7 +171,7 @@ fn csv(rows: &[Row]) -> String {
     text
 }
 
-/// A table for people: a line for each case and metric of ours, with the peers and our ratio to each.
+/// Formats a table: a line for each of our cases and metrics, with the peers and our ratio to each.
 pub fn table(outcome: &Outcome) -> String {
     let rows = &outcome.rows;
     let mut lines = Vec::new();
@@ -201,10 +201,10 @@ pub fn table(outcome: &Outcome) -> String {
     lines.join("\n")
 }
 
-/// As many digits as tell something.
+/// Formats a value with a sensible number of digits.
 pub fn short(value: f64) -> String {
     match value.abs() {
-        // Ratios: four digits tell them apart.
+        // Ratios need four digits.
         0.0..1.0 => format!("{value:.4}"),
         1.0..10.0 => format!("{value:.2}"),
         10.0..1000.0 => format!("{value:.1}"),
@@ -212,7 +212,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// A ratio: two digits behind the point, more only where nothing else would be left.
+/// Formats a ratio with two decimals, or more if it is small.
 pub fn times(value: f64) -> String {
     match value.abs() {
         0.0..0.095 => format!("{value:.3}"),
@@ -221,7 +221,7 @@ pub fn times(value: f64) -> String {
     }
 }
 
-/// Thousands apart.
+/// Formats a number with thousands separators.
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let (sign, digits) = digits.strip_prefix('-').map_or(("", &*digits), |rest| ("-", rest));

@@ -1,53 +1,53 @@
-//! One figure.
+//! One measured figure.
 
 use serde::{Deserialize, Serialize};
 
-/// What was measured of one side in one case, all runs.
+/// One side's values of one case and metric, over all runs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// The experiment's name.
+    /// Name of the measured experiment.
     pub experiment: String,
-    /// Who was measured: `hotshelf`, `fio io_uring`, ...
+    /// The measured side: `hotshelf`, `fio io_uring`, ...
     pub side: String,
-    /// Doing what.
+    /// The case that was measured.
     pub case: String,
-    /// `iops`, `latency_p99`, ...
+    /// Name of the metric: `iops`, `latency_p99`, ...
     pub metric: String,
-    /// Of the values.
+    /// Unit of all these values.
     pub unit: String,
-    /// One for each run, in order.
+    /// One value for each run, in order.
     pub values: Vec<f64>,
-    /// Middle value.
+    /// The median of all values.
     pub median: f64,
-    /// Smallest.
+    /// The smallest of all values.
     pub min: f64,
-    /// Largest.
+    /// The largest of all values.
     pub max: f64,
-    /// Median of the distances to the median.
+    /// Median absolute deviation of the values.
     pub mad: f64,
-    /// What makes the same figure elsewhere, if it is a program's.
+    /// Command that reproduces the figure, if a program measured it.
     pub command: Option<String>,
 }
 
 impl Row {
-    /// From the values of all runs, of which there is at least one.
+    /// Creates a row from the values of all runs, at least one.
     pub fn new(experiment: &str, side: &str, case: &str, metric: &str, unit: &str, values: Vec<f64>) -> Row {
         let Spread { median, min, max, mad } = Spread::of(&values);
         let [experiment, side, case, metric, unit] = [experiment, side, case, metric, unit].map(str::to_owned);
         Row { experiment, side, case, metric, unit, median, min, max, mad, values, command: None }
     }
 
-    /// Whether this is a figure of ours, and not of a peer.
+    /// Returns whether this is our figure, not a peer's.
     pub fn is_ours(&self) -> bool {
         self.side == OURS || self.side.starts_with("hotshelf ") || self.side.starts_with("hotshelf,")
     }
 
-    /// Which direction is good.
+    /// Returns which direction is good.
     pub fn better(&self) -> Better {
         Better::of(&self.metric)
     }
 
-    /// With the command that made it.
+    /// Sets the command that measured the figure.
     #[must_use]
     pub fn by(mut self, command: Option<&str>) -> Row {
         self.command = command.map(str::to_owned);
@@ -55,41 +55,41 @@ impl Row {
     }
 }
 
-/// The side that is ours, in every experiment.
+/// Name of our side in every experiment.
 pub const OURS: &str = "hotshelf";
 
 /// Which direction of a figure is good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Better {
-    /// Requests a second, hits.
+    /// Higher is better: requests a second, hits.
     Higher,
-    /// Times, misses, bytes written.
+    /// Lower is better: times, misses, bytes written.
     Lower,
 }
 
 impl Better {
-    /// By the metric's name.
+    /// Returns the direction for a metric's name.
     pub fn of(metric: &str) -> Better {
         let lower = ["latency", "time", "miss", "written", "writes", "requests", "deviation", "cpu"];
         if lower.iter().any(|word| metric.starts_with(word) || metric.ends_with(word)) { Better::Lower } else { Better::Higher }
     }
 }
 
-/// What the values of all runs are, in short.
+/// Summary statistics of the values of all runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
-    /// Middle value.
+    /// The median of all values.
     pub median: f64,
-    /// Smallest.
+    /// The smallest of all values.
     pub min: f64,
-    /// Largest.
+    /// The largest of all values.
     pub max: f64,
-    /// Median of the distances to the median.
+    /// Median absolute deviation of the values.
     pub mad: f64,
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Computes the statistics of at least one value.
     pub fn of(values: &[f64]) -> Spread {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

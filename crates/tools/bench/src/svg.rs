@@ -1,12 +1,12 @@
-//! What all charts share: escaped text, widths, axes' steps, colours by class, a look of their own outside a page.
+//! Shared parts of all charts: escaping, text widths, axis steps, colours by class, and the style of a standalone file.
 
-/// Colours that people with the common colour weaknesses tell apart (Okabe and Ito), lighter ones on dark ground.
+/// The style of charts. The colours are safe for colour-blind readers (Okabe and Ito), lighter on a dark background.
 pub const STYLE: &str = include_str!("report/chart.css");
 
-/// Width of every chart, in its own units; the page scales it.
+/// Width of every chart, in SVG units; the page scales it.
 pub const WIDTH: f64 = 760.0;
 
-/// An SVG element of a page: `body` in a frame of that height, with words for who cannot see it.
+/// Returns an SVG element for a page: `body` in a frame of that height, with a description for screen readers.
 pub fn chart(height: f64, title: &str, told: &str, body: &str) -> String {
     let (title, told) = (escape(title), escape(told));
     format!(
@@ -15,7 +15,7 @@ pub fn chart(height: f64, title: &str, told: &str, body: &str) -> String {
     )
 }
 
-/// The same as a file: it brings its style along.
+/// Returns the chart as a standalone file with its style.
 pub fn file(chart: &str) -> String {
     let style = format!("<style>{STYLE}</style>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
     let sized = chart.replacen("<svg class=\"chart\"", "<svg class=\"chart\" width=\"760\"", 1);
@@ -25,28 +25,28 @@ pub fn file(chart: &str) -> String {
     }
 }
 
-/// Text that is no markup.
+/// Escapes text for use in XML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A line of text.
+/// Returns an SVG text element.
 pub fn text(x: f64, y: f64, class: &str, words: &str) -> String {
     format!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>\n", escape(words))
 }
 
-/// About how wide it is at 12 units.
+/// Estimates the width of text at 12 units.
 pub fn width_of(words: &str) -> f64 {
     6.4 * words.chars().count() as f64
 }
 
-/// Shortened to that width, with a sign that it is.
+/// Truncates text to that width, with an ellipsis.
 pub fn fit(words: &str, width: f64) -> String {
     let most = (width / 6.4) as usize;
     if words.chars().count() <= most { words.to_owned() } else { words.chars().take(most.saturating_sub(1)).collect::<String>() + "…" }
 }
 
-/// Round numbers from 0 to at least `max`: their distance, and how many.
+/// Returns the step and number of round ticks from 0 to at least `max`.
 pub fn steps(max: f64) -> (f64, usize) {
     let raw = (max / 5.0).max(f64::MIN_POSITIVE);
     let unit = 10_f64.powf(raw.log10().floor());
@@ -54,7 +54,7 @@ pub fn steps(max: f64) -> (f64, usize) {
     (step, (max / step).ceil().max(1.0) as usize)
 }
 
-/// A number on an axis.
+/// Formats a number for an axis.
 pub fn tick(value: f64) -> String {
     let size = value.abs();
     let (value, end) = match size {

@@ -1,4 +1,4 @@
-//! The benches of `rawfs` beside a kernel file system, small: what they do is done, and what they read is what was written.
+//! Small runs of the rawfs benchmarks beside a kernel file system: operations take effect, and data read is what was written.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn small_files_are_what_was_written_on_both_sides() {
     let kernel = Kernel::new(names).expect("there");
     for (seed, durable) in [(1, SyncPolicy::End), (2, SyncPolicy::Every(50)), (3, SyncPolicy::Each)] {
         let plan = small::SmallFilesPlan { files: 200, operations: 300, threads: 2, durable, seed };
-        // Each plan has a directory tree of its own.
+        // Each plan has its own directory tree.
         for files in [&raw as &dyn Files, &kernel] {
             let mut begun = false;
             let dir = format!("run{seed}");

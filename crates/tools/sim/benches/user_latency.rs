@@ -1,8 +1,8 @@
-//! How long it takes over vfio-user, to a software controller in another process: from the store into the doorbell to the completion
-//! seen by who polls, one request at a time; and with both sides asleep in between.
+//! Latency over vfio-user to a software controller in another process: from the doorbell store to the completion seen by a polling host,
+//! one request at a time; and with both sides asleep in between.
 //!
-//! Prints the median and the 99th of a hundred, in nanoseconds; first of what every such request takes at least, a word that another
-//! processor answers, which is 100 ns where both share a cache and 500 where they do not. Needs two processors that nobody else uses.
+//! Prints the median and the 99th percentile in nanoseconds; first the lower bound, a round trip of one word between two CPUs (100 ns with
+//! a shared cache, 500 ns without). Needs two idle CPUs.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -19,14 +19,14 @@ struct Case {
     args: &'static [&'static str],
     op: Op,
     blocks: u32,
-    /// Of this many blocks of 4 KiB, one after the other; they were all written before.
+    /// Number of 4 KiB blocks, read in sequence; all were written before.
     over: u64,
-    /// Nothing is asked for so long before each request, so that the drive sleeps; and the host sleeps, too.
+    /// Idle time before each request, so that drive and host sleep.
     asleep: bool,
     rounds: usize,
 }
 
-/// As many as stay in the processor's caches, so that the data costs next to nothing; and as many as do not.
+/// As many blocks as fit in the CPU caches, so that data is nearly free; and as many as do not.
 const FEW: u64 = 64;
 const MANY: u64 = BYTES / 4096;
 const BYTES: u64 = 64 << 20;
@@ -51,7 +51,7 @@ struct Drive(Child);
 
 impl Drop for Drive {
     fn drop(&mut self) {
-        // Nothing of it is needed any more.
+        // The process is no longer needed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -87,7 +87,7 @@ fn print(name: &str, mut took: Vec<u64>) {
     println!("{name:<28} {:>8} {:>8}", took[took.len() / 2], took[took.len() * 99 / 100]);
 }
 
-/// The least there can be: a word written here is seen by another processor, whose answer is seen here.
+/// Measures the lower bound: a word written here is read by another CPU, whose reply is read here.
 fn there_and_back() -> Vec<u64> {
     const ROUNDS: u64 = 200_000;
     let [call, answer] = [(); 2].map(|()| Line(AtomicU64::new(0)));
@@ -103,12 +103,12 @@ fn there_and_back() -> Vec<u64> {
     })
 }
 
-/// In a cache line of its own, and of that which is fetched beside it.
+/// Alone in its cache line and in the adjacent one, which may be prefetched.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
 impl Line {
-    /// Looks until it is there.
+    /// Polls until the value is seen.
     fn seen(&self, wanted: u64) -> u64 {
         while self.0.load(Ordering::Acquire) != wanted {
             std::hint::spin_loop();
@@ -147,7 +147,7 @@ fn measure(queue: &mut NvmeQueue, arena: &Arena, case: &Case) -> Vec<u64> {
     took
 }
 
-/// Each block of the drive has memory of its own from then on.
+/// Writes every block, so that each has its own memory.
 fn fill(queue: &mut NvmeQueue, arena: &Arena) {
     let buf = arena.allocate(32 << 10).expect("room");
     let whole = [buf.span().part(0, 32 << 10)];

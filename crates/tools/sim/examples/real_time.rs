@@ -1,7 +1,7 @@
-//! How precise models in real time are, and what they cost: `cargo run --release -p sim --example real_time`.
+//! Precision and cost of models in real time: `cargo run --release -p sim --example real_time`.
 //!
-//! For each latency: how late a request is seen by polling, by `wait` and by the event; then the cost of a poll that finds
-//! nothing, of a whole request, and of simulated requests in virtual time.
+//! For each latency: the delay until polling, `wait` and the event report a request; then the cost of an empty poll, of a whole request,
+//! and of simulated requests in virtual time.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Everything that reached the disks, in order, with notes of what was promised in between.
+//! All writes and flushes of the disks, in order, with durability marks in between.
 
 use std::sync::Arc;
 
@@ -6,53 +6,53 @@ use parking_lot::Mutex;
 
 use crate::durability::DurabilityMark;
 
-/// Which disk: an index into the list it was made with.
+/// Index of a disk in the list of the log.
 pub type DiskIndex = usize;
 
-/// One thing that happened.
+/// One event of the log.
 #[derive(Clone, Debug)]
 pub enum DiskEvent {
-    /// Bytes were written; they may stay in the disk's cache until a flush.
+    /// Data was written; it is volatile until a flush.
     Write {
-        /// Where to.
+        /// The disk that was written.
         disk: DiskIndex,
-        /// Bytes from the disk's beginning.
+        /// Byte offset on the disk.
         offset: u64,
-        /// What.
+        /// The bytes that were written.
         data: Arc<[u8]>,
     },
-    /// What was written to this disk so far is safe.
+    /// All earlier writes of this disk are durable.
     Flush {
-        /// Which disk.
+        /// The disk that was flushed.
         disk: DiskIndex,
     },
-    /// A program began something, or was promised something.
+    /// A program started an operation, or its durability was acknowledged.
     DurabilityMark(DurabilityMark),
 }
 
-/// A log that several threads write.
+/// An event log that several threads append to.
 #[derive(Debug, Default)]
 pub struct DiskLog {
     events: Mutex<Vec<DiskEvent>>,
 }
 
 impl DiskLog {
-    /// Adds an event.
+    /// Appends an event to the log.
     pub fn push(&self, event: DiskEvent) {
         self.events.lock().push(event);
     }
 
-    /// Events so far.
+    /// Returns the number of events.
     pub fn len(&self) -> usize {
         self.events.lock().len()
     }
 
-    /// Nothing yet?
+    /// Returns whether the log is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes the events out.
+    /// Takes all events out of the log.
     pub fn take(&self) -> Vec<DiskEvent> {
         std::mem::take(&mut *self.events.lock())
     }

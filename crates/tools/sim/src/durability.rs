@@ -1,4 +1,4 @@
-//! What may be found after a power cut, given what was begun and what was promised (docs/durability.md).
+//! Computes which files and contents are legal after a power cut (docs/durability.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -9,102 +9,102 @@ use crate::stamped::read_stamp;
 /// The biggest block of ext4 where pages have 4 KiB.
 const BLOCK_SECTORS: u64 = 8;
 
-/// A file, whatever it is called.
+/// Identifies a file independently of its name.
 pub type FileId = u64;
 
-/// What a program did. `…Begun` comes before the call, the rest after it returned.
+/// An operation of a program. `...Started` precedes the call, other marks follow its return.
 #[derive(Clone, Debug)]
 pub enum DurabilityMark {
-    /// A new file is about to be made.
+    /// A file is about to be created.
     CreateStarted {
-        /// The file.
+        /// The file that is created.
         id: FileId,
-        /// Its path.
+        /// The path of the new file.
         path: String,
     },
     /// Sectors are about to be written.
     WriteStarted {
-        /// The file.
+        /// The file that is written.
         id: FileId,
-        /// Which sectors.
+        /// The sectors that are written.
         sectors: Range<u64>,
-        /// The stamp's version.
+        /// The version in the sectors' stamps.
         version: u32,
     },
-    /// A file is about to be made shorter.
+    /// A file is about to be truncated.
     TruncateStarted {
-        /// The file.
+        /// The file that is truncated.
         id: FileId,
-        /// Its new length, sectors.
+        /// The new length, in sectors.
         sectors: u64,
     },
     /// fsync(2) of the file returned 0.
     Synced {
-        /// The file.
+        /// The file that was synced.
         id: FileId,
     },
-    /// A file is about to get another path, and to replace what is there.
+    /// A file is about to be renamed and may replace another.
     RenameStarted {
-        /// The file.
+        /// The file that is renamed.
         id: FileId,
-        /// The new path.
+        /// The new path of the file.
         to: String,
     },
-    /// The directories of a rename are synced.
+    /// The directories of a rename were synced.
     RenameSynced {
-        /// The file.
+        /// The file that was renamed.
         id: FileId,
     },
     /// A file is about to be removed.
     RemoveStarted {
-        /// The file.
+        /// The file that is removed.
         id: FileId,
     },
-    /// The directory of a removed file is synced.
+    /// The directory of a removed file was synced.
     RemoveKept {
-        /// The file.
+        /// The file that was removed.
         id: FileId,
     },
-    /// A directory is about to get another name.
+    /// A directory is about to be renamed.
     DirRenameStarted {
-        /// Old path.
+        /// The old path of the directory.
         from: String,
-        /// New path.
+        /// The new path of the directory.
         to: String,
     },
-    /// The parent of a renamed directory is synced.
+    /// The parent of a renamed directory was synced.
     DirRenameSynced,
 }
 
 #[derive(Clone, Debug, Default)]
 struct File {
-    /// Where it is now.
+    /// The current path.
     path: String,
-    /// Where it may be found.
+    /// Paths at which it may be found.
     paths: BTreeSet<String>,
-    /// A promise was made that it exists.
+    /// Its existence was acknowledged as durable.
     must_exist: bool,
     /// It is being removed or replaced.
     leaving: bool,
-    /// It was replaced by this one.
+    /// The file that replaced it.
     replaced_by: Option<FileId>,
-    /// Versions that may be found, by sector; the last is the newest.
+    /// Legal versions of each sector, newest last.
     versions: Vec<Vec<u32>>,
-    /// Sectors that were never synced may read as zeros.
+    /// Sectors that were never synced may read as zeroes.
     synced_sectors: u64,
-    /// So may the rest of the block in which a file was cut: ext4 clears it before the length is safe.
+    /// So may the rest of the block in which a file was truncated: ext4 zeroes it before the length is durable.
     cut: Range<u64>,
     sectors: u64,
     sectors_min: u64,
     sectors_max: u64,
 }
 
-/// The state of all promises.
+/// The durability state of all files.
 #[derive(Clone, Debug, Default)]
 pub struct DurabilityOracle {
     files: BTreeMap<FileId, File>,
     gone: BTreeSet<FileId>,
-    /// A path that had a file, and is being given to others: one of them is there.
+    /// A path that had a file and is being given to others: one of them must be present.
     held: Vec<(String, BTreeSet<FileId>)>,
     dir_rename: Option<(String, String)>,
 }
@@ -112,9 +112,9 @@ pub struct DurabilityOracle {
 /// A regular file found after the cut.
 #[derive(Clone, Debug)]
 pub struct FoundFile {
-    /// Its path below the mount.
+    /// Path of the file, relative to the mount.
     pub path: String,
-    /// Its bytes.
+    /// Content of the file, in bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -123,7 +123,7 @@ fn moved(path: &str, from: &str, to: &str) -> Option<String> {
 }
 
 impl DurabilityOracle {
-    /// Takes note of what happened next.
+    /// Applies the next mark to the state.
     pub fn apply(&mut self, mark: &DurabilityMark) {
         match mark {
             DurabilityMark::CreateStarted { id, path } => {
@@ -216,18 +216,18 @@ impl DurabilityOracle {
         file.path = to.to_owned();
     }
 
-    /// The file that is at a path now.
+    /// Returns the file that is currently at a path.
     pub fn at(&self, path: &str) -> Option<FileId> {
         self.files.iter().find(|(_, file)| !file.leaving && file.path == path).map(|(id, _)| *id)
     }
 
-    /// The files that are there now: number, path, length in sectors.
+    /// Returns the current files: id, path, length in sectors.
     pub fn present(&self) -> Vec<(FileId, String, u64)> {
         let present = self.files.iter().filter(|(_, file)| !file.leaving);
         present.map(|(id, file)| (*id, file.path.clone(), file.sectors)).collect()
     }
 
-    /// Whether this is what may be found. `dirs`: the directories that are there.
+    /// Checks that these files and directories are legal after a power cut. `dirs`: the directories found.
     pub fn check(&self, found: &[FoundFile], dirs: &BTreeSet<String>) -> Result<(), String> {
         let mut seen: BTreeMap<FileId, &str> = BTreeMap::new();
         for one in found {
@@ -236,7 +236,7 @@ impl DurabilityOracle {
                 return Err(format!("file {id} is there twice: {other} and {}", one.path));
             }
             let Some(file) = self.files.get(&id) else {
-                return Err(format!("{}: file {id} was removed for good", one.path));
+                return Err(format!("{}: file {id} was removed durably", one.path));
             };
             if !file.paths.contains(&one.path) {
                 return Err(format!("file {id} is at {}, not at one of {:?}", one.path, file.paths));
@@ -259,7 +259,7 @@ impl DurabilityOracle {
         }
     }
 
-    /// The file a found one is, by its first sector; `None`: it is empty, and one may be empty there.
+    /// Returns the file that a found one is, by its first sector. `None`: it is empty, which is legal there.
     fn whose(&self, one: &FoundFile) -> Result<Option<FileId>, String> {
         if !one.bytes.len().is_multiple_of(SECTOR) {
             return Err(format!("{} has {} bytes, no whole sectors", one.path, one.bytes.len()));

@@ -1,13 +1,13 @@
-//! Models of what can go wrong, and oracles of what must be true afterwards. Nothing depends on this crate.
+//! Models of failures, and oracles of the state that must hold afterwards. Only tests and `bench` depend on this crate.
 //!
-//! A power cut is simulated at the block level, as CrashMonkey (OSDI 2018) does: [`recording`] serves the
-//! disks of real file systems and writes every write and flush into a [`disk_log`]; [`power_cut`] makes from
-//! it disks as they may be after the power went: what was flushed is there, of the rest any part is.
-//! [`stamped`] contents tell which write a sector comes from, and [`durability`] knows which may be found.
+//! Power cuts are simulated at the block level, as in CrashMonkey (OSDI 2018): [`recording`] serves the disks of real file systems and
+//! records every write and flush in a [`disk_log`]. [`power_cut`] derives from it the disks as a power cut may leave them: flushed data is
+//! present, and any part of the rest. [`stamped`] contents identify the write of a sector, and [`durability`] knows which writes may be
+//! found.
 //!
-//! [`posix`] makes random system calls, to be compared.
+//! [`posix`] generates random system calls, for comparisons.
 //!
-//! [`nvme`] is a drive's controller in software, for the driver of that name.
+//! [`nvme`] is an NVMe controller in software, for the driver of that name.
 //!
 //! [`golden`] keeps stored images of released formats.
 //!

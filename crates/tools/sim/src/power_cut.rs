@@ -1,27 +1,27 @@
-//! Disks as they may be after the power went.
+//! Disks as a power cut may leave them.
 
 use std::cmp::Ordering;
 
 use crate::disk_log::{DiskEvent, DiskIndex};
 
-/// The unit a disk writes whole or not at all, bytes.
+/// The unit that a disk writes atomically, in bytes.
 pub const SECTOR: usize = 512;
 
-/// How much of what was not flushed has reached the medium.
+/// How much of the unflushed data reached the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheLoss {
     /// Nothing: the cache was lost.
     Lost,
-    /// Everything: the cut came late.
+    /// Everything: the power cut came late.
     Kept,
-    /// The first writes, as far as the disk got; the last of them torn.
+    /// A prefix of the writes; the last one is torn.
     Prefix,
-    /// Any of the writes, in any order, some of them torn.
+    /// Any subset of the writes, some of them torn.
     Any,
 }
 
 impl CacheLoss {
-    /// The share of the sectors of each of so many writes that arrives, in their order.
+    /// Returns, for each of `writes` in order, the share of its sectors that arrives.
     pub fn shares(self, writes: usize, rng: &mut fastrand::Rng) -> Vec<f64> {
         let torn = 0.5;
         match self {
@@ -46,24 +46,24 @@ impl CacheLoss {
     }
 }
 
-/// Goes through a log once and shows the disks as they may be after a cut at a place in it.
+/// Walks a log once and returns the disks as a power cut at a position may leave them.
 pub struct PowerCut<'a> {
     events: &'a [DiskEvent],
     at: usize,
-    /// What is safe.
+    /// The durable content.
     media: Vec<Vec<u8>>,
     /// Writes since the last flush, by disk.
     pending: Vec<Vec<usize>>,
 }
 
 impl<'a> PowerCut<'a> {
-    /// `media`: the disks when the log began.
+    /// Starts at the beginning of the log. `media`: the disks at that time.
     pub fn new(events: &'a [DiskEvent], media: Vec<Vec<u8>>) -> PowerCut<'a> {
         let pending = vec![Vec::new(); media.len()];
         PowerCut { events, at: 0, media, pending }
     }
 
-    /// Goes on to the place before event `at`, which is not before the last one.
+    /// Advances to the position before event `at`, which must not decrease.
     pub fn advance(&mut self, at: usize) {
         assert!(self.at <= at && at <= self.events.len(), "a log is gone through once");
         while self.at < at {
@@ -81,7 +81,7 @@ impl<'a> PowerCut<'a> {
         }
     }
 
-    /// The disks after a cut here.
+    /// Returns the disks after a power cut here.
     pub fn disks(&self, cache: CacheLoss, rng: &mut fastrand::Rng) -> Vec<Vec<u8>> {
         let mut disks = self.media.clone();
         for (disk, pending) in self.pending.iter().enumerate() {
@@ -92,7 +92,7 @@ impl<'a> PowerCut<'a> {
         disks
     }
 
-    /// `share`: how many of its sectors arrive.
+    /// Applies a write. `share`: the share of its sectors that arrives.
     fn apply(&self, disk: &mut [u8], write: usize, share: f64, rng: &mut fastrand::Rng) {
         let (_, offset, data) = write_at(self.events, write);
         for (n, sector) in data.chunks(SECTOR).enumerate() {

@@ -1,5 +1,5 @@
-//! Disks as files of a small FUSE mount: a loop device on top of one makes every write and flush a request
-//! here, in the order in which the file system above it issued them.
+//! Disks as files of a small FUSE mount: with a loop device on such a file, every write and flush of the file system above arrives here in
+//! order.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,14 +17,14 @@ use crate::disk_log::{DiskEvent, DiskLog};
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// One recorded disk.
+/// One disk that is recorded.
 #[derive(Debug)]
 pub struct RecordedDisk {
-    /// Its name in the mount.
+    /// File name of the disk in the mount.
     pub name: String,
-    /// Its bytes as they are now.
+    /// File with the current content.
     pub image: File,
-    /// Its size, bytes.
+    /// Size of the disk, in bytes.
     pub bytes: u64,
 }
 
@@ -33,7 +33,7 @@ struct Recorder {
     log: Arc<DiskLog>,
 }
 
-/// Serves the disks on `mountpoint` until the session is dropped.
+/// Serves the disks on `mountpoint` until the returned session is dropped.
 pub fn serve(disks: Vec<RecordedDisk>, log: Arc<DiskLog>, mountpoint: &Path) -> std::io::Result<BackgroundSession> {
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("recorded-disks".into())];
@@ -89,7 +89,7 @@ impl Filesystem for Recorder {
     }
 
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // Nothing between the loop device and us.
+        // No cache between the loop device and this file.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
     }
 

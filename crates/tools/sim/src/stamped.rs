@@ -1,23 +1,23 @@
-//! Contents of which every sector tells the file, the place and the write it comes from.
+//! Sector contents that identify the file, the position and the write they come from.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::power_cut::SECTOR;
 
-/// Where a sector comes from.
+/// Identifies the write that a sector comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The file.
+    /// Number that identifies the file.
     pub file: u64,
-    /// Its place in the file, in sectors.
+    /// Position in the file, in sectors.
     pub sector: u64,
-    /// The write.
+    /// Version number of the write.
     pub version: u32,
 }
 
 const MAGIC: u32 = 0x7354_414d;
 
-/// The bytes of `sectors` from `first` on.
+/// Returns the bytes of `sectors` stamped sectors, starting at `first`.
 pub fn sectors(file: u64, first: u64, sectors: u64, version: u32) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(sectors as usize * SECTOR);
     for sector in first..first + sectors {
@@ -39,7 +39,7 @@ fn stamp(of: &Stamp, bytes: &mut Vec<u8>) {
     }
 }
 
-/// The stamp of a whole sector; `None`: it is not as it was written.
+/// Returns the stamp of an intact sector. `None`: the sector is damaged or torn.
 pub fn read_stamp(bytes: &[u8]) -> Option<Stamp> {
     let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let head = word(0)?;

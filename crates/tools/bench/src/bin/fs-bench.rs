@@ -16,7 +16,7 @@ use bench::fs::small::{self, SyncPolicy};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Where it happens.
+/// The measured file system.
 enum Side {
     Raw(Raw),
     Kernel(Kernel, PathBuf),
@@ -34,7 +34,7 @@ fn side(args: &mut Args) -> anyhow::Result<Side> {
     }
 }
 
-/// What the kernel has counted of the device: requests, sectors, flushes.
+/// Returns the kernel's counters of the device: requests, sectors, flushes.
 fn counted(stat: &str) -> anyhow::Result<[u64; 3]> {
     if stat.is_empty() {
         return Ok([0; 3]);
@@ -44,20 +44,20 @@ fn counted(stat: &str) -> anyhow::Result<[u64; 3]> {
     Ok([4, 6, 15].map(|at| all.get(at).copied().unwrap_or(0)))
 }
 
-/// Processor time of this process, in seconds.
+/// Returns the CPU time of this process, in seconds.
 fn cpu() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// What had happened when the measurement began.
+/// Counters at the start of the measurement.
 #[derive(Default)]
 struct StartCounters {
     cpu: f64,
     counted: [u64; 3],
 }
 
-/// Says what the device took from here on; the script takes it off what it sees at the very end.
+/// Saves the counters at the start; the script subtracts them from the final ones.
 fn begin(to: &mut StartCounters, stat: &str) -> anyhow::Result<()> {
     *to = StartCounters { cpu: cpu(), counted: counted(stat)? };
     Ok(())

@@ -1,4 +1,4 @@
-//! Blocks one by one: each after the one before has ended, and all at once.
+//! Blocks one by one: synchronously and all at once.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use crate::row::Row;
 
 const NAME: &str = "async-blocks";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "1 to 200 blocks of 512 bytes in sequence: asynchronous against synchronous, on a model of the paper's drive",
@@ -24,12 +25,12 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Of a row.
+/// Selects a value of a row.
 type Value = fn(&curve::Row) -> f64;
 
-/// What testFS and SPDK spend on a request is in the paper's figures and not told by it: a number that comes near them.
+/// Software time of testFS and SPDK for a request. The paper does not state it; this estimate comes near its figures.
 const PAPERS_SOFTWARE: Duration = Duration::from_micros(12);
-/// The paper's values at 200 blocks, read off its text.
+/// The paper's values at 200 blocks, from its text.
 const PAPER: [f64; 2] = [7.0, 2.0];
 
 fn run(context: &Context) -> anyhow::Result<Outcome> {

@@ -10,6 +10,7 @@ use crate::write_path::{Sample, Sweep, Sweeps, WriteMode, WritePathBench};
 
 const NAME: &str = "async-files";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "blocks appended to 1 to 50 files of our file system: futures against a wait for each block, on a model of the paper's drive",
@@ -23,12 +24,12 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Most that is written at once is 50 files of 100 blocks of 4 KiB; blocks come back only after a checkpoint.
+/// At most 50 files of 100 blocks of 4 KiB are written at once; blocks are freed only by a checkpoint.
 const DRIVE_BYTES: u64 = 256 << 20;
 const SIDES: [WriteMode; 3] = [WriteMode::Sync, WriteMode::Each, WriteMode::Async];
-/// The blocks of ours, and of the paper's.
+/// Our block size, and the paper's.
 const BLOCK_BYTES: [usize; 2] = [4096, 512];
-/// "Up to", from the paper's text: one file, 50 files of 100 blocks.
+/// "Up to" values from the paper's text: one file, and 50 files of 100 blocks.
 const PAPER: [(&str, f64); 2] = [("e2e_write_num_blocks", 1.5), ("e2e_write_num_files_100bl", 3.0)];
 
 fn run(context: &Context) -> anyhow::Result<Outcome> {
@@ -60,7 +61,7 @@ fn sweeps(context: &Context, block_bytes: usize, counts: TimeScope) -> anyhow::R
     Sweeps::run(&bench, context.scale, &SIDES, &|_, _| context.progress.inc(1))
 }
 
-/// At the largest size, and the largest of all.
+/// Returns the rows at the largest size and at the best size.
 fn rows(sweep: &Sweep, points: &[(u32, Sample)], block_bytes: usize, counts: TimeScope) -> Vec<Row> {
     let time = if counts == TimeScope::Device { "the device's time alone" } else { "with software" };
     let case = |what: &str| format!("{}, {what}, {block_bytes} B, {time}", sweep.name);
@@ -74,7 +75,7 @@ fn rows(sweep: &Sweep, points: &[(u32, Sample)], block_bytes: usize, counts: Tim
     rows
 }
 
-/// The best of a sweep, beside the paper's "up to".
+/// Returns the best point of a sweep, beside the paper's "up to".
 fn claim(sweep: &Sweep, points: &[(u32, Sample)], block_bytes: usize, counts: TimeScope) -> Option<Claim> {
     let (_, paper) = PAPER.iter().find(|(name, _)| *name == sweep.name)?;
     let best = points.iter().map(|(_, sample)| sample.speedup()).fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! What one device gives through our queues, beside fio on the same device.
+//! Throughput of one device through our queues, beside fio on the same device.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -17,20 +17,21 @@ use crate::row::Row;
 
 const NAME: &str = "block";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "128 KiB sequential and 4 KiB random reads and writes of one device, 1 and 4 threads, beside fio",
     source: "NVMeDirect, Fig. 5a and 5b",
     paper: "random reads 23 % and writes 5 % more IOPS than the kernel with one thread; both reach the drive with four, and in sequence",
     peers: "fio with io_uring (registered files and buffers) and with psync",
-    devices: "a scratch file in --dir, past the page cache where its file system can, or --device",
+    devices: "a scratch file in --dir, with direct I/O where its file system can, or --device",
     needs: &[],
     room_mib: (80, 1100),
     takes: (5, 480),
     run,
 };
 
-/// A scratch file, written whole, so that no read hits a hole.
+/// Creates a scratch file without holes, so that every read reaches the device.
 fn scratch(lab: &Lab<'_>) -> anyhow::Result<PathBuf> {
     let context = lab.context();
     let path = lab.dir().join("scratch");
@@ -39,7 +40,7 @@ fn scratch(lab: &Lab<'_>) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// One line of the figure.
+/// One case of the figure.
 struct BlockCase {
     pattern: Pattern,
     write: bool,
@@ -64,7 +65,7 @@ impl BlockCase {
         format!("{pattern} {op}, {} KiB, {} thread{plural}", self.request_bytes >> 10, self.threads)
     }
 
-    /// The paper's kernel side had libaio's place, at the same depth.
+    /// The paper compares with libaio at the same depth.
     fn claim(&self, rows: &[Row], peer: Engine) -> Option<Claim> {
         let claim = Claim::of(rows, &self.name(), "iops", "hotshelf", peer.side())?;
         if peer == Engine::Psync {
@@ -120,7 +121,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-/// Whether there is nothing on it that somebody could miss.
+/// Returns whether the device holds no data of the user.
 fn is_memory(name: &DeviceName) -> bool {
     match name {
         DeviceName::Null { .. } | DeviceName::Memory { .. } => true,
@@ -142,7 +143,7 @@ fn peers(name: &DeviceName, missing: &mut Vec<Missing>) -> Vec<Engine> {
     Vec::new()
 }
 
-/// All sides in turn, as often as wanted.
+/// Measures all sides in turn.
 fn measure(context: &Context, name: &DeviceName, case: &BlockCase, peers: &[Engine], outcome: &mut Outcome) -> anyhow::Result<()> {
     let mut sides = vec![SideValues::new("hotshelf")];
     sides.extend(peers.iter().map(|peer| SideValues::new(peer.side())));
@@ -170,7 +171,7 @@ fn measure(context: &Context, name: &DeviceName, case: &BlockCase, peers: &[Engi
     Ok(())
 }
 
-/// As our own driver decides: direct where that is worth something.
+/// Uses direct I/O where our own driver does.
 fn is_direct(path: &Path) -> anyhow::Result<bool> {
     Ok(FileDevice::open(path, &FileOptions { read_only: true, ..FileOptions::default() })?.direct())
 }

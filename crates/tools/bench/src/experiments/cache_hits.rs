@@ -1,4 +1,4 @@
-//! Pages that are in memory: through the cache for programs, and through the kernel's path from its page cache.
+//! Cache hits in memory: through our cache, and through system calls and the page cache.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,11 +17,12 @@ use crate::outcome::Outcome;
 
 const NAME: &str = "cache-hits";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "random reads of 4 KiB and 64 bytes, and writes of 4 KiB, of a file in memory: through our cache, and by pread and pwrite",
     source: "SPDK-based user-level SSD cache, Fig. 3 and 4",
-    paper: "more IOPS and bandwidth than the kernel's dm-cache when the whole file of 1 GiB is in the cache; the text has no number",
+    paper: "more IOPS and bandwidth than dm-cache if the whole 1 GiB file is cached; the text has no number",
     peers: "pread and pwrite of a file in the kernel's page cache; dm-cache and bcache in a guest (bench/vm-peers.sh)",
     devices: "none: every access is a hit in memory; the file is in --dir",
     needs: &[],
@@ -30,11 +31,11 @@ pub const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Calls between two looks at the clock.
+/// Calls between two clock reads.
 const BATCH: u32 = 256;
 const PAGE: usize = 4096;
 
-/// What is called.
+/// The measured call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AccessKind {
     Read,
@@ -51,7 +52,7 @@ impl AccessKind {
     }
 }
 
-/// Both pair to a file of the same content.
+/// Two files of the same content: one through our cache, one through the kernel.
 struct FilePair {
     ours: cachedfs::File,
     kernel: File,
@@ -103,7 +104,7 @@ fn outcome(table: &ResultTable) -> Outcome {
     outcome
 }
 
-/// Room for all of the file, in memory of this process alone, and nobody writes it back meanwhile.
+/// A private cache with room for the whole file and no write-back during the measurement.
 fn config(lab: &Lab<'_>, mib: u64) -> Config {
     Config {
         name: format!("bench-{}", lab.dir().file_name().unwrap_or_default().to_string_lossy()),
@@ -120,7 +121,7 @@ fn open(instance: &Arc<Instance>, path: &Path) -> anyhow::Result<cachedfs::File>
 }
 
 impl FilePair {
-    /// Every page twice in both caches; both give the same bytes.
+    /// Reads every page twice through both caches and compares the bytes.
     fn warm(&self, context: &Context) -> anyhow::Result<()> {
         let (mut one, mut other) = ([0; PAGE], [0; PAGE]);
         for _ in 0..2 {
@@ -159,7 +160,7 @@ impl FilePair {
     }
 }
 
-/// Calls a second, after a warm-up.
+/// Returns the calls per second, after a warm-up.
 fn rate(context: &Context, mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     let (duration, warm_up) = context.duration();
     let mut during = |long: std::time::Duration| -> anyhow::Result<f64> {

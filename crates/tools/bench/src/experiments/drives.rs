@@ -1,26 +1,29 @@
-//! The two drives of paper 003 and what is measured on them.
+//! The two drives of the HyCache paper as loop devices.
 
 use std::path::{Path, PathBuf};
 
 use crate::lab::{Disk, DriveSpeed, Lab, MountedPair};
 use crate::needs::Need;
 
-/// What every experiment of the mount needs.
+/// Requirements of every experiment of the mount.
 pub const NEEDS: &[Need] =
     &[Need::Root, Need::Loop, Need::Fuse, Need::Throttle, Need::Program("fio", "fio"), Need::Program("mkfs.ext4", "e2fsprogs")];
 
-/// Files of such names live on the HDD.
+/// Prefix of the files that stay on the HDD.
 pub const SLOW: &str = "slow";
 
-/// An SSD and an HDD with an ext4 each, and both as one.
+/// An SSD and an HDD with ext4, and a mount over both.
 pub struct Drives {
+    /// The SSD's loop device and ext4.
     pub ssd: Disk,
+    /// The HDD's loop device and ext4.
     pub hdd: Disk,
+    /// The mount over both drives.
     pub pair: MountedPair,
 }
 
 impl Drives {
-    /// Sets up both, slowed down to this, and the mount.
+    /// Creates both drives, limited to these speeds, and the mount.
     pub fn new(lab: &mut Lab<'_>, mib: (u64, u64), ssd: &DriveSpeed, hdd: &DriveSpeed, flags: &[&str]) -> anyhow::Result<Drives> {
         let ssd = lab.drive("ssd", mib.0, ssd)?;
         let hdd = lab.drive("hdd", mib.1, hdd)?;
@@ -30,12 +33,12 @@ impl Drives {
         Ok(Drives { ssd, hdd, pair })
     }
 
-    /// A directory on the HDD's ext4, beside ours.
+    /// Returns a directory on the HDD's ext4, outside the mount.
     pub fn plain_hdd(&self) -> anyhow::Result<PathBuf> {
         below(&self.hdd.dir)
     }
 
-    /// The same on the SSD's.
+    /// Returns a directory on the SSD's ext4, outside the mount.
     pub fn plain_ssd(&self) -> anyhow::Result<PathBuf> {
         below(&self.ssd.dir)
     }
@@ -47,7 +50,7 @@ fn below(dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// What the kernel keeps of these files is dropped; those that are not there have nothing.
+/// Drops the page cache of these files; missing files are ignored.
 pub fn drop_page_cache(paths: &[PathBuf]) -> anyhow::Result<()> {
     for file in paths.iter().filter_map(|path| std::fs::File::open(path).ok()) {
         file.sync_all()?;
@@ -56,7 +59,7 @@ pub fn drop_page_cache(paths: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A number of bytes as people write it.
+/// Formats a number of bytes.
 pub fn size(bytes: u64) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }

@@ -1,4 +1,4 @@
-//! The mount over memory: what is left of its bandwidth when no drive is in the way.
+//! The mount over a file system in memory: its own bandwidth, without a drive.
 
 use super::result_table::{BANDWIDTH, ResultTable};
 use crate::experiment::{Context, Experiment};
@@ -9,6 +9,7 @@ use crate::outcome::{Outcome, Plot, Series};
 
 const NAME: &str = "mount-memory";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "1 to 24 processes read and write 64 KiB at a time: a file system in memory, and the mount over it, also without passthrough",
@@ -75,7 +76,7 @@ fn outcome(table: &ResultTable, counts: &[u32]) -> Outcome {
         let title = format!("{} 64 KiB at a time, all processes together", if rw == "read" { "Reading" } else { "Writing" });
         outcome.plots.push(Plot { name: format!("{NAME}-{rw}"), title, x: "processes".into(), y: "MB/s".into(), log_x: false, series });
         for (side, why) in
-            [("hotshelf", "the kernel goes straight to the file below"), (DAEMON, "every request is a message to the daemon")]
+            [("hotshelf", "the kernel reads and writes the backing file directly"), (DAEMON, "every request is a message to the daemon")]
         {
             for count in counts {
                 let claim = table.claim(&case(rw, *count), BANDWIDTH, side, "memory").map(|claim| claim.why(why));
@@ -84,6 +85,6 @@ fn outcome(table: &ResultTable, counts: &[u32]) -> Outcome {
             }
         }
     }
-    outcome.notes.push("passthrough needs Linux 6.9 and root: without, both rows of ours are the daemon's".into());
+    outcome.notes.push("passthrough needs Linux 6.9 and root; without it both hotshelf rows go through the daemon".into());
     outcome
 }

@@ -1,4 +1,4 @@
-//! A key-value store over a file of ours and over one of ext4.
+//! A key-value store over a file of rawfs and over a file of ext4.
 
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ use crate::outcome::Outcome;
 
 const NAME: &str = "kv-store";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
-    about: "a key-value store (redb), keys by Zipf's law, one thread that gets and one that puts: over an image of ours, and over ext4",
+    about: "a key-value store (redb), Zipf-distributed keys, one thread each for gets and puts: on a rawfs image, and on ext4",
     source: "NVMeDFS, Fig. 7 and Table I",
     paper: "12 % more gets and 17 % more puts than over ext4; 99 of 100 gets within 59 us (ext4: 438 us)",
     peers: "ext4, made anew on the same device before each run",
-    devices: "a loop device over a file in --dir, past the page cache below where its file system can",
+    devices: "a loop device over a file in --dir, with direct I/O where its file system can",
     needs: &[Need::Root, Need::Loop, Need::Program("mkfs.ext4", "e2fsprogs")],
     room_mib: (320, 2200),
     takes: (9, 420),
@@ -28,7 +29,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 const GETS: Metric = ("gets", "1/s");
 const PUTS: Metric = ("puts", "1/s");
 const TAILS: [(f64, Metric); 3] = [(90.0, ("latency_get_p90", "us")), (95.0, ("latency_get_p95", "us")), (99.0, ("latency_get_p99", "us"))];
-/// The paper's Table I, ours by ext4's.
+/// The paper's Table I: NVMeDFS divided by ext4.
 const PAPER_TAILS: [f64; 3] = [23.0 / 24.0, 25.0 / 74.0, 59.0 / 438.0];
 
 fn run(context: &Context) -> anyhow::Result<Outcome> {

@@ -1,4 +1,4 @@
-//! Names: creating, looking at, renaming and removing many small files.
+//! Metadata: creating, stat, renaming and removing many small files.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,9 +14,10 @@ use crate::outcome::Outcome;
 
 const NAME: &str = "mount-metadata";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
-    about: "small files created, looked at, renamed and removed, one after the other: operations a second",
+    about: "small files created, stat-ed, renamed and removed, one after the other: operations a second",
     source: "HyCache, Table III",
     paper: "68 operations a second against 362 of ext4 on the HDD (0.19); 322 (0.89) with a hash table in memory for the names",
     peers: "ext4 on the same HDD stand-in; mergerfs over the same two drives",

@@ -1,7 +1,7 @@
-//! Databases of a phone's applications, as statements that SQLite is given: on ext4, and on an image of ours by its extension.
+//! Databases of mobile applications, as SQLite statements, on ext4 and on an image through the SQLite extension.
 //!
-//! The paper replayed traces of real phones, which are not public. These do what such applications do (messenger, social news,
-//! mail); the statements are the same for both sides and follow from the seed.
+//! The paper replayed traces of real phones, which are not public. These workloads do what such applications do (messenger, social news,
+//! mail); both sides get the same statements, determined by the seed.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,14 @@ use crate::programs;
 
 const NAME: &str = "mobile-sqlite";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
-    about: "SQLite does what a messenger, a news feed and a mail reader do: its database on an image of ours, and on ext4",
+    about: "SQLite does what a messenger, a news feed and a mail reader do: its database on a rawfs image, and on ext4",
     source: "NVMeDFS, Fig. 9 and Table II",
     paper: "up to 20 % less time than on ext4; 24 %, 9 % and 21 % fewer write requests",
     peers: "ext4, made anew on the same device before each run",
-    devices: "a loop device over a file in --dir, past the page cache below where its file system can",
+    devices: "a loop device over a file in --dir, with direct I/O where its file system can",
     needs: &[Need::Root, Need::Loop, Need::Program("sqlite3", "sqlite3"), Need::Program("mkfs.ext4", "e2fsprogs")],
     room_mib: (200, 600),
     takes: (10, 300),
@@ -33,7 +34,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const WRITES: Metric = ("write_requests", "");
-/// The paper's Table II: ours by ext4's.
+/// The paper's Table II: NVMeDFS divided by ext4.
 const WORKLOADS: [(&str, f64, f64); 3] =
     [("messenger", 0.8, 18_492.0 / 22_987.0), ("social news", 0.8, 12_549.0 / 13_666.0), ("mail", 0.8, 121_419.0 / 147_263.0)];
 
@@ -93,7 +94,7 @@ fn extension(program: &Path) -> Option<PathBuf> {
 struct ScriptRun {
     seconds: f64,
     counted: Counters,
-    /// A sum over what the database holds at the end.
+    /// A checksum of the final database content.
     answer: String,
 }
 
@@ -130,11 +131,11 @@ fn sqlite(lab: &Lab<'_>, open: &str, journal: &str, script: &str) -> anyhow::Res
     Ok((seconds, answer))
 }
 
-/// What an application does, as SQL.
+/// Generates the SQL of an application.
 struct SqlWriter {
     sql: String,
     random: fastrand::Rng,
-    /// Rows of the main table that were made.
+    /// Rows created in the main table.
     made: u32,
     more: u32,
 }
@@ -178,7 +179,7 @@ impl SqlWriter {
         (0..self.random.u32(least..most)).map(|_| char::from(letters[self.random.usize(..letters.len())])).collect()
     }
 
-    /// Some are asked for much more often than others.
+    /// Draws a number; small ones are much more frequent.
     fn often(&mut self, below: u32) -> u32 {
         let mut three = [(); 3].map(|()| self.random.u32(..below.max(1)));
         three.sort_unstable();
@@ -190,7 +191,7 @@ impl SqlWriter {
         self.sql.push('\n');
     }
 
-    /// 45 % a message comes, 20 % one goes, 20 % a chat is opened, 15 % the chats are listed.
+    /// 45 % new message, 20 % delete, 20 % open a chat, 15 % list the chats.
     fn messenger(&mut self, which: u32) {
         let chat = 1 + self.often(60);
         match which {
@@ -218,7 +219,7 @@ impl SqlWriter {
         }
     }
 
-    /// 25 % a refresh brings 5 to 15 posts, 45 % a page is read, 15 % a comment is written, 15 % a post is liked.
+    /// 25 % refresh with 5 to 15 posts, 45 % read a page, 15 % write a comment, 15 % like a post.
     fn news(&mut self, which: u32) {
         let post = self.made.saturating_sub(self.often(100));
         match which {
@@ -249,7 +250,7 @@ impl SqlWriter {
         }
     }
 
-    /// 40 % a mail comes or goes, 20 % one is read, 25 % a folder is listed, 10 % a word is searched, 5 % the trash is emptied.
+    /// 40 % mail arrives or is deleted, 20 % read one, 25 % list a folder, 10 % search, 5 % empty the trash.
     fn mail(&mut self, which: u32) {
         match which {
             _ if which < 40 || self.made == 0 => {

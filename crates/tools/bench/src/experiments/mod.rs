@@ -1,4 +1,4 @@
-//! All of them.
+//! The list of all experiments.
 
 mod async_blocks;
 mod async_files;
@@ -21,7 +21,7 @@ mod tpch;
 
 use crate::experiment::Experiment;
 
-/// In the order of `bench list`: paper by paper.
+/// All experiments in the order of `bench list`, grouped by paper.
 pub const ALL: &[Experiment] = &[
     cache_hits::EXPERIMENT,
     block::EXPERIMENT,

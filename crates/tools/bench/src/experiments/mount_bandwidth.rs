@@ -1,4 +1,4 @@
-//! Reading and writing a file in sequence, in pieces of 4 KiB to 16 MiB.
+//! Sequential reads and writes of a file, in requests of 4 KiB to 16 MiB.
 
 use std::path::PathBuf;
 
@@ -11,6 +11,7 @@ use crate::outcome::{Outcome, Plot, Series};
 
 const NAME: &str = "mount-bandwidth";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "a file read and written in sequence, 4 KiB to 16 MiB at a time: on the mount's SSD, on its HDD, and on ext4 on the HDD",
@@ -32,7 +33,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     let drives = Drives::new(&mut lab, (file_mib * 4, file_mib * 4), &DriveSpeed::SSD, &DriveSpeed::HDD_SEQUENTIAL, &[])?;
     let memory = lab.tmpfs("memory", file_mib * 3 / 2)?;
     let slow = format!("{SLOW}-file");
-    // The path that is read and written, and those of the file below it.
+    // The measured path, and its backing files.
     let paths: [(PathBuf, Vec<PathBuf>); 4] = [
         (drives.pair.dir.join("file"), vec![drives.pair.ssd.join("file")]),
         (drives.plain_hdd()?.join("file"), Vec::new()),
@@ -88,7 +89,7 @@ fn outcome(table: &ResultTable, sizes: &[u64]) -> Outcome {
 
 fn plot(table: &ResultTable, rw: &str, sizes: &[u64]) -> Plot {
     let cases: Vec<(f64, String)> = sizes.iter().map(|bytes| ((bytes >> 10) as f64, case(rw, *bytes))).collect();
-    // The upper bound would flatten all others.
+    // The upper bound would flatten all other lines.
     let series = SIDES[..3].iter().map(|side| Series { name: (*side).into(), points: table.line(side, BANDWIDTH, &cases) }).collect();
     let title = format!("{} in sequence", if rw == "read" { "Reading" } else { "Writing" });
     Plot { name: format!("{NAME}-{rw}"), title, x: "KiB of a request".into(), y: "MB/s".into(), log_x: true, series }

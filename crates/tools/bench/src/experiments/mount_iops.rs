@@ -1,4 +1,4 @@
-//! Requests of 4 KiB at random places, one at a time.
+//! Random requests of 4 KiB, one at a time.
 
 use super::drives::{Drives, NEEDS};
 use super::result_table::{IOPS, ResultTable};
@@ -9,6 +9,7 @@ use crate::outcome::Outcome;
 
 const NAME: &str = "mount-iops";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "random reads and writes of 4 KiB, O_DIRECT, one at a time: a file on the mount's SSD, and on ext4 on either drive",
@@ -54,7 +55,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
         let claim = table.claim(case, IOPS, "hotshelf", "ext4 on the HDD");
         outcome.claims.extend(claim.map(|claim| paper.map_or(claim.clone(), |paper| claim.paper(paper)).why(why)));
         let claim = table.claim(case, IOPS, "hotshelf", "ext4 on the SSD");
-        outcome.claims.extend(claim.map(|claim| claim.why("what is left of the SSD's own")));
+        outcome.claims.extend(claim.map(|claim| claim.why("share of the SSD's own speed")));
     }
     outcome.notes.push(format!("the drives are slowed down by {}", throttle::how()));
     Ok(outcome)

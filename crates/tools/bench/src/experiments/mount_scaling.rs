@@ -1,4 +1,4 @@
-//! Several processes at once, each with a file of its own.
+//! Several processes at once, each with its own file.
 
 use super::drives::{Drives, NEEDS, size};
 use super::result_table::{BANDWIDTH, ResultTable};
@@ -9,6 +9,7 @@ use crate::outcome::{Outcome, Plot, Series};
 
 const NAME: &str = "mount-scaling";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "1 to 24 processes each read a file of their own in sequence, by 4 and 64 KiB: all together, the mount and ext4 on the HDD",
@@ -41,7 +42,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
             context.progress.set_message(case.clone());
             context.interleave(SIDES.len(), |run, side| {
                 let seed = context.seed + u64::from(run);
-                // One process with a directory would be one with a file of that name: two, of which one is taken.
+                // With one process, fio takes a directory as a file name: name the file.
                 let file;
                 let path = if *processes > 1 {
                     &dirs[side]

@@ -1,4 +1,4 @@
-//! The page cache out of the way: by too little memory for it, and by `hotshelf nocache` with memory to spare.
+//! Taking the page cache out: by little memory, and by `hotshelf nocache` with plenty of memory.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,14 @@ use crate::programs;
 
 const NAME: &str = "nocache";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "six fio jobs, once with so little memory that the page cache is no help, once under `hotshelf nocache` with memory to spare",
     source: "nofscache (MBWU), Fig. 6",
     paper: "within 10 % of each other for all six",
     peers: "the same jobs in a memory control group of 48 MiB (reads) and 96 MiB (writes)",
-    devices: "ext4 on a loop device over a file in --dir, slowed down to 1,000 requests and 60 MB a second (--small: 8 times of that), \
+    devices: "ext4 on a loop device over a file in --dir, slowed down to 1,000 requests and 60 MB a second (--small: 8 times that), \
               mixed jobs to half of it for reads and half for writes",
     needs: &[
         Need::Root,
@@ -42,11 +43,11 @@ const STRICT: &str = "hotshelf nocache";
 const BEHIND: &str = "hotshelf nocache, write cache";
 const LITTLE: &str = "little memory";
 const SIDES: [&str; 4] = [STRICT, LITTLE, "page cache", BEHIND];
-/// A group of version 1 limits memory, not how much of it waits to be written: so the device gets the limit that a machine with so
-/// little memory has, a part of so many (vm.dirty_ratio). Without, a starved writer stands still for many seconds, then goes at
-/// memory's pace until it is full, and the figure says when the clock was started.
+/// A cgroup v1 limits memory but not dirty pages, so the device gets the dirty limit that a machine with so little memory has: this
+/// fraction (vm.dirty_ratio). Without it a starved writer stalls for seconds and then runs at memory speed, so that the result depends on
+/// when the clock was started.
 const DIRTY_PART: u64 = 5;
-/// fio's word, bytes of a request, the group's MiB. More than 32 would take minutes to fill with random writes.
+/// fio's job type, request size, memory of the group in MiB. More than 32 MiB take minutes to fill with random writes.
 const JOBS: [(&str, u64, u64, &str); 6] = [
     ("read", 256 << 10, 48, "sequential read, 256 KiB"),
     ("write", 256 << 10, 96, "sequential write, 256 KiB"),
@@ -74,7 +75,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
         let group = memory::group(&mut lab, memory_mib)?;
         let speed = if is_mixed(rw) { full.shared() } else { full };
         context.interleave(sides(rw), |run, side| {
-            // What was left dirty would take minutes at the device's pace.
+            // Remaining dirty pages would take minutes at the device's speed.
             lab.set_speed(&disk, &DriveSpeed::UNLIMITED)?;
             super::drives::drop_page_cache(std::slice::from_ref(&path))?;
             lab.set_speed(&disk, &speed)?;
@@ -116,12 +117,12 @@ fn is_mixed(rw: &str) -> bool {
     matches!(rw, "rw" | "randrw")
 }
 
-/// How many of the sides a job has: the write cache does nothing for one that only reads.
+/// Returns the number of sides of a job: the write cache has no effect on a job that only reads.
 fn sides(rw: &str) -> usize {
     if rw.ends_with("read") { SIDES.len() - 1 } else { SIDES.len() }
 }
 
-/// Why there is no `hotshelf nocache` here that works.
+/// Returns why `hotshelf nocache` does not work here.
 fn lacks(context: &Context) -> anyhow::Result<Option<String>> {
     let words = ["nocache", "--path", "/", "--", "true"].map(std::ffi::OsStr::new);
     let Err(error) = programs::run_path(context, &context.program, &words) else { return Ok(None) };
@@ -131,7 +132,7 @@ fn lacks(context: &Context) -> anyhow::Result<Option<String>> {
     Ok(Some(if said.contains("subcommand") { format!("this hotshelf has no command `nocache`; {guest}") } else { said }))
 }
 
-/// The words before fio.
+/// Returns the command that precedes fio.
 fn wrapper(context: &Context, side: &str, group: &Path, memory_mib: u64, dir: &Path) -> Vec<OsString> {
     match side {
         STRICT | BEHIND => {
@@ -153,7 +154,7 @@ fn wrapper(context: &Context, side: &str, group: &Path, memory_mib: u64, dir: &P
 }
 
 impl FileJob<'_> {
-    /// Under another program, given by its words, after a while of warming up.
+    /// Runs the job under another program, with a ramp-up.
     fn run_by(&self, context: &Context, before: &[OsString]) -> anyhow::Result<crate::fio::FileLoad> {
         let Some((program, rest)) = before.split_first() else { return self.run(context) };
         let mut words = self.words();

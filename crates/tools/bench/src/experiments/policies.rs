@@ -1,4 +1,4 @@
-//! Miss ratios of every order on traces, beside what others counted; and of both tiers together.
+//! Miss ratios of all replacement policies on traces, beside published counts; and of both cache tiers together.
 
 use std::path::PathBuf;
 
@@ -15,25 +15,26 @@ use crate::row::Row;
 
 const NAME: &str = "policies";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
-    about: "miss ratios of every order, and of RAM and SSD together, on traces (--trace) or made-up ones, beside libCacheSim",
+    about: "miss ratios of every policy, and of RAM and SSD together, on traces (--trace) or synthetic ones, beside libCacheSim",
     source: "Yang et al., SOSP 2023; the policies of HyCache, section IV.B",
-    paper: "no figure of the five papers: libCacheSim's published miss counts stand in their place",
-    peers: "libCacheSim's published counts, for the traces they were made from; a cache of the SSD's size that takes every page",
-    devices: "none: the caches' own books, without I/O",
+    paper: "none of the five papers has this figure; libCacheSim's published miss counts replace it",
+    peers: "libCacheSim's published counts, for the traces they were made from; a cache of the SSD's size that admits every page",
+    devices: "none: the caches' metadata, without I/O",
     needs: &[],
     room_mib: (0, 0),
     takes: (8, 120),
     run,
 };
 
-/// Who counted for [`reference`].
+/// The source of [`reference`].
 const PEER: &str = "libCacheSim";
-/// Frames of a shard, at least: sizes below are not split.
+/// Minimum number of frames of a shard; smaller caches are not split.
 const SHARD_FRAMES_MIN: u32 = 64;
 const SPLIT: u32 = 16;
-/// The smallest SSD cache there is.
+/// Minimum number of pages of an SSD cache.
 const SSD_PAGES_MIN: u32 = 24;
 
 fn run(context: &Context) -> anyhow::Result<Outcome> {
@@ -75,7 +76,7 @@ fn default_sizes(scale: RunScale) -> Vec<CacheSize> {
     percents.iter().map(|percent| CacheSize::Percent(*percent)).collect()
 }
 
-/// Each order's miss ratio.
+/// Computes the miss ratio of each policy.
 fn one_size(trace: &Trace, pages: u32, seed: u64, rows: &mut Vec<Row>) -> anyhow::Result<Vec<(String, f64)>> {
     let requests = trace.pages.len() as u64;
     let published = reference::of(requests, trace.distinct, pages);
@@ -92,7 +93,7 @@ fn one_size(trace: &Trace, pages: u32, seed: u64, rows: &mut Vec<Row>) -> anyhow
     Ok(ratios)
 }
 
-/// Who, by which order.
+/// The cache, its policy and the implementation.
 type Named = (String, &'static str, Box<dyn Cache>);
 
 fn caches(pages: u32, seed: u64) -> anyhow::Result<Vec<Named>> {
@@ -131,7 +132,7 @@ fn both_tiers(trace: &Trace, ram: u32, ssd: u32, outcome: &mut Outcome) -> anyho
     Ok(())
 }
 
-/// What the SSD is measured against: a cache of its size that takes every page at once, in any place.
+/// Computes the upper reference of the SSD tier: a cache of its size that admits every page at once.
 fn two_orders(replacement: Replacement, trace: &Trace, ram: u32, ssd: u32, case: &str) -> anyhow::Result<[Row; 3]> {
     let (mut frames, mut below) = (Shared::new(&Shape::new(ram), 1)?, Shared::new(&Shape { replacement, ..Shape::new(ssd) }, 1)?);
     let (mut ram_hits, mut ssd_hits) = (0_u64, 0_u64);
@@ -167,7 +168,7 @@ fn tiers_with(limits: AdmissionLimits, trace: &Trace, ram: u32, ssd: u32, case: 
 
 fn notes() -> Vec<String> {
     vec![
-        "each cache is the product's own code without I/O; a page that is asked for is in the cache then".into(),
+        "each cache is the product's own code without I/O; every requested page is admitted".into(),
         format!("{PEER}: Python package libcachesim 0.3.5; fifo and lru must be equal, the others depend on details"),
         format!(
             "files: the orders in which files leave the SSD, with a page for each file; lfu ages, that of {PEER} does not; s3-fifo \

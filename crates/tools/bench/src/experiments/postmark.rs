@@ -1,4 +1,4 @@
-//! PostMark: many files of mail and news, made, read, appended to and deleted.
+//! PostMark: many mail and news files, created, read, appended to and deleted.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,6 +15,7 @@ use crate::programs;
 
 const NAME: &str = "postmark";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "PostMark with data of half to twice the SSD, and the reverse: the mount by LRU and by LFU, and ext4 on the HDD",
@@ -36,10 +37,10 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const SIDES: [&str; 3] = ["hotshelf, lru", "hotshelf, lfu", "ext4 on the HDD"];
-/// Bytes of a file, on average: 50,000 to 350,000.
+/// Average file size in bytes: 50,000 to 350,000.
 const FILE: u64 = 200_000;
 
-/// One line of the figures, MiB.
+/// One case of the figures, in MiB.
 struct PostmarkCase {
     data: u64,
     ssd: u64,
@@ -105,7 +106,7 @@ fn one(lab: &mut Lab<'_>, case: &PostmarkCase, side: &str, seed: u64) -> anyhow:
     Ok(took)
 }
 
-/// Every change is on the drive before it returns.
+/// Remounts with `sync`: every change is on the drive before the call returns.
 fn sync_mount(lab: &Lab<'_>, disk: &Disk) -> anyhow::Result<()> {
     programs::run(lab.context(), "mount", &["-o".as_ref(), "remount,sync".as_ref(), disk.dir.as_os_str()]).map(drop)
 }
@@ -118,7 +119,7 @@ fn postmark(lab: &Lab<'_>, dir: &Path, case: &PostmarkCase, seed: u64) -> anyhow
         "set location {}\nset number {number}\nset transactions {}\nset size 50000 350000\nset read 262144\nset write 262144\n\
          set seed {seed}\nset buffering false\nrun\nquit\n",
         dir.display(),
-        // Fewer than 10 make PostMark divide by zero.
+        // PostMark divides by zero with fewer than 10.
         lab.context().pick(number / 2, number * 2).max(10)
     );
     std::fs::write(&script, words)?;
@@ -126,7 +127,7 @@ fn postmark(lab: &Lab<'_>, dir: &Path, case: &PostmarkCase, seed: u64) -> anyhow
     command.arg(&script);
     let begun = Instant::now();
     let said = programs::finish(lab.context(), command, None).context("PostMark")?;
-    // It ends well after errors, too, but then without a report.
+    // PostMark exits with 0 after errors, but without a report.
     ensure!(String::from_utf8_lossy(&said).contains("Time:"), "PostMark did not come to its end");
     Ok(begun.elapsed().as_secs_f64())
 }

@@ -1,13 +1,16 @@
-//! Collects what is measured, value by value, into rows.
+//! Collects measured values into rows.
 
 use crate::outcome::Claim;
 use crate::row::Row;
 
-/// A metric's name and unit.
+/// Name and unit of a metric.
 pub type Metric = (&'static str, &'static str);
 
+/// Bandwidth in 10^6 bytes per second.
 pub const BANDWIDTH: Metric = ("bandwidth", "MB/s");
+/// Completed requests or calls per second.
 pub const IOPS: Metric = ("iops", "1/s");
+/// Elapsed wall time in seconds.
 pub const TIME: Metric = ("time", "s");
 
 struct TableEntry {
@@ -18,23 +21,24 @@ struct TableEntry {
     command: Option<String>,
 }
 
-/// Of one experiment.
+/// The values of one experiment.
 pub struct ResultTable {
     experiment: &'static str,
     entries: Vec<TableEntry>,
 }
 
 impl ResultTable {
+    /// Creates an empty table for an experiment.
     pub fn new(experiment: &'static str) -> ResultTable {
         ResultTable { experiment, entries: Vec::new() }
     }
 
-    /// One more value of a side in a case.
+    /// Adds a value of a side in a case.
     pub fn add(&mut self, side: &str, case: &str, metric: Metric, value: f64) {
         self.add_by(side, case, metric, value, None);
     }
 
-    /// The same, with the command that made it.
+    /// Adds a value with the command that measured it.
     pub fn add_by(&mut self, side: &str, case: &str, metric: Metric, value: f64, command: Option<String>) {
         let same = |entry: &&mut TableEntry| entry.side == side && entry.case == case && entry.metric == metric;
         match self.entries.iter_mut().find(same) {
@@ -43,7 +47,7 @@ impl ResultTable {
         }
     }
 
-    /// Everything, in the order in which it first came.
+    /// Returns all rows in order of first use.
     pub fn rows(&self) -> Vec<Row> {
         let row = |entry: &TableEntry| {
             let (metric, unit) = entry.metric;
@@ -52,12 +56,12 @@ impl ResultTable {
         self.entries.iter().map(row).collect()
     }
 
-    /// Ours by a peer's, if both were measured.
+    /// Returns our ratio to a peer, if both were measured.
     pub fn claim(&self, case: &str, metric: Metric, ours: &str, peer: &str) -> Option<Claim> {
         Claim::of(&self.rows(), case, metric.0, ours, peer)
     }
 
-    /// Medians of a side over cases, for a line.
+    /// Returns the medians of a side over cases, for a line chart.
     pub fn line(&self, side: &str, metric: Metric, cases: &[(f64, String)]) -> Vec<(f64, f64)> {
         let rows = self.rows();
         let value =

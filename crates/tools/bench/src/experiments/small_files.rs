@@ -1,4 +1,4 @@
-//! Small files on an image of ours and on ext4, on the same loop device.
+//! Small files on an image of rawfs and on ext4, on the same loop device.
 
 use super::result_table::{Metric, ResultTable};
 use crate::experiment::{Context, Experiment};
@@ -12,13 +12,14 @@ use crate::outcome::Outcome;
 
 const NAME: &str = "small-files";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
-    about: "files of 4 to 16 KiB created, deleted, read and appended to at random: an image of ours by library, and ext4",
+    about: "files of 4 to 16 KiB created, deleted, read and appended to at random: a rawfs image through the library, and ext4",
     source: "NVMeDFS, Fig. 8",
     paper: "12.5 % less time than ext4, and 23 % fewer bytes written (1,000,000 files, 5,000,000 operations)",
     peers: "ext4, made anew on the same device before each run",
-    devices: "a loop device over a file in --dir, past the page cache below where its file system can",
+    devices: "a loop device over a file in --dir, with direct I/O where its file system can",
     needs: &[Need::Root, Need::Loop, Need::Program("mkfs.ext4", "e2fsprogs")],
     room_mib: (320, 2600),
     takes: (8, 180),
@@ -67,7 +68,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-/// A file system of ours on the device.
+/// Creates a rawfs image on the device.
 pub fn image(disk: &Disk) -> anyhow::Result<Raw> {
     let write_back = std::time::Duration::from_secs(30);
     Raw::make(&disk.device, RawOptions { memory: 64 << 20, write_back, metadata: None })

@@ -1,4 +1,4 @@
-//! MariaDB: the largest table of TPC-H loaded, and query 1 over it, with nothing of it in memory.
+//! MariaDB: loads the largest table of TPC-H and runs query 1 over it, with cold caches.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -21,6 +21,7 @@ use crate::programs;
 
 const NAME: &str = "tpch-mariadb";
 
+/// The experiment as `hotshelf bench` lists it.
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
     about: "MariaDB with its data on the mount and on ext4: TPC-H's lineitem is loaded, and query 1 asked when nothing of it is in memory",
@@ -47,7 +48,7 @@ const LOAD: Metric = ("time_load", "s");
 const QUERY: Metric = ("time_query", "s");
 const SIDES: [&str; 2] = ["hotshelf", "ext4 on the HDD"];
 
-/// The table is of another engine; this one would fill the drives with a log and files of its own.
+/// The table uses MyISAM; InnoDB would fill the drives with its log and files.
 const WITHOUT_INNODB: [&str; 2] = ["--skip-innodb", "--default-storage-engine=MyISAM"];
 
 const TABLE: &str = "CREATE DATABASE tpch CHARACTER SET latin1; CREATE TABLE tpch.lineitem (l_orderkey INTEGER NOT NULL, \
@@ -111,7 +112,7 @@ fn make_rows(context: &Context, path: &Path, scale: f64) -> anyhow::Result<()> {
     let mut file = BufWriter::new(File::create(path).with_context(|| format!("{}", path.display()))?);
     let few_comments;
     let rows = if context.scale == RunScale::Small {
-        // The standard's pool of comments is 300 MiB, and takes longer to make than all these rows.
+        // The standard pool of comments has 300 MiB and takes longer to generate than the rows.
         let distributions = Distributions::static_default();
         few_comments = TextPool::new(1 << 20, distributions);
         LineItemGenerator::new_with_distributions_and_text_pool(scale, 1, 1, distributions, &few_comments)
@@ -127,8 +128,8 @@ fn make_rows(context: &Context, path: &Path, scale: f64) -> anyhow::Result<()> {
     file.flush().with_context(|| format!("{}", path.display()))
 }
 
-/// A directory as a new server wants it. It is made in memory and copied to the drives: making it is a thousand flushes, and none of
-/// what is measured.
+/// Creates the data directory of a new server. It is created in memory and copied to the drives, because its thousand flushes are not part
+/// of the measurement.
 fn make_system_tables(lab: &mut Lab<'_>) -> anyhow::Result<PathBuf> {
     lab.context().progress.set_message("making MariaDB's own tables");
     let dir = lab.tmpfs("system", 64)?.join("data");
@@ -140,7 +141,7 @@ fn make_system_tables(lab: &mut Lab<'_>) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// A server over a directory of its own.
+/// A server with its own data directory.
 struct Server<'c> {
     context: &'c Context,
     child: Child,
@@ -169,7 +170,7 @@ impl<'c> Server<'c> {
         Ok(server)
     }
 
-    /// Until it answers.
+    /// Waits until the server answers.
     fn wait(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + Duration::from_secs(60);
         while self.ask("SELECT 1").is_err() {
@@ -208,7 +209,7 @@ mod test {
         let path = dir.path().join("rows");
         make_rows(&Context::small(".".into()), &path, 0.001).expect("made");
         let text = std::fs::read_to_string(path).expect("read");
-        // Each row ends with a separator, too.
+        // Each row also ends with a separator.
         assert!(text.lines().count() > 5_000 && text.lines().all(|line| line.split('|').count() == TABLE.matches("l_").count() + 1));
     }
 }

@@ -1,4 +1,4 @@
-//! `name=value` words of a command line, and lines of them as output.
+//! `name=value` arguments of a command line, and output in the same form.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -6,14 +6,14 @@ use std::str::FromStr;
 
 use anyhow::{Context, anyhow, bail};
 
-/// What was given.
+/// The arguments of a command line.
 pub struct Args(BTreeMap<String, String>);
 
 impl Args {
-    /// From words.
+    /// Parses the arguments.
     ///
     /// # Errors
-    /// A word without `=`.
+    /// An argument has no `=`.
     pub fn of(words: impl Iterator<Item = String>) -> anyhow::Result<Args> {
         let pair = |word: String| match word.split_once('=') {
             Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
@@ -22,10 +22,10 @@ impl Args {
         words.map(pair).collect::<anyhow::Result<_>>().map(Args)
     }
 
-    /// A value, or what it is if it is not given.
+    /// Returns a value, or `or` if it is missing.
     ///
     /// # Errors
-    /// It is not of its type.
+    /// The value does not parse.
     pub fn get<T: FromStr>(&mut self, name: &str, or: T) -> anyhow::Result<T> {
         match self.0.remove(name) {
             None => Ok(or),
@@ -33,18 +33,18 @@ impl Args {
         }
     }
 
-    /// A value that has to be given.
+    /// Returns a mandatory value.
     ///
     /// # Errors
-    /// It is not.
+    /// The value is missing.
     pub fn need(&mut self, name: &str) -> anyhow::Result<String> {
         self.0.remove(name).with_context(|| format!("{name}= is missing"))
     }
 
-    /// Nothing else was given.
+    /// Checks that no argument is left.
     ///
     /// # Errors
-    /// Something was.
+    /// An unknown argument is left.
     pub fn end(&self) -> anyhow::Result<()> {
         if let Some((name, _)) = self.0.first_key_value() {
             bail!("there is no {name}=");
@@ -53,7 +53,7 @@ impl Args {
     }
 }
 
-/// One figure, in the line of all.
+/// Prints one figure in the output line.
 pub fn say(name: &str, value: impl Display) {
     print!("{name}={value} ");
 }

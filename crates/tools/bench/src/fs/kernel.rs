@@ -7,17 +7,17 @@ use std::path::PathBuf;
 
 use super::Files;
 
-/// A directory.
+/// A directory of a kernel file system.
 pub struct Kernel {
     root: PathBuf,
     dir: File,
 }
 
 impl Kernel {
-    /// All paths are below this.
+    /// Uses this directory as the root of all paths.
     ///
     /// # Errors
-    /// It is not there.
+    /// The directory does not exist.
     pub fn new(root: PathBuf) -> io::Result<Kernel> {
         let dir = File::open(&root)?;
         Ok(Kernel { root, dir })

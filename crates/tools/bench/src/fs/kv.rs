@@ -1,5 +1,5 @@
-//! The paper's key-value workload (001, section IV.B): keys of 32 bytes drawn by Zipf's law, values of 512 bytes, threads that get
-//! and threads that put, the tail of the latencies of both. The store is redb on both sides, over one file of the side's.
+//! The key-value workload of the NVMeDFS paper (section IV.B): keys of 32 bytes with a Zipf distribution, values of 512 bytes, threads
+//! that get and threads that put, and the tail latency of both. Both sides use redb over one file.
 
 use std::fs::File;
 use std::io;
@@ -16,43 +16,43 @@ use super::zipf::Zipf;
 
 const TABLE: TableDefinition<&[u8; 32], &[u8]> = TableDefinition::new("t");
 const VALUE: usize = 512;
-/// Of Zipf's law, as YCSB has it.
+/// Exponent of the Zipf distribution, as in YCSB.
 const THETA: f64 = 0.99;
-/// Keys put at once while the store is filled.
+/// Keys of one transaction while the store is filled.
 const FILLED: u64 = 10_000;
 
-/// How much.
+/// The parameters of the workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KvPlan {
-    /// Keys there are.
+    /// Number of keys in the store.
     pub keys: u64,
-    /// Threads that get.
+    /// Number of threads that get.
     pub getters: u32,
-    /// Threads that put.
+    /// Number of threads that put.
     pub putters: u32,
-    /// How long.
+    /// Duration of the measured part.
     pub duration: Duration,
-    /// Each so many puts of a thread are durable when they return, with all before; the others are seen only.
+    /// Every nth put of a thread is durable on return, with all earlier ones.
     pub durable_every: u64,
-    /// Memory of the store's own cache, in bytes.
+    /// Size of the store's own cache, in bytes.
     pub cache: usize,
-    /// Of the random choices.
+    /// Seed of the random number generator.
     pub seed: u64,
 }
 
-/// What was measured.
+/// The measured times of the workload.
 pub struct KvTimes {
-    /// How long it ran.
+    /// Duration of the measured part.
     pub time: Duration,
-    /// To fill it, with a sync.
+    /// Time to fill the store, with a sync.
     pub setup: Duration,
-    /// Nanoseconds of each get.
+    /// Latencies of gets, in nanoseconds.
     pub gets: Histogram<u64>,
-    /// Nanoseconds of each put.
+    /// Latencies of puts, in nanoseconds.
     pub puts: Histogram<u64>,
 }
 
-/// A file of `rawfs` as redb wants it.
+/// A file of rawfs as a storage backend of redb.
 #[derive(Debug)]
 pub struct RawFile(FileHandle);
 
@@ -65,10 +65,10 @@ impl std::fmt::Debug for FileHandle {
 }
 
 impl RawFile {
-    /// Makes it.
+    /// Creates the file.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn make(raw: &Raw, name: &str) -> io::Result<RawFile> {
         raw.open(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL).map(|file| RawFile(FileHandle(file)))
     }
@@ -98,10 +98,10 @@ impl StorageBackend for RawFile {
     }
 }
 
-/// A file of the kernel's, through redb's own backend.
+/// Opens a kernel file through redb's own backend.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn kernel_file(path: &std::path::Path) -> anyhow::Result<redb::backends::FileBackend> {
     let file = File::options().read(true).write(true).create_new(true).open(path)?;
     Ok(redb::backends::FileBackend::new(file)?)
@@ -109,7 +109,7 @@ pub fn kernel_file(path: &std::path::Path) -> anyhow::Result<redb::backends::Fil
 
 fn key(number: u64) -> [u8; 32] {
     let mut key = [b'k'; 32];
-    // Often used ones do not lie side by side.
+    // Scatters popular keys.
     key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
     key[24..].copy_from_slice(&number.to_be_bytes());
     key
@@ -122,7 +122,7 @@ fn value(number: u64, rng: &mut fastrand::Rng) -> [u8; VALUE] {
     value
 }
 
-/// One transaction.
+/// Puts keys in one transaction.
 fn put(db: &Database, numbers: impl Iterator<Item = u64>, durable: bool, rng: &mut fastrand::Rng) -> anyhow::Result<()> {
     let mut transaction = db.begin_write()?;
     transaction.set_durability(if durable { Durability::Immediate } else { Durability::None })?;
@@ -143,15 +143,15 @@ fn get(db: &Database, number: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of nanoseconds, up to ten minutes.
+/// Creates a histogram of nanoseconds, up to ten minutes.
 fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 600_000_000_000, 3).expect("bounds in order")
 }
 
-/// Fills a store over a file, calls `begin`, and measures.
+/// Fills a store, calls `begin` and measures.
 ///
 /// # Errors
-/// The store's; a value that is not what was put.
+/// Errors of the store; a value differs from what was put.
 pub fn run(backend: impl StorageBackend, plan: &KvPlan, begin: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<KvTimes> {
     let at = Instant::now();
     let db = Database::builder().set_cache_size(plan.cache).create_with_backend(backend)?;

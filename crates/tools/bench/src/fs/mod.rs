@@ -1,7 +1,7 @@
-//! `rawfs` beside a kernel file system: the paper's small files (001, section IV.C) and a key-value store over a file (IV.D).
+//! rawfs beside a kernel file system: the small files of the NVMeDFS paper (section IV.C) and a key-value store over a file (IV.D).
 //!
-//! One process measures one side and prints one line of `name=value`; the scripts in `bench/` run both sides in turn on the same
-//! loop device and count what reached it by the kernel's own counters.
+//! One process measures one side and prints one line of `name=value`. The scripts in `bench/` run both sides in turn on the same loop
+//! device and read the kernel's counters of it.
 
 pub mod args;
 pub mod kernel;
@@ -12,39 +12,39 @@ pub mod zipf;
 
 use std::io;
 
-/// Bytes of one read or append.
+/// Size of one read or append, in bytes.
 pub const BLOCK: usize = 4096;
 
-/// What the small files are made in.
+/// The file system calls of the small-files workload.
 pub trait Files: Sync {
-    /// Makes a directory.
+    /// Creates a directory.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     fn make_dir(&self, path: &str) -> io::Result<()>;
-    /// Makes a file with this content. `sync`: it is durable when this returns, and its name.
+    /// Creates a file with this content. `sync`: file and name are durable on return.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     fn create(&self, path: &str, data: &[u8], sync: bool) -> io::Result<()>;
-    /// Adds to a file's end.
+    /// Appends data to a file.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     fn append(&self, path: &str, data: &[u8], sync: bool) -> io::Result<()>;
-    /// Reads a piece; returns how much.
+    /// Reads from an offset; returns the number of bytes.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     fn read(&self, path: &str, at: u64, to: &mut [u8]) -> io::Result<usize>;
-    /// Removes a file. `sync`: it is gone for good.
+    /// Removes a file. `sync`: the removal is durable on return.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     fn delete(&self, dir: &str, path: &str, sync: bool) -> io::Result<()>;
-    /// Everything is durable when this returns.
+    /// Makes everything durable before it returns.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     fn sync(&self) -> io::Result<()>;
 }

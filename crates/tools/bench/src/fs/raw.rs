@@ -1,4 +1,4 @@
-//! `rawfs` by library, on a device of its own.
+//! rawfs as a library, on its own device.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 use super::Files;
 
-/// A file system that is open.
+/// An open rawfs file system.
 pub struct Raw {
     fs: Fs,
     creds: Creds,
@@ -21,22 +21,22 @@ pub(super) fn wrong(error: &Error) -> io::Error {
     io::Error::from_raw_os_error(error.errno().raw_os_error())
 }
 
-/// How it is opened.
+/// Options of the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawOptions {
-    /// Memory, in bytes, in all.
+    /// Memory limit of everything, in bytes.
     pub memory: usize,
-    /// How long what was written waits before it is written back.
+    /// Maximum age of dirty data before write-back.
     pub write_back: Duration,
-    /// Bytes for metadata; none: the default.
+    /// Memory for metadata in bytes; `None`: the default.
     pub metadata: Option<u64>,
 }
 
 impl Raw {
-    /// Makes and opens one; what is on the device is gone.
+    /// Formats and opens the device; its data is lost.
     ///
     /// # Errors
-    /// The device's.
+    /// Errors of the device.
     pub fn make(device: &Path, options: RawOptions) -> anyhow::Result<Raw> {
         let device = FileDevice::open(device, &FileOptions { locked: true, ..FileOptions::default() })?;
         let memory = Memory::of(options.memory);
@@ -51,15 +51,15 @@ impl Raw {
         Ok(Raw { fs, creds: Creds::root() })
     }
 
-    /// The file system.
+    /// Returns the file system itself.
     pub fn fs(&self) -> &Fs {
         &self.fs
     }
 
-    /// Writes everything and closes it.
+    /// Writes everything and closes the file system.
     ///
     /// # Errors
-    /// The device's.
+    /// Errors of the device.
     pub fn close(self) -> anyhow::Result<()> {
         Ok(self.fs.close()?)
     }

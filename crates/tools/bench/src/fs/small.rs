@@ -1,6 +1,6 @@
-//! The paper's small files: create, delete, read and append 4 KiB, each as likely, over files of 4 to 16 KiB.
+//! The paper's small-files workload: create, delete, read and append 4 KiB with equal probability, over files of 4 to 16 KiB.
 //!
-//! There are twice as many names as files: a file is made under a name that is free, anywhere. What is read is looked at.
+//! There are twice as many names as files: a file is created under any free name. All data read is verified.
 
 use std::time::{Duration, Instant};
 
@@ -8,43 +8,43 @@ use anyhow::{Context, ensure};
 
 use super::{BLOCK, Files};
 
-/// Names of a directory.
+/// Names in a directory.
 const DIR_NAMES: u32 = 1000;
-/// Blocks of a file, at most.
+/// Maximum number of blocks of a file.
 const BLOCKS_MAX: u8 = 4;
 
-/// When what was done is made durable.
+/// When changes are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SyncPolicy {
-    /// At the end.
+    /// Once, at the end.
     End,
-    /// All of it, after each so many operations.
+    /// All of them, after every nth operation.
     Every(u64),
-    /// Each change before the next.
+    /// Each change before the next one.
     Each,
 }
 
-/// How much.
+/// The parameters of the workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SmallFilesPlan {
-    /// Files at the beginning.
+    /// Number of files at the start.
     pub files: u32,
-    /// Operations that are measured.
+    /// Number of operations to measure.
     pub operations: u64,
-    /// Threads, each with names of its own.
+    /// Number of threads, each with its own names.
     pub threads: u32,
-    /// See there.
+    /// When changes are made durable.
     pub durable: SyncPolicy,
-    /// Of the random choices.
+    /// Seed of the random number generator.
     pub seed: u64,
 }
 
-/// What one thread knows of its names.
+/// The names of one thread and their state.
 struct Names {
     first: u32,
-    /// Blocks of each; 0: there is no such file.
+    /// Blocks of each file; 0: the file does not exist.
     blocks: Vec<u8>,
-    /// Those that are there, and then those that are not.
+    /// Existing names first, then free ones.
     order: Vec<u32>,
     there: usize,
     rng: fastrand::Rng,
@@ -95,7 +95,7 @@ impl Names {
         Ok(())
     }
 
-    /// A file that can become longer.
+    /// Appends to a file that can grow.
     fn append(&mut self, files: &dyn Files, sync: bool) -> anyhow::Result<bool> {
         for _ in 0..64 {
             let name = self.order[self.rng.usize(..self.there)];
@@ -140,7 +140,7 @@ impl Names {
     }
 }
 
-/// Calls `work` for all names, in as many threads.
+/// Calls `work` for all names, one thread for each.
 fn all(names: &mut [Names], work: impl Fn(&mut Names) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let work = &work;
@@ -149,17 +149,17 @@ fn all(names: &mut [Names], work: impl Fn(&mut Names) -> anyhow::Result<()> + Sy
     })
 }
 
-/// Part of a file system: all below one directory.
+/// One directory, used like a whole file system.
 pub struct TestFiles<'f> {
     files: &'f dyn Files,
     dir: &'f str,
 }
 
 impl<'f> TestFiles<'f> {
-    /// Makes the directory.
+    /// Creates the directory.
     ///
     /// # Errors
-    /// The file system's.
+    /// Errors of the file system.
     pub fn new(files: &'f dyn Files, dir: &'f str) -> std::io::Result<TestFiles<'f>> {
         files.make_dir(dir)?;
         Ok(TestFiles { files, dir })
@@ -191,21 +191,21 @@ impl Files for TestFiles<'_> {
     }
 }
 
-/// What was measured.
+/// The measured times of the workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SmallFilesTimes {
-    /// To make the files there are at the beginning, with a sync.
+    /// Time to create the initial files, with a sync.
     pub setup: Duration,
-    /// For the operations, with a sync at the end.
+    /// Time of the operations, with a final sync.
     pub mix: Duration,
-    /// Of that, the sync at the end.
+    /// Time of the final sync, part of `mix`.
     pub last_sync: Duration,
 }
 
-/// Makes the files, calls `begin`, and does the operations.
+/// Creates the files, calls `begin` and does the operations.
 ///
 /// # Errors
-/// The file system's; content that is not what was written.
+/// Errors of the file system; data differs from what was written.
 pub fn run(files: &dyn Files, plan: &SmallFilesPlan, begin: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<SmallFilesTimes> {
     let (each, at) = (plan.files / plan.threads, Instant::now());
     let seed = |thread: u32| plan.seed.wrapping_mul(1009).wrapping_add(u64::from(thread));

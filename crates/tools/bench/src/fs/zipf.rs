@@ -1,7 +1,6 @@
-//! Numbers below a bound, small ones more often: Zipf's law, as YCSB draws it (Gray et al., "Quickly generating billion-record
-//! synthetic databases", SIGMOD 1994).
+//! Zipf-distributed numbers, drawn as in YCSB (Gray et al., "Quickly generating billion-record synthetic databases", SIGMOD 1994).
 
-/// See the module.
+/// A generator of Zipf-distributed numbers; small ones are frequent.
 #[derive(Clone, Copy, Debug)]
 pub struct Zipf {
     count: u64,
@@ -12,7 +11,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Of so many numbers, at least 2, with an exponent below 1.
+    /// Creates a generator of `count` numbers, at least 2, with an exponent below 1.
     pub fn new(count: u64, theta: f64) -> Zipf {
         let zeta = |count: u64| (1..=count).map(|n| (n as f64).powf(-theta)).sum::<f64>();
         let (all, two) = (zeta(count), zeta(2));
@@ -20,7 +19,7 @@ impl Zipf {
         Zipf { count, theta, alpha: 1.0 / (1.0 - theta), zeta: all, eta }
     }
 
-    /// The next one.
+    /// Returns the next random number.
     pub fn draw(&self, rng: &mut fastrand::Rng) -> u64 {
         let u = rng.f64();
         let uz = u * self.zeta;

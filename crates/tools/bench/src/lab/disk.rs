@@ -1,4 +1,4 @@
-//! Stand-ins for drives: loop devices over files, slowed down if wanted, with a file system on them.
+//! Stand-ins for drives: loop devices over files, optionally throttled, with a file system.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,47 +9,47 @@ use super::undo::{UndoStep, loops_of};
 use super::{DriveSpeed, Lab, throttle};
 use crate::programs::run;
 
-/// A loop device.
+/// A loop device over a scratch file.
 pub struct Disk {
-    /// Its node.
+    /// Path of the device node.
     pub device: PathBuf,
-    /// Where it is mounted, if it is.
+    /// Mount point, if it is mounted.
     pub dir: PathBuf,
 }
 
-/// What the kernel has counted of a device.
+/// The kernel's I/O counters of a device.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counters {
-    /// Read requests.
+    /// Total number of read requests.
     pub reads: u64,
-    /// Bytes read.
+    /// Total number of bytes read.
     pub read_bytes: u64,
-    /// Write requests, flushes without data not among them.
+    /// Number of write requests, without flushes.
     pub writes: u64,
-    /// Bytes written.
+    /// Total number of bytes written.
     pub written_bytes: u64,
-    /// Flushes.
+    /// Total number of flush requests.
     pub flushes: u64,
 }
 
 impl Disk {
-    /// What the device has done up to now.
+    /// Returns the counters of the device.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel has no counters for it.
     pub fn counters(&self) -> anyhow::Result<Counters> {
         let name = self.device.file_name().context("a device has a name")?;
         let text = std::fs::read_to_string(Path::new("/sys/block").join(name).join("stat"))?;
         let all: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
         let at = |index: usize| all.get(index).copied().unwrap_or(0);
-        // The kernel counts a flush as a write request, too.
+        // The kernel counts a flush also as a write request.
         let (writes, flushes) = (at(4).saturating_sub(at(15)), at(15));
         Ok(Counters { reads: at(0), read_bytes: at(2) * 512, writes, written_bytes: at(6) * 512, flushes })
     }
 }
 
 impl Counters {
-    /// Since then.
+    /// Returns the difference to earlier counters.
     #[must_use]
     pub fn since(&self, before: &Counters) -> Counters {
         Counters {
@@ -63,16 +63,16 @@ impl Counters {
 }
 
 impl Lab<'_> {
-    /// A loop device of so many MiB over a file of the scratch directory.
+    /// Creates a loop device of `mib` MiB over a scratch file.
     ///
     /// # Errors
-    /// It cannot be made; there is no room.
+    /// It cannot be created; no space.
     pub fn loop_device(&mut self, name: &str, mib: u64) -> anyhow::Result<Disk> {
         let file = self.dir().join(format!("{name}.img"));
         File::create(&file).and_then(|file| file.set_len(mib << 20)).with_context(|| format!("{}", file.display()))?;
         self.will(UndoStep::Loop(file.clone()))?;
         let on = |way: &str| run(self.context(), "losetup", &["--find".as_ref(), way.as_ref(), file.as_os_str()]);
-        // Past the page cache of the file system below, where it can: a page is then in memory once.
+        // Direct I/O on the backing file where possible, so that pages are cached once.
         if on("--direct-io=on").is_err() {
             self.context().check_stopped()?;
             on("--direct-io=off")?;
@@ -82,10 +82,10 @@ impl Lab<'_> {
         Ok(Disk { device, dir })
     }
 
-    /// A loop device with an ext4 on it, mounted, and from then on so fast: neither its making nor its end waits for a slow drive.
+    /// Creates a throttled loop device with a mounted ext4. Creation and removal are not throttled.
     ///
     /// # Errors
-    /// One of that fails.
+    /// One of these steps fails.
     pub fn drive(&mut self, name: &str, mib: u64, speed: &DriveSpeed) -> anyhow::Result<Disk> {
         let disk = self.loop_device(name, mib)?;
         self.ext4(&disk)?;
@@ -93,7 +93,7 @@ impl Lab<'_> {
         Ok(disk)
     }
 
-    /// From now on the device is so fast.
+    /// Sets the speed limit of the device.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -101,11 +101,11 @@ impl Lab<'_> {
         throttle::limit(self, &disk.device, speed)
     }
 
-    /// How many bytes that wait to be written to the device may be in memory; none: as many as the machine lets. `false`: the kernel
-    /// has no such limit (Linux 6.2 has).
+    /// Limits the dirty pages of the device, in bytes; `None`: no limit. Returns `false` if the kernel has no such limit (before Linux
+    /// 6.2).
     ///
     /// # Errors
-    /// It refuses it.
+    /// The kernel refuses it.
     pub fn limit_dirty(&mut self, disk: &Disk, bytes: Option<u64>) -> anyhow::Result<bool> {
         let dir = Path::new("/sys/class/bdi").join(throttle::number_of(&disk.device)?);
         let [strict, most, share] = ["strict_limit", "max_bytes", "max_ratio"].map(|name| dir.join(name));
@@ -125,10 +125,10 @@ impl Lab<'_> {
         Ok(true)
     }
 
-    /// Makes an ext4 on it, anew, and mounts it.
+    /// Creates an ext4 on the device and mounts it.
     ///
     /// # Errors
-    /// One of that fails.
+    /// One of these steps fails.
     pub fn ext4(&mut self, disk: &Disk) -> anyhow::Result<()> {
         let quiet = ["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"].map(std::ffi::OsStr::new);
         let words: Vec<&std::ffi::OsStr> = quiet.into_iter().chain([disk.device.as_os_str()]).collect();
@@ -139,10 +139,10 @@ impl Lab<'_> {
         run(self.context(), "mount", &words).map(drop)
     }
 
-    /// A file system in memory, mounted.
+    /// Mounts a tmpfs and returns its directory.
     ///
     /// # Errors
-    /// It cannot be.
+    /// The mount fails.
     pub fn tmpfs(&mut self, name: &str, mib: u64) -> anyhow::Result<PathBuf> {
         let dir = self.dir().join(name);
         std::fs::create_dir_all(&dir).with_context(|| format!("{}", dir.display()))?;
@@ -153,10 +153,10 @@ impl Lab<'_> {
         Ok(dir)
     }
 
-    /// Unmounts what is mounted there, now.
+    /// Unmounts this directory now.
     ///
     /// # Errors
-    /// It does not go.
+    /// The directory is busy.
     pub fn unmount(&mut self, dir: &Path) -> anyhow::Result<()> {
         UndoStep::Mount(dir.to_owned()).run().map(drop)
     }

@@ -1,4 +1,4 @@
-//! Control groups of version 2: where they are, and what they can do here.
+//! Control groups version 2: where they are and what is available.
 
 use std::path::{Path, PathBuf};
 
@@ -7,22 +7,22 @@ use anyhow::{Context, ensure};
 use super::Lab;
 use super::undo::{PREFIX, UndoStep};
 
-/// Where they are, and where those of version 1 have their places.
+/// Root of the control groups; version 1 controllers have directories in it.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
-/// Whether they have this controller, which may be one of version 1 instead.
+/// Returns whether a controller is available, possibly as version 1.
 pub fn has(controller: &str) -> bool {
     names(Path::new(ROOT), "cgroup.controllers", controller)
 }
 
-/// Why a controller that is there is of no use to us.
+/// Returns why an available controller cannot be used.
 pub fn why_not(controller: &str) -> Option<String> {
     let read_only = rustix::fs::statvfs(ROOT).is_ok_and(|stat| stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
     why_not_in(Path::new(ROOT), controller, read_only)
 }
 
 fn why_not_in(root: &Path, controller: &str, read_only: bool) -> Option<String> {
-    // What a container takes for the root has a type, and may not pass a controller on while processes are in it.
+    // In a container the apparent root has a type, and cannot enable a controller while it contains processes.
     let passed_on = names(root, "cgroup.subtree_control", controller) || !root.join("cgroup.type").exists();
     (read_only || !passed_on).then(|| {
         let why = if read_only { "is read-only" } else { "does not pass it on" };
@@ -34,11 +34,12 @@ fn names(dir: &Path, file: &str, controller: &str) -> bool {
     std::fs::read_to_string(dir.join(file)).is_ok_and(|all| all.split_whitespace().any(|one| one == controller))
 }
 
-/// A group of ours, below the root, with this controller; its name ends with this.
+/// Creates a group with this controller below the root; its name ends with `end`.
 pub fn make(lab: &mut Lab<'_>, controller: &str, end: &str) -> anyhow::Result<PathBuf> {
     let root = Path::new(ROOT);
     if !names(root, "cgroup.subtree_control", controller) {
-        // Alone: with a word that the kernel does not know here it takes none. It stays on, since others may need it by our end.
+        // Written alone: one unknown controller makes the kernel reject the whole line. It stays enabled, as others may use it when this
+        // run ends.
         let file = root.join("cgroup.subtree_control");
         std::fs::write(&file, format!("+{controller}")).with_context(|| format!("{}", file.display()))?;
     }
@@ -56,7 +57,7 @@ pub fn enter(group: &Path, pids: &[u32]) -> anyhow::Result<()> {
     pids.iter().try_for_each(|pid| std::fs::write(&file, pid.to_string()).with_context(|| format!("{}", file.display())))
 }
 
-/// Sets one of a group's limits.
+/// Sets one limit of a group.
 pub fn set(group: &Path, name: &str, words: &str) -> anyhow::Result<()> {
     let file = group.join(name);
     ensure!(file.exists(), "this kernel's control groups have no {name}: it was built without");

@@ -1,4 +1,4 @@
-//! What is to be undone, on disk: one JSON line each, in a file that its process keeps locked.
+//! The undo journal on disk: one JSON line for each step, in a file that its process keeps locked.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -10,42 +10,42 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::undo::UndoStep;
 
-/// A journal that we hold.
+/// An undo journal, locked by us.
 pub struct Journal {
     path: PathBuf,
     file: File,
 }
 
 impl Journal {
-    /// A new one of this process.
+    /// Creates a new journal for this process.
     pub fn new(dir: &Path) -> anyhow::Result<Journal> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = dir.join(format!("{name}.journal"));
-        // One of that name is a dead process's, looked after before or nobody's business.
+        // An existing file of this name is from a dead process and was handled before.
         let file = OpenOptions::new().append(true).create(true).open(&path).with_context(|| format!("{}", path.display()))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).with_context(|| format!("{}", path.display()))?;
         Ok(Journal { path, file })
     }
 
-    /// Not of any other that lives.
+    /// Returns a name that no other live process uses.
     pub fn name(&self) -> String {
         self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Writes one down.
+    /// Appends an undo step to the journal.
     pub fn add(&mut self, undo: &UndoStep) -> anyhow::Result<()> {
         let line = serde_json::to_string(undo)? + "\n";
         self.file.write_all(line.as_bytes()).with_context(|| format!("{}", self.path.display()))
     }
 
-    /// All is undone.
+    /// Removes the journal after everything was undone.
     pub fn forget(&self) {
-        // It may be gone already.
+        // The file may be gone already.
         let _ = std::fs::remove_file(&self.path);
     }
 
-    /// Those whose process is gone, held by us now, and what they name.
+    /// Returns and locks the journals of dead processes, with their steps.
     pub fn dead(dir: &Path) -> anyhow::Result<Vec<(Journal, Vec<UndoStep>)>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(dir).with_context(|| format!("{}", dir.display()))? {
@@ -53,15 +53,15 @@ impl Journal {
             if path.extension().is_none_or(|end| end != "journal") {
                 continue;
             }
-            // Gone meanwhile: its owner has ended well.
+            // Removed meanwhile: its owner ended normally.
             let Ok(mut file) = OpenOptions::new().read(true).append(true).open(&path) else { continue };
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
             let mut text = String::new();
-            // What is no text is nothing of ours.
+            // A file without valid text is not a journal.
             if file.read_to_string(&mut text).is_ok() {
-                // The last line may be cut off; what it would have named was not made.
+                // The last line may be truncated; its step was not started.
                 let left = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
                 found.push((Journal { path, file }, left));
             }

@@ -1,4 +1,4 @@
-//! A control group with little memory, for programs that enter it.
+//! A control group with little memory for measured programs.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::{Lab, group};
 const V1: &str = "/sys/fs/cgroup/memory";
 const V1_LIMIT: &str = "memory.limit_in_bytes";
 
-/// What is wrong with them here.
+/// Returns why memory groups cannot be used here.
 pub fn why_not() -> Option<String> {
     if own_v1().join(V1_LIMIT).exists() {
         return None;
@@ -21,23 +21,23 @@ pub fn why_not() -> Option<String> {
     Some("no control group here limits memory: mount the controller memory".into())
 }
 
-/// Our own group: what is below it is within its limits, too.
+/// Returns our own group, whose limits include its children.
 fn own_v1() -> PathBuf {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = own.lines().find_map(|line| line.split_once(":memory:")).map_or("/", |(_, path)| path);
     Path::new(V1).join(own.trim_start_matches('/'))
 }
 
-/// Whether a group of ours is one of these: its name ends with its size.
+/// Returns whether a group is one of these, by its name.
 pub(super) fn is_one(group: &Path) -> bool {
     let name = group.file_name().unwrap_or_default().to_string_lossy();
     name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains('-'))
 }
 
-/// A group of so many MiB; a process that writes its number into `cgroup.procs` is in it.
+/// Creates a group with this memory limit; a process enters it by writing its id to `cgroup.procs`.
 ///
 /// # Errors
-/// It cannot be made.
+/// The group cannot be created.
 pub fn group(lab: &mut Lab<'_>, mib: u64) -> anyhow::Result<PathBuf> {
     let (own, bytes) = (own_v1(), (mib << 20).to_string());
     if !own.join(V1_LIMIT).exists() {

@@ -1,7 +1,7 @@
-//! What an experiment sets up on the machine, and how all of it goes away: also after a `kill -9`, at the next start.
+//! What an experiment sets up on the machine, and its removal, also after `kill -9`, at the next start.
 //!
-//! Before anything is made it is written down in a journal of this process, below the user's state directory, which stays
-//! locked while we live. A journal that nobody holds is a dead run's: what it names is taken away, last first.
+//! Before anything is created, an undo step is written to a journal of this process in the user's state directory, which stays locked
+//! while the process lives. A journal without a lock belongs to a dead run: its steps are undone, last first.
 
 mod disk;
 mod group;
@@ -25,7 +25,7 @@ use crate::experiment::Context;
 use journal::Journal;
 use undo::UndoStep;
 
-/// Where an experiment may make what it likes. All of it goes when this is dropped.
+/// An environment in which an experiment may set up anything. Dropping it removes everything.
 pub struct Lab<'c> {
     context: &'c Context,
     dir: PathBuf,
@@ -34,10 +34,10 @@ pub struct Lab<'c> {
 }
 
 impl<'c> Lab<'c> {
-    /// An empty scratch directory, and a journal.
+    /// Creates an empty scratch directory and a journal.
     ///
     /// # Errors
-    /// One of them cannot be made.
+    /// One of them cannot be created.
     pub fn new(context: &'c Context) -> anyhow::Result<Lab<'c>> {
         let journal = Journal::new(&state_dir()?)?;
         let below = context.dir.canonicalize().with_context(|| format!("{}", context.dir.display()))?;
@@ -48,34 +48,34 @@ impl<'c> Lab<'c> {
         Ok(lab)
     }
 
-    /// The scratch directory.
+    /// Returns the path of the scratch directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// For whom.
+    /// Returns the context of the experiment.
     pub fn context(&self) -> &'c Context {
         self.context
     }
 
-    /// Written down before it is done.
+    /// Records an undo step before the action.
     pub(crate) fn will(&mut self, undo: UndoStep) -> anyhow::Result<()> {
         self.journal.add(&undo)?;
         self.done.push(undo);
         Ok(())
     }
 
-    /// The same, unless it is there already.
+    /// Records an undo step unless it exists already.
     pub(crate) fn will_once(&mut self, undo: UndoStep) -> anyhow::Result<()> {
         if self.has(&undo) { Ok(()) } else { self.will(undo) }
     }
 
-    /// Whether it is to be undone.
+    /// Returns whether the step is recorded.
     pub(crate) fn has(&self, undo: &UndoStep) -> bool {
         self.done.contains(undo)
     }
 
-    /// The groups with little memory that were made.
+    /// Returns the memory groups that were created.
     pub(crate) fn memory_groups(&self) -> Vec<PathBuf> {
         let of = |undo: &UndoStep| match undo {
             UndoStep::Group(path) if memory::is_one(path) => Some(path.clone()),
@@ -84,25 +84,25 @@ impl<'c> Lab<'c> {
         self.done.iter().filter_map(of).collect()
     }
 
-    /// A program that was started ends with us.
+    /// Records that a started program is to be killed at the end.
     ///
     /// # Errors
-    /// It cannot be written down.
+    /// The step cannot be recorded.
     pub fn will_end(&mut self, child: &std::process::Child) -> anyhow::Result<()> {
         let pid = i32::try_from(child.id()).context("a process number")?;
         let Some(when) = undo::began(pid) else { return Ok(()) };
         self.will(UndoStep::Process(pid, when))
     }
 
-    /// How much there is; for [`Lab::back_to`].
+    /// Returns the number of undo steps, for [`Lab::back_to`].
     pub fn mark(&self) -> usize {
         self.done.len()
     }
 
-    /// Takes away what came after the mark.
+    /// Undoes the steps after the mark.
     ///
     /// # Errors
-    /// Something does not go away.
+    /// A step cannot be undone.
     pub fn back_to(&mut self, mark: usize) -> anyhow::Result<()> {
         while self.done.len() > mark {
             let undo = self.done.pop().expect("there is one");
@@ -116,7 +116,7 @@ impl Drop for Lab<'_> {
     fn drop(&mut self) {
         let mut all = true;
         if self.context.check_stopped().is_err() {
-            // What our programs had started themselves may go on for a while.
+            // Descendants of our programs may still be running.
             undo::end_users(&self.dir);
         }
         while let Some(undo) = self.done.pop() {
@@ -125,7 +125,7 @@ impl Drop for Lab<'_> {
                 all = false;
             }
         }
-        // What is left is tried again at the next start.
+        // Remaining steps are retried at the next start.
         if all {
             self.journal.forget();
         } else {
@@ -136,15 +136,15 @@ impl Drop for Lab<'_> {
 
 static LEFT: AtomicBool = AtomicBool::new(false);
 
-/// Whether something of this process did not go away.
+/// Returns whether a step of this process could not be undone.
 pub fn has_left_something() -> bool {
     LEFT.load(Relaxed)
 }
 
-/// Takes away what dead runs of this user have left; returns what that was.
+/// Undoes the steps of this user's dead runs and returns their descriptions, including those that failed.
 ///
 /// # Errors
-/// The state directory cannot be read. What does not go away is told in the list.
+/// The state directory cannot be read.
 pub fn clean_up() -> anyhow::Result<Vec<String>> {
     let mut told = Vec::new();
     for (journal, left) in Journal::dead(&state_dir()?)? {
@@ -171,7 +171,7 @@ pub fn clean_up() -> anyhow::Result<Vec<String>> {
     Ok(told)
 }
 
-/// Where journals are.
+/// Returns the directory of the journals.
 fn state_dir() -> anyhow::Result<PathBuf> {
     let given = shm::environment::absolute_path("XDG_STATE_HOME");
     let home = || shm::environment::path("HOME").map(|home| home.join(".local/state"));

@@ -1,4 +1,4 @@
-//! The product itself, mounted: an SSD directory and an HDD directory as one.
+//! The product itself, mounted over an SSD directory and an HDD directory.
 
 use std::path::{Path, PathBuf};
 
@@ -6,21 +6,21 @@ use super::Lab;
 use super::undo::UndoStep;
 use crate::programs::run_path;
 
-/// A mount of ours.
+/// A mounted pair of directories.
 pub struct MountedPair {
-    /// The fast directory.
+    /// The SSD directory of the pair.
     pub ssd: PathBuf,
-    /// The slow one.
+    /// The HDD directory of the pair.
     pub hdd: PathBuf,
-    /// Where both appear.
+    /// The mount point of the pair.
     pub dir: PathBuf,
 }
 
 impl Lab<'_> {
-    /// Mounts `pool` of both directories, with these flags.
+    /// Mounts both directories with these flags.
     ///
     /// # Errors
-    /// The command says why not.
+    /// The mount command fails.
     pub fn mount_pair(&mut self, name: &str, ssd: &Path, hdd: &Path, flags: &[&str]) -> anyhow::Result<MountedPair> {
         let pair = MountedPair { ssd: ssd.join("pool"), hdd: hdd.join("pool"), dir: self.dir().join(name) };
         for dir in [&pair.ssd, &pair.hdd, &pair.dir] {
@@ -34,18 +34,18 @@ impl Lab<'_> {
         Ok(pair)
     }
 
-    /// Unmounts it in good order.
+    /// Unmounts the pair cleanly.
     ///
     /// # Errors
-    /// The command says why not.
+    /// The unmount command fails.
     pub fn unmount_pair(&mut self, pair: &MountedPair) -> anyhow::Result<()> {
         run_path(self.context(), &self.context().program, &["unmount".as_ref(), pair.dir.as_os_str()]).map(drop)
     }
 
-    /// The same two directories through mergerfs.
+    /// Mounts both directories with mergerfs.
     ///
     /// # Errors
-    /// It cannot be mounted.
+    /// The mount fails.
     pub fn mergerfs(&mut self, name: &str, ssd: &Path, hdd: &Path) -> anyhow::Result<PathBuf> {
         let dir = self.dir().join(name);
         let (ssd, hdd) = (ssd.join("merged"), hdd.join("merged"));

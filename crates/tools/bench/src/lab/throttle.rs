@@ -1,4 +1,4 @@
-//! Slowing a loop device down to what a drive does: by the controller `blkio` of control groups v1, or `io` of v2.
+//! Throttling a loop device to the speed of a drive, by the `blkio` controller of cgroup v1 or `io` of v2.
 
 use std::path::{Path, PathBuf};
 
@@ -7,34 +7,34 @@ use anyhow::Context;
 use super::undo::UndoStep;
 use super::{Lab, group};
 
-/// What a drive does at most; 0: no limit.
+/// The speed limits of a drive; 0: no limit.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct DriveSpeed {
-    /// Read requests a second.
+    /// Maximum read requests per second.
     pub read_iops: u32,
-    /// Write requests a second.
+    /// Maximum write requests per second.
     pub write_iops: u32,
-    /// Bytes a second.
+    /// Maximum bytes read per second.
     pub read_bytes: u64,
-    /// Bytes a second.
+    /// Maximum bytes written per second.
     pub write_bytes: u64,
 }
 
 impl DriveSpeed {
-    /// A disk at random places: the paper's (003, Table II) did 195 a second.
+    /// A disk with random access: HyCache, Table II, has 195 requests a second.
     pub const HDD_RANDOM: DriveSpeed = DriveSpeed { read_iops: 195, write_iops: 195, read_bytes: 144_000_000, write_bytes: 142_000_000 };
-    /// A disk in sequence, where no head moves: the paper's Table I.
+    /// A disk with sequential access, without seeks: HyCache, Table I.
     pub const HDD_SEQUENTIAL: DriveSpeed = DriveSpeed { read_iops: 0, write_iops: 0, read_bytes: 144_000_000, write_bytes: 142_000_000 };
-    /// A slow SSD, whose own time is what one measures also on a busy machine.
+    /// A slow SSD, whose own time dominates even on a busy machine.
     pub const SLOW_SSD: DriveSpeed = DriveSpeed { read_iops: 1000, write_iops: 1000, read_bytes: 60_000_000, write_bytes: 60_000_000 };
-    /// As fast as it is.
+    /// No limit on any rate.
     pub const UNLIMITED: DriveSpeed = DriveSpeed { read_iops: 0, write_iops: 0, read_bytes: 0, write_bytes: 0 };
-    /// The SATA SSD of the paper's Table I.
+    /// The SATA SSD of HyCache, Table I.
     pub const SSD: DriveSpeed = DriveSpeed { read_iops: 26_000, write_iops: 26_000, read_bytes: 480_000_000, write_bytes: 330_000_000 };
 }
 
 impl DriveSpeed {
-    /// So many times as much of everything.
+    /// Returns limits multiplied by a factor.
     #[must_use]
     pub fn times(self, factor: u32) -> DriveSpeed {
         let bytes = |bytes: u64| bytes * u64::from(factor);
@@ -46,7 +46,7 @@ impl DriveSpeed {
         }
     }
 
-    /// Of a device that has one limit for both, when half of what is done are reads.
+    /// Returns limits for a device that shares one limit between reads and writes in equal parts.
     #[must_use]
     pub fn shared(self) -> DriveSpeed {
         DriveSpeed {
@@ -60,7 +60,7 @@ impl DriveSpeed {
 
 const V1: &str = "/sys/fs/cgroup/blkio";
 
-/// What is wrong with them here.
+/// Returns why throttling cannot be used here.
 pub fn why_not() -> Option<String> {
     if is_v1() {
         return None;
@@ -75,25 +75,25 @@ fn is_v1() -> bool {
     Path::new(V1).join("blkio.throttle.read_bps_device").exists()
 }
 
-/// How it is done here, for people.
+/// Returns how devices are throttled here, for the report.
 pub fn how() -> &'static str {
     if is_v1() { "blkio, cgroup v1" } else { "io.max, cgroup v2" }
 }
 
-/// Limits the device for us, for what we start, and for the kernel's writing back.
+/// Limits the device for this process, its children and the kernel's write-back.
 pub(super) fn limit(lab: &mut Lab<'_>, device: &Path, speed: &DriveSpeed) -> anyhow::Result<()> {
     let number = number_of(device)?;
     if is_v1() { limit_v1(lab, &number, speed) } else { limit_v2(lab, device, &number, speed) }
 }
 
-/// `major:minor`.
+/// Returns `major:minor` of a device.
 pub(super) fn number_of(device: &Path) -> anyhow::Result<String> {
     let name = device.file_name().context("a device has a name")?;
     let file = Path::new("/sys/block").join(name).join("dev");
     Ok(std::fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?.trim().to_owned())
 }
 
-/// The limit is the group's own, and the kernel writes back in the name of the root: our group and the root get it, for this device.
+/// A v1 limit applies to one group, and write-back is charged to the root: our group and the root get it for this device.
 fn limit_v1(lab: &mut Lab<'_>, number: &str, speed: &DriveSpeed) -> anyhow::Result<()> {
     let root = PathBuf::from(V1);
     let mut groups = vec![root.clone()];
@@ -113,7 +113,7 @@ fn limit_v1(lab: &mut Lab<'_>, number: &str, speed: &DriveSpeed) -> anyhow::Resu
         for (name, value) in limits {
             let file = group.join(format!("blkio.throttle.{name}_device"));
             let undo = UndoStep::Limit(file.clone(), format!("{number} 0"));
-            // No limit where there was none.
+            // No limit to remove.
             if value == 0 && !lab.has(&undo) {
                 continue;
             }
@@ -124,8 +124,8 @@ fn limit_v1(lab: &mut Lab<'_>, number: &str, speed: &DriveSpeed) -> anyhow::Resu
     Ok(())
 }
 
-/// The root has no limits there: this process goes into a group of its own, and takes its children along. Writing back is charged
-/// to who made pages dirty, where the file system can tell (ext4 does), its journal to the thread that writes it.
+/// The v2 root has no limits: this process moves to a separate group, and its children follow. Write-back is charged to the group that
+/// dirtied the pages, where the file system supports it (ext4 does), and the journal to the thread that writes it.
 fn limit_v2(lab: &mut Lab<'_>, device: &Path, number: &str, speed: &DriveSpeed) -> anyhow::Result<()> {
     let own = group::make(lab, "io", "")?;
     group::enter(&own, &[std::process::id()])?;
@@ -138,7 +138,7 @@ fn limit_v2(lab: &mut Lab<'_>, device: &Path, number: &str, speed: &DriveSpeed) 
     ];
     let word = |(name, value): (&str, u64)| if value == 0 { format!("{name}=max") } else { format!("{name}={value}") };
     let words = format!("{number} {}", words.map(word).join(" "));
-    // Groups with little memory stand beside ours.
+    // Memory groups are siblings of our group.
     for group in lab.memory_groups().into_iter().chain([own]) {
         lab.will_once(UndoStep::Limit(group.join("io.max"), format!("{number} riops=max wiops=max rbps=max wbps=max")))?;
         group::set(&group, "io.max", &words)?;
@@ -146,12 +146,12 @@ fn limit_v2(lab: &mut Lab<'_>, device: &Path, number: &str, speed: &DriveSpeed) 
     Ok(())
 }
 
-/// The threads of the kernel that write the journal of an ext4 on the device: they begin in the root.
+/// Returns the kernel's journal threads of an ext4 on the device; they start in the root group.
 fn journal_writers(device: &Path) -> Vec<u32> {
     let name = format!("(jbd2/{}-", device.file_name().unwrap_or_default().to_string_lossy());
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
-    // The kernel's threads are children of number 2.
+    // Kernel threads are children of process 2.
     let is_one = |stat: String| stat.contains(&name) && stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)) == Some("2");
     pids.filter(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(is_one)).collect()
 }

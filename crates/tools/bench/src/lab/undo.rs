@@ -1,4 +1,4 @@
-//! One thing that was made, and how it goes away. Everything may be undone twice, or without having been done.
+//! One undo step. Every step may run twice, or without its action having happened.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-/// See the module.
+/// An action to undo, with its object.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UndoStep {
-    /// A directory of ours with all that is in it.
+    /// A scratch directory with all contents.
     Dir(PathBuf),
-    /// Something mounted there.
+    /// A mount on this directory.
     Mount(PathBuf),
     /// A loop device over this file.
     Loop(PathBuf),
-    /// A control group; who is in it goes to the group above.
+    /// A control group; its processes move to the parent group.
     Group(PathBuf),
-    /// A word to be written to a file, which takes a limit away.
+    /// A value that removes a limit when written to this file.
     Limit(PathBuf, String),
-    /// A process, which began at this time (field 22 of its stat).
+    /// A process and its start time (field 22 of its stat).
     Process(i32, u64),
 }
 
@@ -39,11 +39,11 @@ impl fmt::Display for UndoStep {
     }
 }
 
-/// Names of directories and groups begin so: nothing else is ever removed.
+/// Prefix of directories and groups: nothing else is ever removed.
 pub const PREFIX: &str = "hotshelf-bench-";
 
 impl UndoStep {
-    /// Takes it away; whether there was anything.
+    /// Undoes the step. Returns whether there was anything to undo.
     pub fn run(&self) -> anyhow::Result<bool> {
         match self {
             UndoStep::Dir(path) => remove_dir(path),
@@ -75,7 +75,7 @@ fn remove_dir(path: &Path) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Everything mounted at or below, the last first.
+/// Returns all mounts at or below the path, last first.
 fn mounts_below(path: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let point = |line: &str| line.split(' ').nth(4).map(|word| PathBuf::from(word.replace("\\040", " ")));
@@ -89,7 +89,7 @@ fn unmount(path: &Path) -> anyhow::Result<bool> {
     let mut any = false;
     for point in mounts_below(path) {
         any = true;
-        // Who is just ending may hold it for a moment.
+        // A process that is ending may hold it briefly.
         let until = Instant::now() + Duration::from_secs(10);
         while !run("umount", &[point.as_os_str()]) {
             let fuse = run("fusermount3", &["-u".as_ref(), point.as_os_str()]);
@@ -107,7 +107,7 @@ fn unmount(path: &Path) -> anyhow::Result<bool> {
     Ok(any)
 }
 
-/// Loop devices over the file, as the kernel has them.
+/// Returns the loop devices over the file.
 pub fn loops_of(file: &Path) -> Vec<PathBuf> {
     let out = Command::new("losetup").arg("--list").args(["--noheadings", "--raw", "--output", "NAME,BACK-FILE"]).output();
     let Ok(out) = out else { return Vec::new() };
@@ -140,7 +140,7 @@ fn remove_group(path: &Path) -> anyhow::Result<bool> {
     let until = Instant::now() + Duration::from_secs(5);
     loop {
         for pid in std::fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default().lines() {
-            // One that ends meanwhile is gone as well.
+            // A process that ended meanwhile is gone.
             let _ = std::fs::write(&above, pid);
         }
         match std::fs::remove_dir(path) {
@@ -151,7 +151,7 @@ fn remove_group(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// When a process began, if there is one that has not ended.
+/// Returns the start time of a live process.
 pub fn began(pid: i32) -> Option<u64> {
     let stat = crate::programs::stat(pid)?;
     let mut words = stat.split_whitespace();
@@ -173,8 +173,8 @@ fn end(pid: i32, when: u64) -> bool {
     true
 }
 
-/// Ends programs that were at work in a directory of ours: those that have it among their words, or a file below it open. Not this
-/// process, and not other programs of ours: a mount ends in good order by itself. Returns their numbers.
+/// Kills programs that work in a scratch directory: those with its path in their arguments or an open file in it. Not this process and not
+/// our mounts, which end cleanly by themselves. Returns their process ids.
 pub fn end_users(dir: &Path) -> Vec<i32> {
     if !is_ours(dir) {
         return Vec::new();

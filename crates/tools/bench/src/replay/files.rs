@@ -1,11 +1,11 @@
-//! The orders in which files leave the SSD, with a page for each file.
+//! The replacement policies of files on the SSD, with one page a file.
 
 use policy::{FileId, Ghost, Policy, Record};
 
 use super::Cache;
 
-/// A policy with room for a number of files of one size. There is no second-touch filter before it: each miss comes in. The
-/// ghosts that `s3-fifo` leaves to its caller are the last files that left, nine tenths as many as there is room for.
+/// A file policy with room for a number of files of one size. Without the second-touch filter, every miss is admitted. The ghosts that
+/// `s3-fifo` leaves to its caller are the last evicted files, nine tenths of the capacity.
 pub struct Files {
     policy: Box<dyn Policy>,
     ghost: Option<Ghost>,
@@ -14,6 +14,8 @@ pub struct Files {
 }
 
 impl Files {
+    /// Creates a cache with the policy of this name.
+    ///
     /// # Errors
     /// There is no policy of that name.
     pub fn new(name: &str, room: u32) -> anyhow::Result<Files> {

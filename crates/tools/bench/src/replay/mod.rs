@@ -1,9 +1,8 @@
-//! Traces of what real systems asked for, replayed through the very code of the product.
+//! Traces of real systems, replayed through the product's own cache code.
 //!
-//! A [`Trace`] is a sequence of page numbers. A [`Cache`] answers for each whether it has it, and takes it in if not: the page
-//! cache ([`Shared`]), the orders of `policy` ([`Files`], a page for each file), and both tiers together ([`TieredCache`]). None of
-//! them does I/O, so a replay is a matter of seconds, and the same each time. What was published for some traces is in
-//! [`reference`].
+//! A [`Trace`] is a sequence of page numbers. A [`Cache`] returns for each page whether it is a hit, and admits it otherwise: page caches
+//! ([`Frames`], [`Shared`]), the file policies ([`Files`], one page a file), and both tiers together ([`TieredCache`]). None does I/O, so
+//! a replay takes seconds and is deterministic. [`reference`] has published counts for some traces.
 
 mod files;
 pub mod reference;
@@ -21,13 +20,13 @@ pub use ssd_index::SsdIndex;
 pub use tiers::{TierHits, TierReader, TieredCache};
 pub use trace::{Trace, Zipf, synthetic};
 
-/// Something that holds a bounded number of pages and chooses which.
+/// A cache of a bounded number of pages.
 pub trait Cache {
-    /// A page is asked for: whether it was here. It is afterwards.
+    /// Accesses a page and returns whether it was a hit. Afterwards it is cached.
     fn access(&mut self, page: u64) -> bool;
 }
 
-/// How many requests of a trace missed.
+/// Returns the number of misses of a trace.
 pub fn misses(cache: &mut dyn Cache, trace: &Trace) -> u64 {
     trace.pages.iter().filter(|page| !cache.access(**page)).count() as u64
 }

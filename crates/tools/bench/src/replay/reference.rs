@@ -1,32 +1,32 @@
-//! Misses that others counted, with libCacheSim (Python package libcachesim 0.3.5): pages of one size, a cache of 1 % and of 10 %
-//! of the distinct pages. FIFO and LRU have no details to differ in; the others have.
+//! Published miss counts of libCacheSim (Python package libcachesim 0.3.5): pages of one size, caches of 1 % and 10 % of the distinct
+//! pages. FIFO and LRU leave no choice of details; the other policies do.
 //!
-//! The traces: `cloudPhysicsIO` as libCacheSim ships it, cut into pages of 4 KiB; the others are the LIRS authors', as the Caffeine
-//! simulator ships them. A trace is known by its counts, whatever its file is called.
+//! Traces: `cloudPhysicsIO` as shipped by libCacheSim, in pages of 4 KiB; the others are the LIRS authors', as shipped by the Caffeine
+//! simulator. A trace is recognised by its counts, not its file name.
 
-/// For one trace and one size.
+/// The published counts of one trace and cache size.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference {
-    /// The trace.
+    /// Name of the replayed trace.
     pub trace: &'static str,
-    /// Pages asked for.
+    /// Number of requests in the trace.
     pub requests: u64,
-    /// Different ones.
+    /// Number of distinct pages requested.
     pub distinct: u64,
-    /// Size of the cache.
+    /// Size of the cache, in pages.
     pub pages: u32,
-    /// Misses.
+    /// Number of misses of FIFO.
     pub fifo: u64,
-    /// Misses.
+    /// Number of misses of LRU.
     pub lru: u64,
-    /// Misses; of equals the one that came to its frequency first leaves, and nothing ages.
+    /// Misses of LFU without ageing; among equals, the page that reached its frequency first is evicted.
     pub lfu: u64,
-    /// Misses; a small queue of a tenth, ghosts of nine tenths, two hits lead to the main queue.
+    /// Misses of S3-FIFO: small queue of a tenth, ghosts of nine tenths, promotion after two hits.
     pub s3_fifo: u64,
 }
 
 impl Reference {
-    /// Of the order of that name.
+    /// Returns the misses of the policy with this name.
     pub fn misses(&self, order: &str) -> Option<u64> {
         match order {
             "fifo" => Some(self.fifo),
@@ -38,7 +38,7 @@ impl Reference {
     }
 }
 
-/// What was published for this trace and size.
+/// Returns the published counts for this trace and size.
 pub fn of(requests: u64, distinct: u64, pages: u32) -> Option<&'static Reference> {
     ALL.iter().find(|one| (one.requests, one.distinct, one.pages) == (requests, distinct, pages))
 }
@@ -53,7 +53,7 @@ const POOLS: (&str, u64, u64) = ("2_pools", 100_000, 9_939);
 const LOOP: (&str, u64, u64) = ("loop", 505_500, 1_011);
 const MULTI: (&str, u64, u64) = ("multi2", 26_311, 5_684);
 
-/// All.
+/// All published counts of misses.
 pub const ALL: &[Reference] = &[
     row(CLOUD, 2_692, [1_025_066, 1_024_107, 1_069_430, 1_020_660]),
     row(CLOUD, 26_921, [996_687, 998_105, 931_060, 935_406]),

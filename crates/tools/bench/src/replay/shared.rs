@@ -8,14 +8,16 @@ use shm::{PageSize, ProcessSlots, Region};
 
 use super::Cache;
 
-/// Of every page: what is in it is nobody's matter here.
+/// Content of every page: irrelevant here.
 const BYTES: Page = [0; PAGE_BYTES];
 
-/// [`SharedPages`] in memory of our own. All pages are of one file. Its frames are its shape's, whole shards.
+/// [`SharedPages`] in private memory. All pages are of one file. The shape determines the number of frames.
 #[derive(Debug)]
 pub struct Shared(SharedPages);
 
 impl Shared {
+    /// Creates a cache of this shape.
+    ///
     /// # Errors
     /// No memory.
     pub fn new(shape: &Shape, seed: u64) -> anyhow::Result<Shared> {
@@ -35,7 +37,7 @@ impl Cache for Shared {
         if self.0.read(name, 0, &mut []) {
             return true;
         }
-        // Nothing is marked or pinned and nobody else is here: there is room, and the ticket holds.
+        // Nothing is marked or pinned and there is no other user: the insertion succeeds.
         let inserted = self.0.insert(name, &BYTES, Marks::NONE, ticket, 0);
         debug_assert_eq!(inserted, Inserted::Done);
         false

@@ -4,17 +4,17 @@ use std::str::FromStr;
 
 use super::Trace;
 
-/// Of the pages that a trace asks for, or a number.
+/// A cache size: a share of the distinct pages, or a number.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum CacheSize {
-    /// `10%` of the different pages.
+    /// A percentage of the distinct pages, such as `10%`.
     Percent(f64),
-    /// `4096` pages of 4 KiB.
+    /// A number of 4 KiB pages, such as `4096`.
     Pages(u32),
 }
 
 impl CacheSize {
-    /// In pages, at least one.
+    /// Returns the size in pages, at least one.
     pub fn of(self, trace: &Trace) -> u32 {
         match self {
             CacheSize::Percent(percent) => trace.share(percent),
@@ -29,7 +29,7 @@ impl FromStr for CacheSize {
     fn from_str(text: &str) -> Result<CacheSize, String> {
         let size = match text.strip_suffix('%') {
             Some(percent) => percent.parse().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0).map(CacheSize::Percent),
-            // 64 GiB: all of it is memory here.
+            // 64 GiB at most: the whole cache is in memory.
             None => text.parse().ok().filter(|pages| (1..=1 << 24).contains(pages)).map(CacheSize::Pages),
         };
         size.ok_or_else(|| format!("`{text}` is neither a share of the pages (10%) nor a number of pages, 1 to 16777216"))

@@ -1,16 +1,16 @@
-//! The books of the SSD cache, with a device that takes everything and keeps nothing.
+//! The index of the SSD cache, over a device that discards all data.
 
 use ssdcache::{CacheError, CacheStats, DevicePage, FileKey, Item, LookupResult, Page, PageIndex, PageVersion, Shape, SsdCache, recover};
 
 const UUID: [u8; 16] = [1; 16];
-/// Of every page: what is in it is nobody's matter here.
+/// Content of every page: irrelevant here.
 const BYTES: Page = [0; ssdcache::PAGE_BYTES];
 /// All pages are of one file.
 const KEY: FileKey = FileKey(1);
-/// Segments of a cache, if they may be so small: few enough for each to matter, enough for age to tell.
+/// Number of segments, if they may be so small: each matters, and ages differ.
 const SEGMENTS: u32 = 64;
 
-/// [`SsdCache`], and what whoever moves the bytes does for it: seal, flush, reclaim, put hot pages again.
+/// [`SsdCache`] with the duties of its owner: seal, flush, reclaim, reinsert hot pages.
 #[derive(Debug)]
 pub struct SsdIndex {
     cache: SsdCache,
@@ -18,10 +18,10 @@ pub struct SsdIndex {
 }
 
 impl SsdIndex {
-    /// With so many slots, or a few less: segments are of one size.
+    /// Creates an index of at most `slots` slots, in whole segments.
     ///
     /// # Errors
-    /// Too few or too many.
+    /// Too few or too many slots.
     pub fn new(slots: u32) -> anyhow::Result<SsdIndex> {
         let segment_pages = (slots / SEGMENTS).clamp(8, 2048);
         let shape = Shape { segment_pages, segments: slots / segment_pages };
@@ -37,7 +37,7 @@ impl SsdIndex {
         Ok(SsdIndex { cache, hot: Vec::new() })
     }
 
-    /// Whether a page is here; if so it was asked for.
+    /// Reads a page. Returns whether it was a hit.
     pub fn read(&mut self, page: u64) -> bool {
         match self.cache.lookup(KEY, PageIndex(page)) {
             LookupResult::Hit(item) | LookupResult::Pending(item) => {
@@ -48,31 +48,31 @@ impl SsdIndex {
         }
     }
 
-    /// A page comes, clean.
+    /// Inserts a clean page.
     ///
     /// # Errors
-    /// It cannot be cached.
+    /// The page cannot be cached.
     pub fn put(&mut self, page: u64) -> Result<(), CacheError> {
         self.ahead()?;
         self.until_taken(|cache| cache.put(KEY, PageIndex(page), PageVersion::Clean, &BYTES).map(drop))
     }
 
-    /// See [`SsdCache::has_room`].
+    /// Returns whether there is free space; see [`SsdCache::has_room`].
     pub fn has_room(&self) -> bool {
         self.cache.has_room()
     }
 
-    /// The sizes.
+    /// Returns the number of slots.
     pub fn slots(&self) -> u32 {
         self.cache.shape().slots()
     }
 
-    /// What was written.
+    /// Returns the counters of writes.
     pub fn stats(&self) -> CacheStats {
         self.cache.stats()
     }
 
-    /// The next segment is made free before it is needed: its hot pages are put again, the others leave.
+    /// Frees the next segment before it is needed: hot pages are reinserted, the others are evicted.
     fn ahead(&mut self) -> Result<(), CacheError> {
         while self.cache.is_full() {
             let mut hot = std::mem::take(&mut self.hot);
@@ -103,7 +103,7 @@ impl SsdIndex {
                     self.cache.superblock(&mut BYTES.clone());
                     self.cache.superblock_written();
                 }
-                // With hot pages put again the next segment may be needed at once.
+                // Reinserted hot pages may fill the next segment at once.
                 CacheError::Reclaim => drop(self.cache.reclaim()?),
                 other => return Err(other),
             }

@@ -1,11 +1,11 @@
-//! Both tiers: pages in RAM, and below it the SSD with its admission.
+//! Both tiers: pages in RAM, and the SSD with its admission policy.
 
 use block::Time;
 use ssdcache::{Admission, AdmissionLimits, AdmissionRule, AdmissionVerdict, CacheStats, FileKey, PAGE_BYTES, PageIndex};
 
 use super::{Cache, SsdIndex};
 
-/// Who reads: how far he has come in sequence.
+/// A reader's position in a sequential stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TierReader {
     next: u64,
@@ -13,7 +13,7 @@ pub struct TierReader {
 }
 
 impl TierReader {
-    /// He reads a page; so many bytes he has read right before it.
+    /// Advances to a page and returns the bytes read sequentially before it.
     fn comes_to(&mut self, page: u64) -> u64 {
         if page != self.next {
             self.bytes = 0;
@@ -25,37 +25,37 @@ impl TierReader {
     }
 }
 
-/// Where the pages that were asked for came from.
+/// Counts of where requested pages were found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TierHits {
-    /// RAM.
+    /// Number of hits in RAM.
     pub ram: u64,
-    /// The SSD.
+    /// Number of hits on the SSD.
     pub ssd: u64,
-    /// TestFiles.
+    /// Reads from the backing file.
     pub below: u64,
 }
 
 impl TierHits {
-    /// All.
+    /// Returns the number of requests.
     pub fn requests(&self) -> u64 {
         self.ram + self.ssd + self.below
     }
 
-    /// The share of those that did not come from below.
+    /// Returns the hit ratio of both tiers.
     pub fn ratio(&self) -> f64 {
         (self.ram + self.ssd) as f64 / self.requests().max(1) as f64
     }
 
-    /// Since an earlier count.
+    /// Returns the difference to an earlier count.
     #[must_use]
     pub fn since(&self, earlier: &TierHits) -> TierHits {
         TierHits { ram: self.ram - earlier.ram, ssd: self.ssd - earlier.ssd, below: self.below - earlier.below }
     }
 }
 
-/// A read asks RAM, then the SSD, then below; what came from below is in RAM then, and on the SSD if it is admitted. (The product's
-/// worker does that a moment later.)
+/// A read looks in RAM, on the SSD, and in the backing file. A page from the backing file enters RAM, and the SSD if it is admitted. (The
+/// product admits it a moment later, in its worker.)
 pub struct TieredCache {
     ram: Option<Box<dyn Cache>>,
     ssd: SsdIndex,
@@ -63,15 +63,15 @@ pub struct TieredCache {
 }
 
 impl TieredCache {
-    /// Without RAM every read asks the SSD.
+    /// Creates the tiers; without RAM every read goes to the SSD.
     pub fn new(ram: Option<Box<dyn Cache>>, ssd: SsdIndex, limits: AdmissionLimits) -> TieredCache {
         TieredCache { ram, ssd, admission: Admission::new(limits, Time(0)) }
     }
 
-    /// One page; counted in `hits`.
+    /// Reads one page and counts it in `hits`.
     ///
     /// # Errors
-    /// It cannot be cached.
+    /// The page cannot be cached.
     pub fn read(&mut self, reader: &mut TierReader, page: u64, hits: &mut TierHits) -> anyhow::Result<()> {
         let in_sequence = reader.comes_to(page);
         if self.ram.as_mut().is_some_and(|ram| ram.access(page)) {
@@ -92,7 +92,7 @@ impl TieredCache {
         Ok(())
     }
 
-    /// What was written to the SSD.
+    /// Returns the write counters of the SSD.
     pub fn stats(&self) -> CacheStats {
         self.ssd.stats()
     }

@@ -1,10 +1,9 @@
-//! Traces: page numbers in the order in which they were asked for.
+//! Traces: page numbers in order of their requests.
 //!
-//! What is read, each also compressed by gzip (told by its first bytes, not by its name):
-//! - a number a line is a page; lines that begin with `*` are markers and are passed over (the LIRS authors' traces);
-//! - a first line `version,time,op,size,lbn` makes it a table of requests to a disk: bytes and blocks of 512 bytes, cut into pages of
-//!   4 KiB (the CloudPhysics traces, as libCacheSim ships them). Columns may stand in another order; `time`, `op` and `version` are
-//!   not used: reads and writes alike ask for pages.
+//! Supported formats, each also compressed with gzip (detected by content):
+//! - one page number in a line; lines that begin with `*` are skipped (traces of the LIRS authors);
+//! - a table of disk requests with the header `version,time,op,size,lbn`: bytes and 512-byte blocks, split into 4 KiB pages (CloudPhysics
+//!   traces of libCacheSim). Columns may be in any order; `time`, `op` and `version` are ignored.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -16,33 +15,33 @@ use flate2::bufread::MultiGzDecoder;
 
 const BLOCK: u64 = 512;
 const PAGE: u64 = 4096;
-/// What both caches can name.
+/// The limit of page numbers in both caches.
 const PAGE_END: u64 = ssdcache::PAGE_INDEX_END;
-/// Requests of one trace: 8 bytes of memory each.
+/// Maximum requests of one trace: 8 bytes of memory each.
 const REQUESTS_MAX: usize = 1 << 28;
 
-/// See the module.
+/// A named sequence of page numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trace {
-    /// The file's name without its ends, or what it is.
+    /// File name without extensions, or a description.
     pub name: String,
-    /// Each page asked for, in order.
+    /// All requested pages, in order.
     pub pages: Vec<u64>,
-    /// Different ones among them.
+    /// Number of distinct pages requested.
     pub distinct: u64,
 }
 
 impl Trace {
-    /// From pages.
+    /// Creates a trace from pages.
     pub fn new(name: &str, pages: Vec<u64>) -> Trace {
         let distinct = pages.iter().collect::<HashSet<_>>().len() as u64;
         Trace { name: name.into(), pages, distinct }
     }
 
-    /// From a file.
+    /// Reads a trace from a file.
     ///
     /// # Errors
-    /// The file cannot be read, or a line is none of a trace: it is named.
+    /// The file cannot be read, or a line is invalid; the error names it.
     pub fn read(path: &Path) -> anyhow::Result<Trace> {
         let shown = path.display();
         let mut file = BufReader::new(File::open(path).with_context(|| format!("{shown}"))?);
@@ -54,13 +53,13 @@ impl Trace {
         Ok(Trace::new(name.split('.').next().unwrap_or(&name), pages))
     }
 
-    /// So many percent of the distinct pages, as the published figures count them; one at least.
+    /// Returns a percentage of the distinct pages, as in the published figures; at least one.
     pub fn share(&self, percent: f64) -> u32 {
         ((self.distinct as f64 * percent / 100.0) as u32).max(1)
     }
 }
 
-/// Of one line.
+/// The format of a line.
 enum TraceFormat {
     Numbers,
     /// Columns of size and block.
@@ -112,13 +111,13 @@ fn line_of(form: &TraceFormat, line: &str, pages: &mut Vec<u64>) -> anyhow::Resu
         }
     };
     ensure!(range.end <= PAGE_END, "pages beyond 32 TiB are not cached");
-    ensure!((range.end - range.start) as usize <= REQUESTS_MAX - pages.len(), "more than {REQUESTS_MAX} pages are asked for");
+    ensure!((range.end - range.start) as usize <= REQUESTS_MAX - pages.len(), "more than {REQUESTS_MAX} requests");
     pages.extend(range);
     Ok(())
 }
 
-/// Traces made up, for who has none: a popular few among many (Zipf), the same with scans in between, and a loop a bit larger
-/// than most caches. The same seed gives the same.
+/// Generates traces: a Zipf distribution, the same with scans in between, and a loop slightly larger than most caches. The seed determines
+/// them.
 pub fn synthetic(seed: u64, requests: usize) -> Vec<Trace> {
     const PAGES: u64 = 20_000;
     let mut random = fastrand::Rng::with_seed(seed);
@@ -136,7 +135,7 @@ pub fn synthetic(seed: u64, requests: usize) -> Vec<Trace> {
     vec![Trace::new("zipf 0.9", skewed), Trace::new("zipf 0.9 and scans", scanned), Trace::new("loop", loops)]
 }
 
-/// Draws ranks with a frequency of one through rank to a power, by the sums of all; the pages are scattered.
+/// Draws ranks with a frequency of 1 / rank^power, by cumulative sums; the pages are scattered.
 #[derive(Debug)]
 pub struct Zipf {
     sums: Vec<f64>,
@@ -144,7 +143,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Pages 0 to `pages`, at least one; with power 0 all are alike.
+    /// Creates a generator of pages 0 to `pages`, at least one; power 0 is uniform.
     pub fn new(pages: u64, power: f64) -> Zipf {
         let mut sum = 0.0;
         let sums = (1..=pages).map(|rank| {
@@ -153,12 +152,12 @@ impl Zipf {
         });
         let sums = sums.collect();
         let mut pages: Vec<u64> = (0..pages).collect();
-        // Which page is popular has nothing to do with where it is.
+        // Popularity is independent of position.
         fastrand::Rng::with_seed(pages.len() as u64).shuffle(&mut pages);
         Zipf { sums, pages }
     }
 
-    /// The next page.
+    /// Returns the next random page.
     pub fn draw(&mut self, random: &mut fastrand::Rng) -> u64 {
         let at = random.f64() * self.sums.last().copied().unwrap_or(0.0);
         let rank = self.sums.partition_point(|sum| *sum < at);
@@ -216,6 +215,6 @@ mod test {
         assert!(scans.distinct > 3000 && loops.distinct == 2500);
         let count = |page: u64| zipf.pages.iter().filter(|other| **other == page).count();
         let most = zipf.pages.iter().map(|page| count(*page)).take(100).max().expect("some");
-        assert!(most > 300, "the most popular page is asked for {most} times");
+        assert!(most > 300, "the most popular page is requested {most} times");
     }
 }

@@ -1,4 +1,4 @@
-//! Bars: one group for each case, one bar for each side, with the spread of all runs.
+//! Bar charts: one group for each case, one bar for each side, with the spread of all runs.
 
 use crate::results::short;
 use crate::row::{Better, Row};
@@ -9,7 +9,7 @@ const VALUE: f64 = 120.0;
 const BAR: f64 = 16.0;
 const STEP: f64 = 22.0;
 
-/// A chart of one metric; none if no case has two sides.
+/// Returns a chart of one metric. `None`: no case has two sides.
 pub fn chart(rows: &[Row], metric: &str) -> Option<String> {
     let mut cases: Vec<&str> = Vec::new();
     for row in rows.iter().filter(|row| row.metric == metric) {
@@ -43,7 +43,7 @@ pub fn chart(rows: &[Row], metric: &str) -> Option<String> {
     Some(svg::chart(y, &title, &told.join("; "), &body))
 }
 
-/// In the order they come: a side has the same colour in every group.
+/// Returns the sides in order of appearance: a side has the same colour in every group.
 fn sides<'a>(rows: &'a [Row], metric: &str) -> Vec<&'a str> {
     let mut sides: Vec<&str> = Vec::new();
     for row in rows.iter().filter(|row| row.metric == metric) {

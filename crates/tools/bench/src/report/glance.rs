@@ -1,4 +1,4 @@
-//! All claims at one glance: how many times better or worse than the peer, ours and the paper's, on one axis.
+//! A summary chart of all claims: how many times better or worse than the peer, ours and the paper's, on one axis.
 
 use crate::outcome::Claim;
 use crate::results::{Results, times};
@@ -8,15 +8,15 @@ use crate::svg::{self, WIDTH, fit, text};
 const LABEL: f64 = 372.0;
 const VALUES: f64 = 96.0;
 const STEP: f64 = 20.0;
-/// The axis ends there, whatever the values: a dot at its end says "or more".
+/// The end of the axis; a dot there means "or more".
 const MOST: f64 = 100.0;
 
-/// Times better: above 1 is good for us, whatever the metric.
+/// Returns the gain: above 1 is good for us, whatever the metric.
 pub fn gain(claim: &Claim, ratio: f64) -> f64 {
     if claim.better() == Better::Higher { ratio } else { 1.0 / ratio }
 }
 
-/// One of several experiments, or of one.
+/// Returns the chart of one or several experiments.
 pub fn chart(all: &[Results], title: &str) -> Option<String> {
     let claims = || all.iter().flat_map(|one| &one.outcome.claims);
     let values = claims().flat_map(|claim| [Some(claim.ratio), claim.paper].into_iter().flatten().map(|ratio| gain(claim, ratio)));
@@ -62,7 +62,7 @@ fn diamond(x: f64, y: f64) -> String {
     format!("<path class=\"paper\" d=\"M{x:.1} {:.1}l5 5l-5 5l-5 -5z\"/>\n", y - 5.0)
 }
 
-/// Logarithmic, 1 in the middle; as far as this to both sides.
+/// A logarithmic axis with 1 in the middle and this limit on both sides.
 struct Axis(f64);
 
 impl Axis {

@@ -1,4 +1,4 @@
-//! One HTML page of all results: it needs no network, no script, and no light or dark of its own.
+//! One HTML page of all results, without network, scripts or a fixed colour scheme.
 
 mod bars;
 mod glance;
@@ -13,12 +13,12 @@ use crate::results::{Results, Run, save, short, times};
 use crate::row::Row;
 use crate::svg::{self, escape};
 
-/// Metrics of an experiment that are drawn; the others are in its table.
+/// Number of metrics that are drawn; the table has the others.
 const DRAWN: usize = 3;
-/// More groups of bars than this nobody reads: such experiments have lines.
+/// Maximum groups of bars; larger experiments have line charts.
 const GROUPS: usize = 16;
 
-/// Writes the page, and each of its charts as a file of its own into `NAME-charts` beside it; returns what was written.
+/// Writes the page, and each chart as a file in `NAME-charts` beside it; returns their paths.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -42,7 +42,7 @@ pub fn write(all: &[Results], path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 const GLANCE: &str = "How many times better than the peer";
 
-/// The page.
+/// Returns the whole page as HTML.
 pub fn page(all: &[Results]) -> String {
     let mut body = String::new();
     let _ = write!(body, "<a class=\"skip\" href=\"#main\">To the figures</a>\n<header>{}</header>\n<main id=\"main\">\n", head(all));
@@ -96,7 +96,7 @@ fn head(all: &[Results]) -> String {
     text + "</ul>\n</nav>\n"
 }
 
-/// Names for files, and charts.
+/// Returns file names and charts.
 fn charts(one: &Results) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     for metric in metrics(&one.outcome) {
@@ -108,7 +108,7 @@ fn charts(one: &Results) -> Vec<(String, String)> {
     found
 }
 
-/// Those that are drawn as bars: the first ones that have peers, if there are not too many cases.
+/// Returns the metrics drawn as bars: the first ones with peers, if there are not too many cases.
 fn metrics(outcome: &Outcome) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for row in &outcome.rows {

@@ -11,19 +11,19 @@ use stack::rawfs::fs::{Creds, File, Fs};
 
 use super::{Sample, WriteMode, WritePathBench};
 
-/// What is appended to how many files.
+/// The number of files and of blocks appended to each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AppendShape {
-    /// Files, written one after the other and durable together.
+    /// Number of files, written one after the other and made durable together.
     pub files: u32,
-    /// Blocks of each.
+    /// Number of blocks of each file.
     pub blocks: u32,
 }
 
 /// Appends to new files, which are removed afterwards.
 ///
 /// # Errors
-/// Those of the file system; interrupted.
+/// Errors of the file system; interrupted.
 pub fn appends(bench: &WritePathBench<'_>, shape: AppendShape, sides: &[WriteMode]) -> anyhow::Result<Sample> {
     let data: Vec<u8> = (0..bench.block_bytes * shape.blocks as usize).map(|at| (at % 251) as u8).collect();
     let dir = format!("/.bench-{}", std::process::id());
@@ -48,7 +48,7 @@ fn trial(bench: &WritePathBench<'_>, dir: &str, shape: AppendShape, data: &[u8],
     let mut files = Vec::new();
     let outcome = (0..shape.files).try_for_each(|n| open(n).map(|file| files.push(Arc::new(file))));
     let outcome = outcome.map_err(anyhow::Error::from).and_then(|()| {
-        // Nothing of what was before is measured.
+        // Earlier work is not measured.
         fs.sync()?;
         fs.store().checkpoint()?;
         bench.time(|| {

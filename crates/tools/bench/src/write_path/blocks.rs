@@ -1,6 +1,6 @@
-//! Blocks of the device in sequence: the paper's `raw_seq_read` and `raw_seq_write`.
+//! Sequential blocks of the device: the paper's `raw_seq_read` and `raw_seq_write`.
 //!
-//! They go to blocks that belong to nothing, so no file is harmed.
+//! Only free blocks are used, so no file is harmed.
 
 use std::time::Duration;
 
@@ -11,25 +11,25 @@ use stack::rawfs::{BLOCK_BYTES, Block, Disk, Extent, QueueClass, Store};
 
 use super::{Sample, WriteMode, WritePathBench};
 
-/// What is done with them.
+/// The operation on the blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockAccess {
-    /// Read.
+    /// Read the blocks.
     Read,
-    /// Written, not flushed.
+    /// Write the blocks, without a flush.
     Write,
 }
 
-/// Reads or writes so many blocks of 4 KiB, one request each: each after the one before has ended, and all at once.
+/// Reads or writes `count` blocks of 4 KiB, one request each: synchronously, and all at once.
 ///
 /// # Errors
-/// There are not so many free blocks; those of the device; interrupted.
+/// Too few free blocks; errors of the device; interrupted.
 pub fn raw(bench: &WritePathBench<'_>, what: BlockAccess, count: u32) -> anyhow::Result<Sample> {
     let store = bench.fs.store();
     let mut extents = Vec::new();
     let outcome = take(store, count, &mut extents).and_then(|places| {
         if what == BlockAccess::Read {
-            // A drive need not look for what nobody wrote.
+            // A drive may skip reads of blocks that were never written.
             let data = [0x5a; BLOCK_BYTES];
             store.disk().write_blocks(QueueClass::Data, &places.iter().map(|at| (*at, &data[..])).collect::<Vec<_>>())?;
         }

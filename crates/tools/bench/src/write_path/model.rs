@@ -1,9 +1,8 @@
 //! A file system on the model of the paper's drive.
 //!
-//! Its time is virtual: it goes on by what our threads spend on a processor, and jumps to the device's next event when somebody would
-//! sleep. So what software costs is in the figures, the device works meanwhile, and other work on the machine is not seen. Two
-//! threads that work at the same time are counted one after the other, to the disadvantage of who uses them. The work of the model
-//! itself, and the copies of the memory that it keeps blocks in, are not counted.
+//! Time is virtual: it advances by the CPU time of our threads, and to the device's next event when a thread would sleep. So the cost of
+//! software is included, the device works in parallel, and other work on the machine is not seen. Threads that run in parallel are counted
+//! one after the other, to their disadvantage. The work of the model itself, and its memory copies, are not counted.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -22,10 +21,10 @@ use sim::device::model::{SsdModel, TimedQueue};
 use stack::rawfs::fs::{Fs, FsSettings, Timestamp};
 use stack::rawfs::{Disk, DiskSettings, FormatOptions, Settings, Store};
 
-/// What goes on while nobody waits.
+/// Advances virtual time by CPU time.
 struct TimeMeter {
     clock: VirtualClock,
-    /// Processor time up to which was counted; none: it is not counted.
+    /// CPU time counted so far; `None`: CPU time is not counted.
     counted: Option<Mutex<Duration>>,
 }
 
@@ -35,7 +34,7 @@ fn processor() -> Duration {
 }
 
 impl TimeMeter {
-    /// Counts what was spent.
+    /// Counts the CPU time spent since the last call.
     fn count(&self) {
         if let Some(counted) = &self.counted {
             let mut counted = counted.lock();
@@ -45,7 +44,7 @@ impl TimeMeter {
         }
     }
 
-    /// Does what is no work of ours.
+    /// Runs the model without counting its CPU time.
     fn without<T>(&self, model: impl FnOnce() -> T) -> T {
         self.count();
         let done = model();
@@ -56,7 +55,7 @@ impl TimeMeter {
     }
 }
 
-/// The drive, with less room than it has: blocks in memory, all queues on one virtual clock.
+/// The drive with a smaller capacity: blocks in memory, all queues on one virtual clock.
 struct ModelDrive {
     memory: MemoryDevice,
     drive: Arc<Mutex<SsdModel>>,
@@ -75,13 +74,13 @@ impl Device for ModelDrive {
     }
 }
 
-/// A queue of it: who looks for what has ended, and finds nothing, waits, and moves the clock to when there is something. Nobody looks
-/// without waiting: rawfs polls to wait, or when a queue is full.
+/// A queue of the drive. A poll that finds nothing advances the clock to the next completion, because rawfs polls only to wait or when a
+/// queue is full.
 struct MeteredQueue<Q> {
     below: Q,
-    /// The last look found something: the next one asks whether that was all.
+    /// The last poll found something: the next one checks for more.
     found: bool,
-    /// Never signalled: nobody sleeps.
+    /// Never signalled: no thread sleeps.
     event: OwnedFd,
     meter: Arc<TimeMeter>,
 }
@@ -145,24 +144,24 @@ impl<Q: Queue> Queue for MeteredQueue<Q> {
     }
 }
 
-/// What counts as time.
+/// Which time counts as elapsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeScope {
     /// The device and the software above it.
     All,
-    /// The device alone, as if software took no time: the same figures everywhere.
+    /// The device alone, as if software took no time: reproducible figures.
     Device,
 }
 
-/// An empty file system on such a drive of its own.
+/// An empty file system on a modelled drive.
 pub struct ModelledFs {
-    /// It.
+    /// The file system on the drive.
     pub fs: Fs,
     meter: Arc<TimeMeter>,
 }
 
 impl ModelledFs {
-    /// Of so many bytes.
+    /// Creates a file system of this size.
     ///
     /// # Errors
     /// No memory.
@@ -177,12 +176,12 @@ impl ModelledFs {
         Store::format(&disk, &FormatOptions::default())?;
         let (store, _) = Store::open(disk, &Settings::default())?;
         Fs::format(&store, Timestamp::now())?;
-        // Nothing is written by time: real time does not count here.
+        // No write-back by age: real time does not count here.
         let settings = FsSettings { write_back: Duration::ZERO, ..FsSettings::default() };
         Ok(ModelledFs { fs: Fs::open(store, settings)?.0, meter })
     }
 
-    /// Since it was made.
+    /// Returns the virtual time since creation.
     pub fn now(&self) -> Duration {
         self.meter.count();
         self.meter.clock.now().since(Time(0))

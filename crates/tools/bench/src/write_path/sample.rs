@@ -1,34 +1,34 @@
-//! What was measured at one point of a curve.
+//! The measurements at one point of a curve.
 
-/// Who waits for what; see the module.
+/// What a writer waits for; see the module documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteMode {
-    /// For each block to be on the device.
+    /// Waits for each block to reach the device.
     Sync,
-    /// For each block to be durable.
+    /// Waits for each block to be durable.
     Each,
-    /// Once, for all.
+    /// Waits once, for all blocks.
     Async,
 }
 
-/// The times of all trials, microseconds.
+/// The times of all trials, in microseconds.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Sample {
-    /// Of [`WriteMode::Sync`].
+    /// All times of the mode [`WriteMode::Sync`].
     pub sync: Vec<f64>,
-    /// Of [`WriteMode::Each`]; none where it was not asked for.
+    /// Times of [`WriteMode::Each`]; empty if it was not measured.
     pub each: Vec<f64>,
-    /// Of [`WriteMode::Async`].
+    /// All times of the mode [`WriteMode::Async`].
     pub later: Vec<f64>,
 }
 
-/// Smallest, largest, mean.
+/// Returns minimum, maximum and mean.
 fn three(values: &[f64]) -> [f64; 3] {
     let (min, max) = values.iter().fold((f64::MAX, 0.0_f64), |(min, max), value| (min.min(*value), max.max(*value)));
     [min, max, values.iter().sum::<f64>() / values.len() as f64]
 }
 
-/// The middle value.
+/// Returns the median.
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -48,33 +48,33 @@ impl Sample {
         }
     }
 
-    /// How many times faster asynchronous is, trial by trial: the sides of one are measured in turn.
+    /// Returns the speed-up of asynchronous writes, trial by trial: the modes of a trial are measured in turn.
     pub fn speedups(&self) -> Vec<f64> {
         by_trial(&self.sync, &self.later)
     }
 
-    /// The same against each block durable by itself; nothing where that was not asked for.
+    /// Returns the speed-up over [`WriteMode::Each`], trial by trial; empty if it was not measured.
     pub fn speedups_over_each(&self) -> Vec<f64> {
         by_trial(&self.each, &self.later)
     }
 
-    /// How many times faster asynchronous is, medians.
+    /// Returns the speed-up of asynchronous writes, by medians.
     pub fn speedup(&self) -> f64 {
         median(&self.sync) / median(&self.later)
     }
 
-    /// The same against who waits for each block to be durable.
+    /// Returns the speed-up over [`WriteMode::Each`], by medians.
     pub fn speedup_over_each(&self) -> Option<f64> {
         (!self.each.is_empty()).then(|| median(&self.each) / median(&self.later))
     }
 
-    /// `trials,sync_min_us,sync_max_us,sync_avg_us,async_min_us,async_max_us,async_avg_us`, the paper's columns.
+    /// Returns the paper's columns: `trials,sync_min_us,sync_max_us,sync_avg_us,async_min_us,async_max_us,async_avg_us`.
     pub fn columns(&self) -> String {
         let numbers = |values: &[f64]| three(values).map(|value| format!("{value:.3}")).join(",");
         format!("{},{},{}", self.sync.len(), numbers(&self.sync), numbers(&self.later))
     }
 
-    /// For people: the paper's figures, and the medians that the speed-up is made of.
+    /// Formats the paper's figures and the medians of the speed-up for the terminal.
     pub fn lines(&self) -> String {
         let side = |name: &str, values: &[f64]| {
             let [min, max, mean] = three(values);

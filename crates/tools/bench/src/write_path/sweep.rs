@@ -1,4 +1,4 @@
-//! The five series of the paper's `run-experiments`, with its columns and its curves.
+//! The five series of the paper's `run-experiments`, with its columns and curves.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,14 @@ use crate::experiment::RunScale;
 use crate::outcome::{Plot, Series};
 use crate::plot;
 
-/// One series.
+/// One series of measured points.
 #[derive(Clone, Copy, Debug)]
 pub struct Sweep {
-    /// Of its file.
+    /// Name of the series and of its file.
     pub name: &'static str,
-    /// First column.
+    /// Name of the first column.
     pub column: &'static str,
-    /// The largest value of it, the paper's.
+    /// The largest value of it, as in the paper.
     pub most: u32,
     what: SweepKind,
 }
@@ -25,13 +25,13 @@ pub struct Sweep {
 #[derive(Clone, Copy, Debug)]
 enum SweepKind {
     Raw(BlockAccess),
-    /// To one file.
+    /// Blocks appended to one file.
     Blocks,
-    /// So many to each of several files.
+    /// This many blocks appended to each of several files.
     Files(u32),
 }
 
-/// All of them.
+/// All series of the paper.
 pub const SWEEPS: [Sweep; 5] = [
     Sweep { name: "raw_seq_read", column: "num_blocks", most: 200, what: SweepKind::Raw(BlockAccess::Read) },
     Sweep { name: "raw_seq_write", column: "num_blocks", most: 200, what: SweepKind::Raw(BlockAccess::Write) },
@@ -41,7 +41,7 @@ pub const SWEEPS: [Sweep; 5] = [
 ];
 
 impl Sweep {
-    /// Where it is measured.
+    /// Returns the points that are measured.
     pub fn points(&self, scale: RunScale) -> Vec<u32> {
         match scale {
             RunScale::Full => (1..=self.most).collect(),
@@ -52,7 +52,7 @@ impl Sweep {
     /// Measures one point.
     ///
     /// # Errors
-    /// Those of the file system; interrupted.
+    /// Errors of the file system; interrupted.
     pub fn measure(&self, bench: &WritePathBench<'_>, at: u32, sides: &[WriteMode]) -> anyhow::Result<Sample> {
         match self.what {
             SweepKind::Raw(blocks) => raw(bench, blocks, at),
@@ -61,7 +61,7 @@ impl Sweep {
         }
     }
 
-    /// Bytes of data at a point, raw blocks being of 4 KiB.
+    /// Returns the bytes of data at a point; raw blocks have 4 KiB.
     fn bytes(&self, at: u32, block_bytes: usize) -> f64 {
         let blocks = match self.what {
             SweepKind::Raw(_) => return f64::from(at) * stack::rawfs::BLOCK_BYTES as f64,
@@ -72,19 +72,19 @@ impl Sweep {
     }
 }
 
-/// Series that were measured.
+/// All series that were measured.
 pub struct Sweeps {
-    /// Bytes of a block of a file.
+    /// Block size of files, in bytes.
     pub block_bytes: usize,
-    /// Each with its points.
+    /// Each series with its points.
     pub done: Vec<(Sweep, Vec<(u32, Sample)>)>,
 }
 
 impl Sweeps {
-    /// Measures all; `told` hears of each point.
+    /// Measures all series; calls `told` after each point.
     ///
     /// # Errors
-    /// Those of the file system; interrupted.
+    /// Errors of the file system; interrupted.
     pub fn run(bench: &WritePathBench<'_>, scale: RunScale, sides: &[WriteMode], told: &dyn Fn(&Sweep, u32)) -> anyhow::Result<Sweeps> {
         let mut done = Vec::new();
         for sweep in SWEEPS {
@@ -98,7 +98,7 @@ impl Sweeps {
         Ok(Sweeps { block_bytes: bench.block_bytes, done })
     }
 
-    /// Writes `NAME.csv` with the paper's columns for each series, and the curves of its figures as SVG.
+    /// Writes `NAME.csv` with the paper's columns for each series, and its curves as SVG.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -114,7 +114,7 @@ impl Sweeps {
         Ok(written)
     }
 
-    /// The paper's figures 3 and 4a to 4d.
+    /// Returns the paper's figures 3 and 4a to 4d.
     pub fn plots(&self, prefix: &str) -> Vec<Plot> {
         let speedups = |names: &[(&str, &str)]| -> Vec<Series> { names.iter().map(|(name, label)| self.speedups(name, label)).collect() };
         let plot = |name: &str, title: &str, x: &str, y: &str, series| {

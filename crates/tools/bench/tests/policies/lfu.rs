@@ -1,7 +1,7 @@
-//! LFU against a slow oracle, exact to the request.
+//! LFU compared with a slow oracle, exact to the request.
 //!
-//! The rule: the page with the fewest opens leaves, opens counted to 255; of equals the one whose last open is longest ago. After ten
-//! opens a page (and 10 000 at least) all counts are halved, but not below one, and who was ahead of whom stays so.
+//! The rule: the page with the fewest opens is evicted, counted up to 255; among equals, the one opened least recently. After ten opens
+//! for each page (at least 10,000) all counts are halved, but not below one, and the order is kept.
 
 use bench::replay::{Cache, Files, Trace, synthetic};
 
@@ -9,7 +9,7 @@ use crate::published;
 
 const TOP: u32 = 255;
 
-/// Pages and their opens, the one that was not opened for longest first.
+/// Pages and their opens, least recently opened first.
 #[derive(Default)]
 struct Oracle {
     pages: Vec<(u64, u32)>,
@@ -25,7 +25,7 @@ impl Cache for Oracle {
             self.hits += 1;
             if self.hits > 10 * self.pages.len().max(1000) {
                 self.hits = 0;
-                // Stable: among equals the order stays.
+                // A stable sort keeps the order among equals.
                 self.pages.sort_by_key(|(_, opens)| *opens);
                 self.pages.iter_mut().for_each(|(_, opens)| *opens = (*opens / 2).max(1));
             }

@@ -1,7 +1,6 @@
-//! The product's own code on traces, beside published figures and slow oracles; and what a scan does to both tiers.
+//! The product's own cache code on traces, compared with published figures and slow oracles; and the effect of a scan on both tiers.
 //!
-//! The published traces are in `../shared/traces` beside the checkout, or where HOTSHELF_TRACES says; without them the tests that need
-//! them say `SKIP`.
+//! Set HOTSHELF_TRACES to the directory of the published traces; tests that need them print `SKIP` without it.
 
 mod lfu;
 mod scan;
@@ -16,7 +15,7 @@ fn is_full() -> bool {
     std::env::var_os("FULL").is_some_and(|full| full == "1")
 }
 
-/// The published traces with a name, and their figures; none where they are absent.
+/// Returns a published trace and its figures. `None`: the trace is absent.
 fn published(name: &str) -> Option<(Trace, Vec<&'static Reference>)> {
     let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/traces");
     let dir = std::env::var_os("HOTSHELF_TRACES").map_or(beside, PathBuf::from);

@@ -1,17 +1,17 @@
-//! What a scan of ten times the SSD costs those who read the hot set: at most two points of hit ratio, while it goes on and after.
+//! The cost of a scan of ten times the SSD for readers of the hot set: at most two points of hit ratio, during and after the scan.
 //!
-//! Twice the same cache and the same reads of the hot set; into one of them the scan is mixed, a page of it for each hot read.
+//! Two equal caches serve the same reads of the hot set; one also serves the scan, one page for each hot read.
 
 use bench::replay::{Cache, Shared, SsdIndex, TierHits, TierReader, TieredCache, Zipf};
 use pagecache::shared::Shape;
 use ssdcache::AdmissionLimits;
 
-/// Pages of the SSD; with FULL=1 a quarter of a million.
+/// Pages of the SSD; a quarter of a million with FULL=1.
 fn slots() -> u32 {
     if crate::is_full() { 1 << 18 } else { 1 << 12 }
 }
 
-/// Where the scan begins: no page of it is hot.
+/// Start of the scan: none of its pages is hot.
 const FAR: u64 = 1 << 32;
 
 struct Side {
@@ -23,7 +23,7 @@ struct Side {
 }
 
 impl Side {
-    /// Warm: read until what is admitted has settled.
+    /// Creates a warm cache: reads until admission has settled.
     fn new(hot_pages: u64, power: f64, ram: u32) -> Side {
         let ram = (ram > 0).then(|| Box::new(Shared::new(&Shape::new(ram), 1).expect("memory")) as Box<dyn Cache>);
         let tiers = TieredCache::new(ram, SsdIndex::new(slots()).expect("slots"), AdmissionLimits::new(slots()));
@@ -33,12 +33,12 @@ impl Side {
         side
     }
 
-    /// Reads of the hot set; their hit ratio.
+    /// Reads the hot set and returns the hit ratio.
     fn read(&mut self, count: u64) -> f64 {
         self.read_beside(count, |_| {})
     }
 
-    /// The same, each after something else.
+    /// Reads the hot set, calling `other` before each read.
     fn read_beside(&mut self, count: u64, mut other: impl FnMut(&mut TieredCache)) -> f64 {
         let before = self.hits;
         for _ in 0..count {
@@ -79,7 +79,7 @@ fn costs(what: &str, hot_pages: u64, power: f64, ram: u32, in_order: bool) {
     }
 }
 
-/// All that is hot has room.
+/// The hot set fits.
 #[test]
 fn a_hot_set_that_fits() {
     for ram in [0, slots() / 16] {
@@ -88,7 +88,7 @@ fn a_hot_set_that_fits() {
     }
 }
 
-/// The popular part has room, and what that is is learned all the time.
+/// Only the popular part fits, and has to be learned all the time.
 #[test]
 fn a_hot_set_without_an_end() {
     for ram in [0, slots() / 16] {

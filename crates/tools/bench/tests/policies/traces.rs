@@ -26,7 +26,7 @@ fn agrees(name: &str) {
         for (what, mut cache, published) in exact {
             assert_eq!(misses(&mut *cache, &trace), published, "{name}, {} pages, {what}", one.pages);
         }
-        // Which pages the ghosts take for each other depends on the seed; of many pages, little.
+        // Hash collisions of the ghosts depend on the seed; with many pages only slightly.
         for seed in 1..=if one.pages < 1000 { 5 } else { 1 } {
             let ours = misses(&mut *shared(one.pages, 1, Replacement::S3Fifo, seed), &trace);
             near(name, &format!("frames, seed {seed}"), one.pages, one.s3_fifo, ours);
@@ -34,7 +34,7 @@ fn agrees(name: &str) {
     }
 }
 
-/// Not above what was published by more than 1 %.
+/// Asserts at most 1 % more misses than published.
 fn near(name: &str, what: &str, pages: u32, published: u64, ours: u64) {
     let off = 100.0 * (ours as f64 / published as f64 - 1.0);
     println!("{name}, {pages} pages, {what}, S3-FIFO: {ours} misses, published {published} ({off:+.2} %)");
@@ -70,7 +70,7 @@ fn multi2() {
     agrees("multi2");
 }
 
-/// What it costs that each shard chooses for itself.
+/// The cost of independent shards.
 #[test]
 fn shards_of_the_usual_size_cost_little() {
     if cfg!(debug_assertions) && !crate::is_full() {

@@ -1,8 +1,7 @@
 //! A software NVMe controller behind a vfio-user socket, for `vfio-user:SOCKET` as a device's name.
 //!
-//! One host at a time, any number one after the other. SIGUSR1: the power goes and comes back. SIGUSR2: it is pulled out, until the next
-//! host comes. SIGTERM, SIGINT: the end; then it prints what it has done. Status 0; 1: a host did what a driver must not do; 2: it could
-//! not begin.
+//! It serves one host at a time. SIGUSR1 simulates a power cut, SIGUSR2 removes the drive until the next host connects. SIGTERM and SIGINT
+//! end the program, which then prints its counters. Exit status 0; 1: a host violated the specification; 2: the program could not start.
 #![forbid(unsafe_code)]
 
 use std::fs::OpenOptions;
@@ -26,44 +25,44 @@ use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig};
 #[derive(Parser)]
 #[command(name = "nvme-sim", max_term_width = 100)]
 struct Args {
-    /// Where it listens; our own user alone can connect
+    /// Path of the socket; only the same user can connect
     #[arg(long)]
     socket: PathBuf,
-    /// Bytes of each namespace
+    /// Size of each namespace
     #[arg(long, default_value = "256MiB")]
     size: Size,
-    /// Bytes of a block: 512 or 4096
+    /// Block size: 512 or 4096
     #[arg(long, default_value_t = 4096, value_parser = block_size)]
     block: u32,
-    /// Namespaces, 1 to 16
+    /// Number of namespaces, 1 to 16
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     namespaces: u32,
-    /// Keep the first namespace in this file; it is made, or made as long as --size
+    /// Keep the first namespace in this file, created or extended to --size
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Have a write cache: what was not flushed may be gone after SIGUSR1. Takes the memory of all namespaces twice
+    /// Have a volatile write cache: unflushed data may be lost at SIGUSR1. Needs the memory of all namespaces twice
     #[arg(long)]
     volatile_cache: bool,
-    /// End when the power goes: a host then knows at once that nothing more comes
+    /// Exit at a power cut, so that hosts notice at once
     #[arg(long, requires = "file")]
     end_at_power_cut: bool,
-    /// Decides about everything random
+    /// Random seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Commands take between so many microseconds
+    /// Latency of commands: a range in microseconds
     #[arg(long, value_names = ["LEAST", "MOST"], num_args = 2)]
     latency_us: Vec<u64>,
-    /// Do without doorbells in the host's memory
+    /// Do not support doorbells in host memory
     #[arg(long)]
     no_doorbell_buffer: bool,
-    /// Queue pairs, 1 to 256
+    /// Number of queue pairs, 1 to 256
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     queues: u16,
-    /// Look at doorbells all the time for so long after something came
+    /// Poll doorbells for this long after activity, in microseconds
     #[arg(long, default_value_t = 50)]
     spin_us: u64,
-    /// What goes wrong, of I/O commands one in ONE_IN: drop, drop-answer, delay=MS, status=HEX, wrong-id, wrong-queue, twice; of
-    /// the controller: stuck-ready, stuck-not-ready, frozen
+    /// Faults. Of one I/O command in ONE_IN: drop, drop-answer, delay=MS, status=HEX, wrong-id, wrong-queue, twice; of the controller:
+    /// stuck-ready, stuck-not-ready, frozen
     #[arg(long, value_name = "FAULT[@ONE_IN]")]
     fault: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Looks into recordings of queues, and does them again on models of other devices.
+//! Prints recordings of queues, and replays them on models of other devices.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use sim::device::model::presets::{HDDS, SSDS};
 use sim::device::model::{DeviceModel, HddModel, SsdModel, TimedQueue};
 use sim::device::record::{QueueEvent, Recording, ReplayPace, replay};
 
-/// Recordings of block queues: what is in them, and how long they take on another device.
+/// Print recordings of block queues, and replay them on the model of another device.
 ///
 /// Example: replay run trace.hsqr --on nytro-5000-400gb
 #[derive(Parser)]
@@ -26,31 +26,31 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print every event of a recording, one a line.
+    /// Print every event of a recording, one in a line.
     Show {
         /// The recording.
         file: PathBuf,
     },
-    /// Do a recording again on the model of a device, in virtual time.
+    /// Replay a recording on the model of a device, in virtual time.
     Run {
         /// The recording.
         file: PathBuf,
-        /// The device: see `replay devices`.
+        /// The device model: see `replay devices`.
         #[arg(long, value_name = "DEVICE")]
         on: String,
         /// When requests are submitted.
         #[arg(long, value_enum, default_value = "fast")]
         pace: PaceArg,
     },
-    /// Name the devices there are models of.
+    /// List the device models.
     Devices,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum PaceArg {
-    /// As soon as what had ended before has ended.
+    /// As soon as earlier completions allow.
     Fast,
-    /// When they were recorded.
+    /// At their recorded times.
     Recorded,
 }
 
@@ -126,7 +126,7 @@ fn run(file: &Path, on: &str, pace: PaceArg) -> Result<()> {
     Ok(())
 }
 
-/// A device of that kind with the blocks of the recording, and the depth that it allows.
+/// Creates a model with the blocks of the recording and the depth that it supports.
 fn model(name: &str, geometry: &Geometry, depth: u32) -> Result<(Box<dyn DeviceModel>, u32)> {
     if let Some(preset) = SSDS.iter().find(|preset| preset.name == name) {
         let depth = depth.min(preset.depth_max);

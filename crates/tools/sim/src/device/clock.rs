@@ -1,4 +1,4 @@
-//! Time as a parameter: virtual, which moves only when somebody waits, and real.
+//! Time as a parameter: virtual time, which advances only while a caller waits, and real time.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,10 +14,9 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 /// Most alarms of one virtual clock: one per queue.
 const ALARMS: usize = 64;
 
-/// A clock that stands still until it is moved. Clones are the same clock.
+/// A virtual clock that advances only when told. Clones share the clock.
 ///
-/// Queues tell it when they next have something to report ([`Alarm`]), so that a wait on one of them does not jump over what
-/// happens on another.
+/// Each queue registers the time of its next completion ([`Alarm`]), so that a wait on one queue does not skip a completion of another.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock {
     inner: Arc<ClockState>,
@@ -41,29 +40,29 @@ impl Default for ClockState {
 }
 
 impl VirtualClock {
-    /// Moves on by this much.
+    /// Advances the clock by this duration.
     pub fn advance(&self, by: Duration) {
         self.advance_to(self.now().after(by));
     }
 
-    /// Moves on to `time`, if that is later than now. Nobody moves to "never".
+    /// Advances the clock to `time` if that is in the future. `Time::NEVER` is ignored.
     pub fn advance_to(&self, time: Time) {
         if time != Time::NEVER {
             self.inner.now.fetch_max(time.0, Ordering::Relaxed);
         }
     }
 
-    /// The next moment after now at which a queue has something to report.
+    /// Returns the next time after now at which a queue has a completion.
     pub fn next_alarm(&self) -> Time {
         let now = self.now().0;
         let later = self.inner.alarms.iter().map(|alarm| alarm.load(Ordering::Relaxed)).filter(|alarm| *alarm > now);
         Time(later.min().unwrap_or(Time::NEVER.0))
     }
 
-    /// A place for a moment that waits shall not jump over.
+    /// Allocates an alarm, which waits do not skip.
     ///
     /// # Panics
-    /// If there are 64 already.
+    /// If all 64 alarms are in use.
     pub fn alarm(&self) -> Alarm {
         let free = |taken: &AtomicBool| taken.compare_exchange(false, true, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let index = self.inner.taken.iter().position(free).expect("at most 64 queues on one virtual clock");
@@ -78,7 +77,7 @@ impl Clock for VirtualClock {
     }
 }
 
-/// See [`VirtualClock::alarm`].
+/// One alarm of a [`VirtualClock`]; freed on drop.
 #[derive(Debug)]
 pub struct Alarm {
     clock: VirtualClock,
@@ -98,22 +97,22 @@ impl Drop for Alarm {
     }
 }
 
-/// A clock that can be waited on: how a queue of a model sleeps.
+/// A clock that a simulated queue can sleep on.
 pub trait DeviceClock: Clock {
-    /// The next moment at which there is something to report.
+    /// Sets the time of the next completion.
     fn set_due(&mut self, due: Time);
 
-    /// Sleeps until `time`, or a little less.
+    /// Sleeps until `time`, or slightly less.
     fn sleep_until(&mut self, time: Time);
 
-    /// Readable once the moment given to [`DeviceClock::arm`] has come; none: time does not pass by itself.
+    /// Returns a descriptor that is readable once the time given to [`DeviceClock::arm`] has passed. `None`: time does not pass by itself.
     fn event(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Clears the event, and lets it come at `due`.
+    /// Clears the event and arms it for `due`.
     fn arm(&mut self, due: Time);
 }
 
-/// Virtual time: to sleep is to move the clock.
+/// Virtual time: a sleep advances the clock.
 #[derive(Debug)]
 pub struct Virtual {
     clock: VirtualClock,
@@ -121,7 +120,7 @@ pub struct Virtual {
 }
 
 impl Virtual {
-    /// On this clock.
+    /// Creates virtual timing on this clock.
     pub fn new(clock: &VirtualClock) -> Virtual {
         Virtual { clock: clock.clone(), alarm: clock.alarm() }
     }
@@ -160,10 +159,10 @@ pub struct Real {
 }
 
 impl Real {
-    /// From now on.
+    /// Creates real timing that starts now.
     ///
     /// # Errors
-    /// No descriptor for the timer.
+    /// No timer descriptor is available.
     pub fn new() -> io::Result<Real> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         Ok(Real { clock: Monotonic::default(), timer })
@@ -206,7 +205,7 @@ impl DeviceClock for Real {
     }
 }
 
-/// At most about 68 years.
+/// Converts a duration, at most about 68 years.
 fn timespec(duration: Duration) -> Timespec {
     let seconds = duration.as_secs().min(i32::MAX as u64);
     Timespec { tv_sec: seconds.cast_signed(), tv_nsec: duration.subsec_nanos().into() }

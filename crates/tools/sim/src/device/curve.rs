@@ -1,20 +1,20 @@
-//! Blocks read or written one by one: synchronously, and all at once (paper 002 section 5.2, figure 3).
+//! Synchronous and asynchronous blocks compared, as in testFS with SPDK (section 5.2, Fig. 3).
 //!
-//! In virtual time, so the same figures come out everywhere: what the device gives, without the software above it. The time
-//! that software takes for a request is a parameter, as the paper's own (a message to another thread for each request) is
-//! part of what it measured.
+//! The model runs in virtual time, so the figures are the same on every machine: they are the device's time without the software above it.
+//! The software cost of a request is a parameter, because the paper's figures include its own (a message to another thread for each
+//! request).
 //!
-//! What the result rests on, for the Nytro 5000: writes on the write buffer (16 us one by one, 5 us apart together), both chosen
-//! within the class's range; reads on what happens to 32 requests for the same 16 KiB page of flash, which no data sheet tells.
-//! Three rules were run; speed-up of reads at 200 blocks:
+//! For the Nytro 5000, writes depend on the write buffer (16 us one by one, 5 us apart together), both chosen within the range of its
+//! class. Reads depend on how 32 requests for the same 16 KiB flash page are served, which no data sheet says. Three rules were tried;
+//! speed-up of reads at 200 blocks:
 //!
-//! - each request senses for itself: 5.2;
-//! - the page is kept for whoever comes later: 2.6, because reads one by one gain too;
-//! - those that wait together are served by one sensing, one that comes alone senses again: 14.6.
+//! - each request senses the page itself: 5.2;
+//! - the page stays in the register for later requests: 2.6, because single reads gain too;
+//! - requests that wait together share one sensing, a later one senses again: 14.6.
 //!
-//! **The third is used, and it was taken after the first, the simplest, had missed the paper's 7.** So reads here agree with the
-//! paper by a choice, they do not confirm it. Writes gain 3.2 under each rule. The paper's own software is not in these
-//! figures; 12 us of it for each request, a number picked to come near the paper, give 7.15 and 2.33 (paper: 7 and 2).
+//! **The third rule is used; it was chosen after the first, simplest one had missed the paper's 7.** Reads therefore agree with the paper
+//! by choice and confirm nothing. Writes gain 3.2 under each rule. With 12 us of software for each request, a number chosen to come near
+//! the paper, the model gives 7.15 and 2.33 (paper: 7 and 2).
 
 use std::time::Duration;
 
@@ -31,32 +31,32 @@ pub const BLOCKS_MAX: u32 = 256;
 /// Times for one number of blocks, microseconds for all of them.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Row {
-    /// Blocks of 512 bytes, one after the other.
+    /// Number of blocks of 512 bytes, in sequence.
     pub count: u32,
-    /// Reads, each after the one before has ended.
+    /// Time of reads submitted one after the other.
     pub read_sync_us: f64,
-    /// Reads, all submitted and then waited for.
+    /// Time of reads submitted together and then awaited.
     pub read_async_us: f64,
-    /// Writes, each after the one before has ended.
+    /// Time of writes submitted one after the other.
     pub write_sync_us: f64,
-    /// Writes, all submitted and then waited for.
+    /// Time of writes submitted together and then awaited.
     pub write_async_us: f64,
 }
 
 impl Row {
-    /// How many times faster asynchronous reads are.
+    /// Returns how many times faster asynchronous reads are.
     pub fn read_speedup(&self) -> f64 {
         self.read_sync_us / self.read_async_us
     }
 
-    /// How many times faster asynchronous writes are.
+    /// Returns how many times faster asynchronous writes are.
     pub fn write_speedup(&self) -> f64 {
         self.write_sync_us / self.write_async_us
     }
 }
 
-/// One row for each count, 1 to [`BLOCKS_MAX`], each on a drive of its own that is idle at the begin. `software`: what the
-/// submitting thread spends on a request.
+/// Returns one row for each count, 1 to [`BLOCKS_MAX`], each on an idle drive. `software` is the time the submitting thread spends on a
+/// request.
 pub fn rows(preset: &SsdPreset, counts: &[u32], software: Duration) -> Vec<Row> {
     let run = |op, count, together| time(preset, op, count, together, software).as_secs_f64() * 1e6;
     let row = |count: &u32| Row {

@@ -1,13 +1,13 @@
-//! Block devices that are slow, fail and lose power on purpose: each is a [`block::Queue`] around another one.
+//! Block devices that are slow, fail or lose power on purpose. Each is a [`block::Queue`] around another one.
 //!
-//! - [`clock`]: time that whoever runs the simulation moves, and the machine's own, behind one trait.
-//! - [`curve`]: asynchronous beside synchronous requests, as paper 002 section 5.2 measures them.
-//! - [`crash`]: devices whose write cache a loss of power empties.
+//! - [`clock`]: virtual and real time behind one trait.
+//! - [`curve`]: asynchronous and synchronous requests compared, as in testFS with SPDK, section 5.2.
+//! - [`crash`]: devices whose volatile write cache is lost in a power cut.
 //! - [`fault`]: devices that fail by rule.
-//! - [`model`]: when a request ends on a hard disk, a SATA SSD, an NVMe SSD, by the figures of data sheets.
-//! - [`record`]: what went through a queue as a file, and doing it again.
+//! - [`model`]: completion times of hard disks, SATA SSDs and NVMe SSDs, from data sheets.
+//! - [`record`]: recording the requests of a queue in a file, and replaying them.
 //!
-//! Nothing here allocates once a queue is made, except where it says so.
+//! Nothing here allocates after a queue is created, except where stated.
 
 pub mod clock;
 pub mod crash;

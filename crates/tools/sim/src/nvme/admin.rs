@@ -9,11 +9,11 @@ use super::ControllerState;
 use super::registers::VERSION;
 use super::rings::{Completions, Submissions};
 
-/// Requests for events at once.
+/// Maximum number of outstanding Asynchronous Event Requests.
 const EVENT_REQUESTS: usize = 4;
 const CONTIGUOUS: u32 = 1;
 const INTERRUPTS: u32 = 2;
-/// A queue with commands is not deleted before its submission queue (figure 150).
+/// A completion queue is not deleted before its submission queue (figure 150).
 const INVALID_DELETION: Status = Status(0x410c);
 
 type Page = [u8; 4096];
@@ -23,7 +23,7 @@ fn put(page: &mut Page, at: usize, bytes: &[u8]) {
 }
 
 impl ControllerState {
-    /// Does it; status and result. None: it is answered later.
+    /// Executes an admin command; returns status and result. `None`: it completes later.
     pub(super) fn admin(&mut self, entry: &Entry) -> Option<(Status, u32)> {
         let answer = match entry.opcode() {
             admin::IDENTIFY => self.identify(entry),
@@ -109,7 +109,7 @@ impl ControllerState {
             put(page, at, &shape.blocks.to_le_bytes());
         }
         page[26] = 1;
-        // Blocks that were given back read as zeroes; Write Zeroes may give them back.
+        // Deallocated blocks read as zeroes; Write Zeroes may deallocate.
         page[33] = 0b1001;
         page[99] = u8::from(shape.write_protected);
         put(page, 132, &shape.metadata_bytes.to_le_bytes());
@@ -149,7 +149,7 @@ impl ControllerState {
         Ok(())
     }
 
-    /// What is under way is answered as given up, or not at all.
+    /// Commands in progress are completed as aborted, or not at all.
     fn delete_submissions(&mut self, entry: &Entry) -> Result<(), Status> {
         let number = entry.dw(10) as u16;
         if number == 0 || !self.submissions.contains_key(&number) {
@@ -219,7 +219,7 @@ impl ControllerState {
         Ok(())
     }
 
-    /// Tells the host something, as soon as it asks.
+    /// Reports an asynchronous event once the host has a request outstanding.
     pub(super) fn tell_host(&mut self, event: (u8, u8, u8)) {
         if !self.waiting_events.contains(&event) {
             self.waiting_events.push(event);

@@ -1,4 +1,4 @@
-//! Reads, writes and the like: begun when they are fetched, ended when their time has come.
+//! I/O commands: started when fetched, completed when due.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use super::faults::Fault;
 use super::{CommandTiming, ControllerState};
 use crate::device::crash::FlushStart;
 
-/// What is left to do of a command.
+/// The remaining work of a command.
 pub(super) enum CommandWork {
-    /// Only the answer: status and result.
+    /// Only the completion: status and result.
     Answer(Status, u32),
     Read,
-    /// Its data is here already.
+    /// The data was already fetched.
     Change(Vec<BlockChange>),
-    /// Its data is here already; none: it is fetched at the end.
+    /// The data was already fetched. `None`: it is fetched at completion.
     Write(Option<BlockChange>),
     Flush(Option<FlushStart>),
 }
 
-/// ReplyMode it is answered.
+/// How a command is completed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReplyMode {
     Rightly,
@@ -33,21 +33,24 @@ enum ReplyMode {
     Twice(Duration),
 }
 
-/// A command that is under way.
+/// A command in progress.
 pub(super) struct PendingCommand {
+    /// Number of the submission queue.
     pub queue: u16,
+    /// The submission queue entry itself.
     pub entry: Entry,
+    /// What remains to be done.
     pub work: CommandWork,
     how: ReplyMode,
 }
 
-/// Buffers of writes that are kept, to be used again.
+/// Number of write buffers kept for reuse.
 const SPARE: usize = 64;
-/// Double word 12: through every cache.
+/// Force Unit Access, in double word 12.
 const FUA: u32 = 1 << 30;
 
 impl ControllerState {
-    /// A command was fetched.
+    /// Handles a fetched command.
     pub(super) fn take(&mut self, queue: u16, entry: Entry, now: Time) {
         let fault = self.faults.hit(queue == 0, entry.opcode(), &mut self.random);
         self.done.faults += u64::from(fault.is_some());
@@ -74,7 +77,7 @@ impl ControllerState {
         }
     }
 
-    /// ReplyMode long a command takes.
+    /// Returns the latency of a command.
     fn latency(&mut self, now: Time, entry: &Entry) -> Duration {
         let of = |op| block::Request { op, ..block::Request::read(block::Tag(0), block::Lba(lba(entry)), blocks(entry) as u32) };
         match (&self.shape.timing, entry.opcode()) {
@@ -91,7 +94,7 @@ impl ControllerState {
         self.pending.insert((due, self.serial), pending);
     }
 
-    /// Ends what is due. True: there was something.
+    /// Completes due commands. Returns whether there were any.
     pub(super) fn end_due(&mut self, now: Time) -> bool {
         let mut did = false;
         while let Some(first) = self.pending.first_entry().filter(|first| first.key().0 <= now) {
@@ -102,7 +105,7 @@ impl ControllerState {
         did
     }
 
-    /// Does a command, and answers it.
+    /// Executes a command and posts its completion.
     pub(super) fn end(&mut self, pending: PendingCommand, now: Time) {
         let (status, result) = self.finish(&pending);
         let PendingCommand { queue, entry, how, work } = pending;
@@ -124,7 +127,7 @@ impl ControllerState {
         }
     }
 
-    /// It is not ended any more; what it has begun is done or not.
+    /// Abandons a command: its changes are done or not.
     pub(super) fn give_up(&mut self, pending: PendingCommand) {
         let Some(content) = self.namespaces.get_mut(&pending.entry.namespace()) else { return };
         match pending.work {
@@ -139,12 +142,12 @@ impl ControllerState {
             if let Some(medium) = &content.medium {
                 medium.complete_flush(medium.begin_flush());
             }
-            // A shutdown has no way to say that it failed.
+            // A shutdown cannot report failure.
             let _ = content.store.sync();
         }
     }
 
-    /// `at_once`: no time passes before its end.
+    /// Starts a command. `at_once`: it completes at the same time.
     fn begin(&mut self, entry: &Entry, at_once: bool) -> CommandWork {
         let Some(content) = self.namespaces.get(&entry.namespace()) else { return CommandWork::Answer(Status::INVALID_NAMESPACE, 0) };
         if content.shape.write_protected && matches!(entry.opcode(), op::WRITE | op::WRITE_ZEROES | op::DATASET_MANAGEMENT) {
@@ -215,7 +218,8 @@ impl ControllerState {
         Some(content.begin(range.start, data, false))
     }
 
-    /// From the host's memory to the blocks without a place between; none: there are books, or a file, or not all can be read.
+    /// Copies host memory to blocks directly. `None`: durability is tracked, the blocks are in a file, or part of the memory is
+    /// unreadable.
     fn write_in_place(&mut self, entry: &Entry) -> Option<Status> {
         let content = self.namespaces.get_mut(&entry.namespace())?;
         let range = content.range(lba(entry), blocks(entry))?;

@@ -7,35 +7,35 @@ use std::sync::Arc;
 
 use crate::device::crash::Medium;
 
-/// What a namespace is like.
+/// The configuration of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamespaceConfig {
-    /// A power of two, from 512 on.
+    /// Block size, a power of two from 512.
     pub block_bytes: u32,
-    /// Of that size.
+    /// Number of blocks of that size.
     pub blocks: u64,
-    /// Beside each block.
+    /// Metadata bytes of each block.
     pub metadata_bytes: u16,
-    /// May not be written.
+    /// Writes fail with a write-protected status.
     pub write_protected: bool,
 }
 
 impl NamespaceConfig {
-    /// Bytes of all blocks.
+    /// Returns the size of all blocks, in bytes.
     pub(super) fn bytes(&self) -> usize {
         usize::try_from(self.blocks * u64::from(self.block_bytes)).expect("in memory")
     }
 
-    /// A plain one.
+    /// Returns a configuration without metadata or write protection.
     pub fn plain(block_bytes: u32, blocks: u64) -> NamespaceConfig {
         NamespaceConfig { block_bytes, blocks, metadata_bytes: 0, write_protected: false }
     }
 }
 
-/// Where the blocks are.
+/// The storage of the blocks.
 pub(super) enum BlockStore {
     Memory(Vec<u8>),
-    /// As long as the namespace.
+    /// A file as large as the namespace.
     File(File),
 }
 
@@ -56,7 +56,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// What was written survives a crash of the machine.
+    /// Makes written data durable across a crash of the machine.
     pub(super) fn sync(&self) -> io::Result<()> {
         match self {
             BlockStore::Memory(_) => Ok(()),
@@ -66,15 +66,17 @@ impl BlockStore {
 }
 
 pub(super) struct NamespaceContent {
+    /// The configuration of the namespace.
     pub shape: NamespaceConfig,
-    /// As reads see it.
+    /// The content that reads return.
     pub store: BlockStore,
+    /// The durability state, if it is tracked.
     pub medium: Option<Medium>,
 }
 
 /// The bytes of a change.
 enum ChangeData {
-    /// The books have them, too.
+    /// Shared with the durability state.
     Kept(Arc<[u8]>),
     Own(Vec<u8>),
 }
@@ -90,11 +92,11 @@ impl std::ops::Deref for ChangeData {
     }
 }
 
-/// A change that began.
+/// A change in progress.
 pub(super) struct BlockChange {
     at: usize,
     data: ChangeData,
-    /// Its name in the books.
+    /// Its id in the durability state.
     id: Option<u64>,
 }
 
@@ -105,7 +107,7 @@ impl NamespaceContent {
         NamespaceContent { shape, store: BlockStore::Memory(bytes), medium }
     }
 
-    /// From now on in a file, which is as long as the namespace. What is in it counts as durable.
+    /// Moves the blocks into a file as large as the namespace. Its content counts as durable.
     pub(super) fn put_into(&mut self, file: File, tracks_durability: bool) -> io::Result<()> {
         self.store = BlockStore::File(file);
         if tracks_durability {
@@ -120,7 +122,7 @@ impl NamespaceContent {
         Ok(bytes)
     }
 
-    /// As a loss of power may leave it.
+    /// Replaces the content as a power cut may leave it.
     pub(super) fn cut_power(&mut self, seed: u64) -> io::Result<()> {
         if let Some(bytes) = self.medium.as_ref().map(|medium| medium.power_cut(seed)) {
             self.replace(bytes, true)?;
@@ -135,7 +137,7 @@ impl NamespaceContent {
         Ok(())
     }
 
-    /// The bytes of blocks; none: some are not there.
+    /// Returns the byte range of blocks. `None`: out of range.
     pub(super) fn range(&self, lba: u64, blocks: u64) -> Option<std::ops::Range<usize>> {
         let end = lba.checked_add(blocks).filter(|end| *end <= self.shape.blocks)?;
         let size = u64::from(self.shape.block_bytes);
@@ -149,7 +151,7 @@ impl NamespaceContent {
         BlockChange { at, data: ChangeData::Kept(data), id }
     }
 
-    /// The bytes themselves, to be changed in place; none: there are books of them, or they are in a file.
+    /// Returns the bytes for direct changes. `None`: durability is tracked, or they are in a file.
     pub(super) fn in_place(&mut self) -> Option<&mut [u8]> {
         match &mut self.store {
             BlockStore::Memory(bytes) if self.medium.is_none() => Some(bytes),
@@ -157,7 +159,7 @@ impl NamespaceContent {
         }
     }
 
-    /// `through`: it is durable now.
+    /// Completes a change. `through`: it is durable now.
     pub(super) fn end(&mut self, change: &BlockChange, through: bool) -> io::Result<()> {
         self.store.write(change.at, &change.data)?;
         if through {
@@ -169,7 +171,7 @@ impl NamespaceContent {
         Ok(())
     }
 
-    /// Its memory, to be used again.
+    /// Returns the buffer of a change, for reuse.
     pub(super) fn memory_of(change: BlockChange) -> Option<Vec<u8>> {
         match change.data {
             ChangeData::Own(bytes) => Some(bytes),
@@ -177,10 +179,10 @@ impl NamespaceContent {
         }
     }
 
-    /// Nobody will be told whether it was done.
+    /// Abandons a change whose completion is never reported.
     pub(super) fn give_up(&mut self, change: &BlockChange, done: bool) {
         if done {
-            // Nobody is told: it is as if it had not been done.
+            // The error cannot be reported: the change is lost.
             let _ = self.store.write(change.at, &change.data);
         }
         if let (Some(medium), Some(id)) = (&self.medium, change.id) {

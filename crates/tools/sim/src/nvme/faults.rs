@@ -1,87 +1,87 @@
-//! What goes wrong with the software controller.
+//! Faults of the software controller.
 
 use std::time::Duration;
 
 use nvme::Status;
 
-/// What becomes of a command.
+/// The fault of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It is not done and never answered.
+    /// The command is neither executed nor completed.
     Drop,
-    /// It is done and never answered.
+    /// The command is executed and never completed.
     DropAnswer,
-    /// It takes so much longer.
+    /// The command takes this much longer.
     Delay(Duration),
-    /// It is not done, and ends with this.
+    /// The command is not executed and completes with this status.
     Status(Status),
-    /// It is done, and answered under an identifier that nobody has.
+    /// The command is executed and completed with an unknown identifier.
     WrongId,
-    /// It is done, and answered as if it were of another queue.
+    /// The command is executed and completed for the wrong queue.
     WrongQueue,
-    /// It is answered, and so much later once more.
+    /// The command completes, and again after this duration.
     Twice(Duration),
 }
 
-/// Which commands a fault hits.
+/// A fault and the commands that it affects.
 #[derive(Clone, Copy, Debug)]
 pub struct ControllerFaultRule {
-    /// Those of the admin queue, or those of the others.
+    /// Affects admin commands; otherwise I/O commands.
     pub admin: bool,
-    /// Of this operation; none: of any.
+    /// Affects this opcode only. `None`: any.
     pub opcode: Option<u8>,
-    /// One of so many, at random; 1: each.
+    /// Affects one of this many commands at random; 1: each.
     pub one_in: u32,
-    /// So often, then no more.
+    /// How often the rule applies.
     pub times: u32,
-    /// What happens.
+    /// The fault that is injected.
     pub fault: Fault,
 }
 
 impl ControllerFaultRule {
-    /// The next reads, writes and the like, `times` of them.
+    /// Creates a rule for the next `times` I/O commands.
     pub fn next(times: u32, fault: Fault) -> ControllerFaultRule {
         ControllerFaultRule { admin: false, opcode: None, one_in: 1, times, fault }
     }
 
-    /// One of so many, for ever.
+    /// Creates a rule for one of `one_in` I/O commands, permanently.
     pub fn one_in(one_in: u32, fault: Fault) -> ControllerFaultRule {
         ControllerFaultRule { one_in, ..ControllerFaultRule::next(u32::MAX, fault) }
     }
 
-    /// Of the admin queue.
+    /// Restricts the rule to this admin opcode.
     #[must_use]
     pub fn admin(self, opcode: u8) -> ControllerFaultRule {
         ControllerFaultRule { admin: true, opcode: Some(opcode), ..self }
     }
 
-    /// Of this operation alone.
+    /// Restricts the rule to this I/O opcode.
     #[must_use]
     pub fn on(self, opcode: u8) -> ControllerFaultRule {
         ControllerFaultRule { opcode: Some(opcode), ..self }
     }
 }
 
-/// All that goes wrong.
+/// All faults of a controller.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// The first that hits counts.
+    /// Rules in order; the first that matches applies.
     pub rules: Vec<ControllerFaultRule>,
-    /// Commands on these blocks of any namespace fail: reads as not readable, writes as not writable.
+    /// Commands on these blocks of any namespace fail with an unrecovered read or write fault.
     pub bad: std::ops::Range<u64>,
-    /// It does not become not ready when it is disabled.
+    /// The controller stays ready when it is disabled.
     pub stuck_ready: bool,
-    /// It does not become ready when it is enabled.
+    /// The controller does not become ready when it is enabled.
     pub stuck_not_ready: bool,
-    /// It fetches nothing, until it is reset.
+    /// The controller fetches no commands until it is reset.
     pub frozen: bool,
-    /// Aborts are answered with "not aborted".
+    /// Abort commands complete with "not aborted".
     pub ignores_aborts: bool,
-    /// Taking memory away cannot be confirmed, so often less one.
+    /// Number of failing attempts to revoke DMA, plus one.
     pub cut_off_fails: u32,
-    /// One of so many reads of a register gives a wrong value; 0: none.
+    /// One of this many register reads returns a wrong value; 0: none.
     pub register_lies: u32,
-    /// ReplyMode long it takes to become ready.
+    /// Time until the controller becomes ready.
     pub ready_after: Duration,
 }
 

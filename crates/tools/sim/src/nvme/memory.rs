@@ -1,4 +1,4 @@
-//! The memory that the controller reaches, by addresses of its own.
+//! The host memory that the controller can reach, by I/O virtual address.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use pci::{DeviceAddress, DmaError};
 use shm::Region;
 
 const PAGE: u64 = 4096;
-/// Violations that are kept with words.
+/// Number of violations kept as text.
 const KEPT: usize = 20;
-/// Mappings of a host in another process.
+/// Maximum number of mappings of a remote host.
 const MAPPED_MAX: usize = 4096;
 
-/// Some of a region, known under an address.
+/// Part of a region, mapped at an address.
 struct Mapping {
     region: Arc<Region>,
     from: usize,
@@ -20,12 +20,14 @@ struct Mapping {
 }
 
 pub(super) struct HostMemory {
-    /// Always another place, with a gap behind: what is a little off, or old, hits nothing.
+    /// Each mapping gets a new address with a gap behind it, so that off-by-one and stale addresses miss.
     mapped: BTreeMap<u64, Mapping>,
     next: u64,
+    /// Only memory with a descriptor can be mapped.
     pub shared_only: bool,
-    /// Everything was taken away.
+    /// All access to memory was revoked.
     pub cut: bool,
+    /// Descriptions of the driver's first violations.
     pub violations: Vec<String>,
 }
 
@@ -47,7 +49,7 @@ impl HostMemory {
         Ok(DeviceAddress(at))
     }
 
-    /// Under an address that the host chose. None: it makes no sense, or hits another.
+    /// Maps at an address that the host chose. `None`: invalid or overlapping.
     pub(super) fn map_at(&mut self, at: u64, region: Region, from: usize, bytes: usize) -> Option<()> {
         let end = at.checked_add(bytes as u64)?;
         let inside = bytes > 0 && from.checked_add(bytes)? <= region.len() && self.mapped.len() < MAPPED_MAX;
@@ -57,7 +59,7 @@ impl HostMemory {
         Some(())
     }
 
-    /// Ends what lies within these addresses. False: there is none.
+    /// Removes mappings within these addresses. Returns whether there were any.
     pub(super) fn unmap_at(&mut self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
         let before = self.mapped.len();
@@ -65,23 +67,23 @@ impl HostMemory {
         self.mapped.len() < before
     }
 
-    /// As new, for another host.
+    /// Removes everything, for the next host.
     pub(super) fn clear(&mut self) {
         self.mapped.clear();
         self.cut = false;
     }
 
-    /// Regions that are mapped.
+    /// Returns the number of mapped regions.
     pub(super) fn mappings(&self) -> usize {
         self.mapped.len()
     }
 
-    /// New mappings are at or above this address.
+    /// Places new mappings at or above this address.
     pub(super) fn go_on_from(&mut self, at: u64) {
         self.next = self.next.max(at.next_multiple_of(PAGE) + 4 * PAGE);
     }
 
-    /// Maps a region at an address of the caller's choice, where nothing is.
+    /// Maps a region at a free address that the caller chose.
     pub(super) fn put_at(&mut self, at: u64, region: &Arc<Region>) {
         self.mapped.insert(at, Mapping { region: Arc::clone(region), from: 0, bytes: region.len() });
     }
@@ -98,7 +100,7 @@ impl HostMemory {
         }
     }
 
-    /// The region and the place in it, if all bytes are mapped.
+    /// Returns the region and offset if all bytes are mapped.
     fn find(&mut self, at: u64, bytes: usize) -> Option<(Arc<Region>, usize)> {
         if self.cut {
             return None;
@@ -126,10 +128,10 @@ impl HostMemory {
         Some(())
     }
 
-    /// Some bytes of what is mapped: their address, and how many are mapped from there on.
+    /// Returns a random mapped address and the number of bytes mapped from there.
     pub(super) fn any_place(&self, random: &mut fastrand::Rng) -> Option<(u64, usize)> {
         let (begin, mapped) = self.mapped.iter().nth(random.usize(..self.mapped.len().max(1)))?;
-        // The begin of memory is where most of its use is.
+        // The start of memory is used most.
         let most = if random.bool() { mapped.bytes } else { mapped.bytes.min(4096) };
         let from = random.usize(..most);
         Some((begin + from as u64, mapped.bytes - from))
@@ -141,7 +143,7 @@ impl HostMemory {
         Some(u64::from_le_bytes(bytes))
     }
 
-    /// A region and a place in it, for atomic accesses of `bytes`.
+    /// Returns a region and offset for atomic accesses of `bytes`.
     pub(super) fn place(&mut self, at: u64, bytes: usize) -> Option<(Arc<Region>, usize)> {
         let found = self.find(at, bytes)?;
         if !found.1.is_multiple_of(bytes.min(8)) {
@@ -151,7 +153,7 @@ impl HostMemory {
         Some(found)
     }
 
-    /// The pieces that PRP entries name, as (address, bytes). Rules of the specification that are broken are violations.
+    /// Returns the (address, bytes) segments of PRP entries. Broken rules of the specification are violations.
     pub(super) fn pieces(&mut self, (prp1, prp2): (u64, u64), bytes: usize) -> Option<Vec<(u64, usize)>> {
         if !prp1.is_multiple_of(4) {
             self.violation(format!("PRP1 {prp1:#x} is no multiple of 4"));
@@ -170,7 +172,7 @@ impl HostMemory {
         while left > 0 {
             let mut entry = self.word(at)?;
             if at % PAGE == PAGE - 8 && left > PAGE as usize {
-                // The last of a list's page names the next.
+                // The last entry of a list page points to the next page.
                 at = entry;
                 entry = self.word(at)?;
             }

@@ -1,14 +1,14 @@
-//! A software NVMe controller: admin and I/O commands, namespaces, a write cache that a loss of power empties, faults by rule, in virtual
-//! or real time. Deterministic: the same seed and the same calls give the same answers.
+//! A software NVMe controller: admin and I/O commands, namespaces, a volatile write cache, faults by rule, in virtual or real time.
+//! Deterministic: the same seed and calls give the same completions.
 //!
-//! It is mounted below the driver by [`SoftController::function`], in this process. It advances when a doorbell is written, when somebody
-//! waits for an interrupt, and by [`SoftController::step`]. Every address that the driver gives is looked up among the mappings: an access
-//! to memory that is not mapped is refused, and counted as a [`SoftController::violations`].
+//! [`SoftController::function`] connects it to a driver in this process. It advances when a doorbell is written, when a caller waits for
+//! an interrupt, and by [`SoftController::step`]. Every address that the driver passes is looked up in the mappings: an access to unmapped
+//! memory is refused and counted in [`SoftController::violations`].
 //!
-//! [`served`] mounts the same controller behind a vfio-user socket, for other processes.
+//! [`served`] connects the same controller to other processes over a vfio-user socket.
 //!
-//! - `registers`: CC, CSTS, doorbells. `admin`, `commands`: what it can. `memory`: what it reaches.
-//! - [`faults`]: what goes wrong. `content`: the namespaces' blocks. [`replay`]: a queue's flight once more.
+//! - `registers`: CC, CSTS, doorbells. `admin`, `commands`: the commands. `memory`: host memory.
+//! - [`faults`]: fault injection. `content`: blocks of namespaces. [`replay`]: replay of a flight recording.
 
 mod admin;
 mod commands;
@@ -45,14 +45,14 @@ use memory::HostMemory;
 use remote::RemoteHost;
 use rings::{Completions, Submissions};
 
-/// ReplyMode long commands take.
+/// The latency model of commands.
 #[derive(Clone)]
 pub enum CommandTiming {
-    /// No time: they are done when the doorbell is written.
+    /// No latency: commands complete when the doorbell is written.
     Instant,
-    /// Any time between these two, in nanoseconds, each its own: answers come out of order.
+    /// A random latency between these bounds, in nanoseconds: completions come out of order.
     Between(u64, u64),
-    /// As on a drive by its data sheet ([`crate::device::model`]).
+    /// The latency of a drive by its data sheet ([`crate::device::model`]).
     Drive(Arc<Mutex<dyn ReservationModel>>),
 }
 
@@ -66,34 +66,34 @@ impl fmt::Debug for CommandTiming {
     }
 }
 
-/// What a controller is like.
+/// The configuration of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// By number, from 1 on.
+    /// Namespaces; the first has number 1.
     pub namespaces: Vec<NamespaceConfig>,
-    /// Entries of a queue, at most.
+    /// Maximum number of entries of a queue.
     pub entries_max: u32,
-    /// Power of two of pages of 4 KiB a transfer may have (MDTS); 0: any.
+    /// Maximum transfer size as a power of two of 4 KiB pages (MDTS); 0: no limit.
     pub transfer_pages_shift: u8,
-    /// Queue pairs besides the admin queue.
+    /// Number of I/O queue pairs.
     pub queues: u16,
-    /// Interrupt vectors; 0: none.
+    /// Number of interrupt vectors; 0: none.
     pub vectors: u16,
-    /// Power of two of the doorbells' distance, above 4 bytes (CAP.DSTRD).
+    /// Doorbell stride as a power of two of 4 bytes (CAP.DSTRD).
     pub stride_shift: u8,
-    /// Knows doorbells in memory.
+    /// Supports Doorbell Buffer Config (shadow doorbells).
     pub doorbell_buffer: bool,
-    /// Has a cache that a loss of power empties.
+    /// Has a volatile write cache.
     pub volatile_cache: bool,
-    /// Keeps books of what is durable, for [`SoftController::medium`]. Costs a copy of each write.
+    /// Tracks durability for [`SoftController::medium`]. Costs a copy of each write.
     pub tracks_durability: bool,
-    /// Ranges of a deallocate, at most; 0: 256.
+    /// Maximum ranges of a deallocate; 0: 256.
     pub ranges_max: u8,
-    /// Its time.
+    /// The latency model of commands.
     pub timing: CommandTiming,
-    /// Works when a doorbell is written. If not, only in [`SoftController::step`] and in waits.
+    /// Executes commands when a doorbell is written; otherwise only in [`SoftController::step`] and in waits.
     pub eager: bool,
-    /// HostMemory without a descriptor cannot be mapped, as over a socket.
+    /// Memory without a descriptor cannot be mapped, as over a socket.
     pub shared_memory_only: bool,
 }
 
@@ -117,7 +117,7 @@ impl Default for ControllerConfig {
     }
 }
 
-/// Whose time it is in.
+/// The clock of the controller.
 #[derive(Clone, Debug)]
 enum ClockSource {
     Virtual(VirtualClock),
@@ -133,31 +133,31 @@ impl ClockSource {
     }
 }
 
-/// What it has done so far.
+/// Counters of a controller's activity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ControllerStats {
-    /// Commands fetched.
+    /// Total number of commands fetched.
     pub fetched: u64,
-    /// Answers written.
+    /// Total number of completions posted.
     pub answered: u64,
-    /// Registers written by the driver, doorbells among them.
+    /// Number of register writes by the driver, including doorbells.
     pub register_writes: u64,
-    /// Resets (CC.EN from 1 to 0).
+    /// Number of resets (CC.EN from 1 to 0).
     pub resets: u64,
-    /// Shutdowns in good order.
+    /// Total number of normal shutdowns.
     pub shutdowns: u64,
-    /// Faults made.
+    /// Total number of faults injected.
     pub faults: u64,
 }
 
-/// What a driver has of a controller.
+/// Resources of a controller that a driver holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeldResources {
-    /// Completion queues beside the admin queue's.
+    /// Number of I/O completion queues.
     pub queues: usize,
-    /// Of them, those with an interrupt vector.
+    /// Number of these with an interrupt vector.
     pub vectors: usize,
-    /// Regions of memory that the controller reaches.
+    /// Number of mapped memory regions.
     pub mappings: usize,
 }
 
@@ -169,32 +169,32 @@ pub(crate) struct ControllerState {
     configuration: u32,
     status: u32,
     admin_queues: (u32, u64, u64),
-    /// When it becomes ready, or not ready.
+    /// When the ready state changes, and to what.
     changes_at: Option<(Time, u32)>,
     submissions: BTreeMap<u16, Submissions>,
     completions: BTreeMap<u16, Completions>,
     pending: BTreeMap<(Time, u64), PendingCommand>,
     serial: u64,
-    /// Buffers of writes, to be used again.
+    /// Write buffers for reuse.
     spare: Vec<Vec<u8>>,
     shadow: Option<(u64, u64)>,
     raised: Vec<bool>,
     events: Arc<[OwnedFd]>,
     remote: RemoteHost,
     requests_for_events: Vec<u16>,
-    /// Type, information, log page; and which are masked until their log page is read.
+    /// Event type, information and log page; masked until the log page is read.
     waiting_events: Vec<(u8, u8, u8)>,
     masked_logs: Vec<u8>,
     changed_namespaces: Vec<u32>,
     critical: u8,
     namespaces: BTreeMap<u32, NamespaceContent>,
     removed: bool,
-    /// It has answered more often than it was asked: rings may be full through no fault of the driver.
+    /// A fault completed a command twice: a full ring is not the driver's error.
     doubled: bool,
     done: ControllerStats,
 }
 
-/// See the module. Clones are the same controller.
+/// A software NVMe controller. Clones share the controller; see the module documentation.
 #[derive(Clone)]
 pub struct SoftController {
     state: Arc<Mutex<ControllerState>>,
@@ -209,12 +209,12 @@ impl fmt::Debug for SoftController {
 }
 
 impl SoftController {
-    /// In virtual time.
+    /// Creates a controller in virtual time.
     pub fn new(shape: ControllerConfig, clock: &VirtualClock, seed: u64) -> SoftController {
         SoftController::make(shape, ClockSource::Virtual(clock.clone()), seed)
     }
 
-    /// In the machine's time, with events that can be waited for. Commands take no time.
+    /// Creates a controller in real time, with event descriptors. Commands have no latency.
     pub fn real(shape: ControllerConfig, seed: u64) -> SoftController {
         SoftController::make(ControllerConfig { timing: CommandTiming::Instant, ..shape }, ClockSource::Real(Monotonic::default()), seed)
     }
@@ -257,7 +257,7 @@ impl SoftController {
         SoftController { state: Arc::new(Mutex::new(state)), events, times }
     }
 
-    /// What the driver opens.
+    /// Returns the PCI function that a driver opens.
     pub fn function(&self) -> Function {
         let below = Arc::new(self.clone());
         Function { name: "software controller".to_owned(), mmio: below.clone(), dma: below.clone(), irq: below }
@@ -267,68 +267,68 @@ impl SoftController {
         self.state.lock()
     }
 
-    /// Does what is due. True: it did something.
+    /// Executes what is due. Returns whether there was anything.
     pub fn step(&self) -> bool {
         let now = self.times.now();
         self.lock().step(now)
     }
 
-    /// Works when a doorbell is written, or only in steps and waits.
+    /// Sets whether doorbell writes execute commands; otherwise only steps and waits do.
     pub fn set_eager(&self, eager: bool) {
         self.lock().shape.eager = eager;
     }
 
-    /// Writes what makes no sense into memory that it reaches: an answer that nobody asked for, or random bytes anywhere.
+    /// Writes garbage into reachable memory: an unrequested completion, or random bytes.
     pub fn scribble(&self) {
         self.lock().scribble();
     }
 
-    /// What it has done.
+    /// Returns the counters of the controller.
     pub fn done(&self) -> ControllerStats {
         self.lock().done
     }
 
-    /// What the driver has made and not ended.
+    /// Returns the resources that the driver holds.
     pub fn held(&self) -> HeldResources {
         let state = self.lock();
         let vectors = state.completions.iter().filter(|(number, ring)| **number > 0 && ring.vector.is_some()).count();
         HeldResources { queues: state.completions.keys().filter(|number| **number > 0).count(), vectors, mappings: state.memory.mappings() }
     }
 
-    /// Accesses to memory that was not mapped, and other things that a driver must not do.
+    /// Returns accesses to unmapped memory and other driver errors.
     pub fn violations(&self) -> Vec<String> {
         self.lock().memory.violations.clone()
     }
 
-    /// What goes wrong from now on.
+    /// Changes the injected faults with a closure.
     pub fn with_faults<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {
         change(&mut self.lock().faults)
     }
 
-    /// Pulls it out: registers read as all ones, nothing is answered, no memory is touched.
+    /// Removes the controller: registers read as all ones, no command completes, no memory is touched.
     pub fn remove(&self) {
         let mut state = self.lock();
         state.removed = true;
         state.drop_everything();
     }
 
-    /// It says that it has a fatal fault and stops, until it is reset.
+    /// Raises a fatal controller status (CSTS.CFS); the controller stops until it is reset.
     pub fn break_down(&self) {
         let mut state = self.lock();
         state.status |= nvme::registers::CSTS_FATAL;
     }
 
-    /// The books of a namespace, if [`ControllerConfig::tracks_durability`].
+    /// Returns the durability state of a namespace if [`ControllerConfig::tracks_durability`] is set.
     pub fn medium(&self, namespace: u32) -> Option<Medium> {
         self.lock().namespaces.get(&namespace)?.medium.clone()
     }
 
-    /// What reads of a namespace see.
+    /// Returns the content that reads of a namespace see.
     pub fn content(&self, namespace: u32) -> Vec<u8> {
         self.lock().namespaces.get(&namespace).and_then(|content| content.whole().ok()).unwrap_or_default()
     }
 
-    /// Puts a content into a namespace, durable.
+    /// Sets the durable content of a namespace.
     pub fn set_content(&self, namespace: u32, bytes: Vec<u8>) {
         let mut state = self.lock();
         let tracks_durability = state.shape.tracks_durability;
@@ -337,7 +337,7 @@ impl SoftController {
         }
     }
 
-    /// A namespace comes, or has another size from now on; the host is told.
+    /// Adds or resizes a namespace and reports an asynchronous event.
     pub fn set_namespace(&self, id: u32, shape: NamespaceConfig) {
         let now = self.times.now();
         let mut state = self.lock();
@@ -348,7 +348,7 @@ impl SoftController {
         state.step(now);
     }
 
-    /// Its health becomes critical; the host is told.
+    /// Sets the critical warning of the health log and reports an asynchronous event.
     pub fn set_critical(&self, bits: u8) {
         let now = self.times.now();
         let mut state = self.lock();
@@ -357,7 +357,7 @@ impl SoftController {
         state.step(now);
     }
 
-    /// When something is due next.
+    /// Returns when the next command is due.
     pub fn next_due(&self) -> Time {
         self.lock().next_due()
     }
@@ -384,12 +384,12 @@ impl SoftController {
 
 impl ControllerState {
     fn next_due(&self) -> Time {
-        // Whoever stands still ends nothing.
+        // A stopped controller completes nothing.
         let command = self.pending.keys().next().filter(|_| self.is_running()).map_or(Time::NEVER, |(time, _)| *time);
         self.changes_at.map_or(Time::NEVER, |(time, _)| time).min(command)
     }
 
-    /// True: something was done.
+    /// Returns whether anything was done.
     fn step(&mut self, now: Time) -> bool {
         let mut did = self.change_status(now);
         while !self.removed && self.is_running() {
@@ -485,7 +485,7 @@ impl IrqSource for SoftController {
         if let Some(event) = self.events.get(usize::from(vector)) {
             let seconds = i64::try_from(at_most.as_secs().min(1 << 30)).unwrap_or(0);
             let most = Timespec { tv_sec: seconds, tv_nsec: at_most.subsec_nanos().into() };
-            // A signal ends it early, which is allowed.
+            // A signal ends the wait early, which is permitted.
             let _ = poll(&mut [PollFd::new(event, PollFlags::IN)], Some(&most));
             return;
         }

@@ -1,4 +1,4 @@
-//! The registers, and what writing them does.
+//! Registers, and the effect of writing them.
 
 use block::Time;
 use nvme::registers::{
@@ -9,7 +9,7 @@ use nvme::registers::{
 use super::ControllerState;
 use super::rings::{Completions, Submissions};
 
-/// 2.0.
+/// NVMe 2.0.
 pub(super) const VERSION: u32 = 0x0002_0000;
 /// CAP.TO: in half seconds.
 const READY_HALF_SECONDS: u64 = 4;
@@ -90,7 +90,7 @@ impl ControllerState {
         self.change_status(now);
     }
 
-    /// What takes time. True: the status changed.
+    /// Applies status changes that are due. Returns whether the status changed.
     pub(super) fn change_status(&mut self, now: Time) -> bool {
         let Some((_, ready)) = self.changes_at.filter(|(at, _)| *at <= now) else { return false };
         self.changes_at = None;
@@ -112,7 +112,7 @@ impl ControllerState {
         self.completions.insert(0, Completions { at, entries, head: 0, tail: 0, phase: true, vector: Some(0) });
     }
 
-    /// As a reset does: all queues are gone, what was under way is done or not.
+    /// Drops all queues, as a reset does; commands in progress are done or not.
     pub(super) fn drop_everything(&mut self) {
         self.submissions.clear();
         self.completions.clear();

@@ -1,4 +1,4 @@
-//! What a controller has for a host in another process: doorbells in memory that both see, that host's events and memory.
+//! State for a host in another process: shared doorbells, event descriptors and memory of that host.
 
 use std::fs::File;
 use std::io;
@@ -12,34 +12,35 @@ use shm::Region;
 
 use super::{ClockSource, ControllerConfig, ControllerState, SoftController};
 
-/// Doorbells that are taken before commands are.
+/// Doorbells processed before commands are.
 const DOORBELLS_MAX: usize = 64;
 
-/// See the module. In this process it is empty.
+/// State of a remote host; empty for a driver in this process.
 #[derive(Default)]
 pub(super) struct RemoteHost {
-    /// The registers as memory, of which only doorbells are used.
+    /// The registers as memory; only doorbells are used.
     pub page: Option<Arc<Region>>,
-    /// Somebody looks at doorbells all the time: hosts need not ring.
+    /// A thread polls the doorbells: hosts need not notify it.
     pub awake: bool,
-    /// By vector.
+    /// Event descriptor of each vector.
     events: Vec<Option<OwnedFd>>,
-    /// Raised in this step.
+    /// Vectors raised in this step.
     raised: Vec<u16>,
 }
 
 impl RemoteHost {
+    /// Marks a vector as raised in this step.
     pub fn raise(&mut self, vector: u16) {
         if self.events.get(usize::from(vector)).is_some_and(Option::is_some) && !self.raised.contains(&vector) {
             self.raised.push(vector);
         }
     }
 
-    /// Tells the host of what was raised: once for each vector, after all that there is to see.
+    /// Notifies the host of raised vectors, once each, after all completions are visible.
     pub fn signal(&mut self) {
         for vector in self.raised.drain(..) {
             if let Some(Some(event)) = self.events.get(usize::from(vector)) {
-                // A counter that is full is readable, too.
+                // A full counter is readable, too.
                 let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
             }
         }
@@ -47,7 +48,7 @@ impl RemoteHost {
 }
 
 impl ControllerState {
-    /// A queue is new: what was rung for an older one of its number does not count.
+    /// Clears a doorbell of a new queue: values for an older queue of its number are void.
     pub(super) fn clear_doorbell(&self, at: usize) {
         if let Some(page) = self.remote.page.as_ref().filter(|page| at + 4 <= page.len()) {
             page.u32(at).store(0, Ordering::Release);
@@ -56,7 +57,7 @@ impl ControllerState {
 }
 
 impl SoftController {
-    /// In the machine's time, for a host in another process: somebody has to call [`SoftController::work`].
+    /// Creates a controller in real time for a remote host; a thread must call [`SoftController::work`].
     pub(super) fn remote(shape: ControllerConfig, seed: u64, page: Arc<Region>) -> SoftController {
         let vectors = shape.vectors;
         let mut made = SoftController::make(
@@ -64,7 +65,7 @@ impl SoftController {
             ClockSource::Real(Monotonic::default()),
             seed,
         );
-        // Its events are the host's.
+        // The host supplies the event descriptors.
         made.events = Arc::default();
         let mut state = made.lock();
         state.events = Arc::default();
@@ -74,7 +75,8 @@ impl SoftController {
         made
     }
 
-    /// Looks at the doorbells and does what is due. `awake`: it is called again soon; else hosts shall ring. True: there was something.
+    /// Reads the doorbells and executes what is due. `awake`: the caller polls again soon; otherwise hosts must notify it. Returns whether
+    /// there was anything.
     pub(super) fn work(&self, awake: bool) -> bool {
         let now = self.times.now();
         let mut state = self.lock();
@@ -89,13 +91,13 @@ impl SoftController {
         state.step(now) || did
     }
 
-    /// ReplyMode long until something is due; none: nothing is.
+    /// Returns the time until the next command is due. `None`: no command is pending.
     pub(super) fn idle(&self) -> Option<std::time::Duration> {
         let next = self.next_due();
         (next != Time::NEVER).then(|| next.since(self.times.now()))
     }
 
-    /// Another host comes, or the last one has gone: no memory, no events, no queues, as after power came on.
+    /// Resets everything between two hosts: no memory, events or queues, as after power-on.
     pub(super) fn start_afresh(&self) {
         let mut state = self.lock();
         state.drop_everything();
@@ -115,17 +117,17 @@ impl SoftController {
         self.lock().memory.unmap_at(at, bytes)
     }
 
-    /// Of a vector that there is.
+    /// Sets the event descriptor of an existing vector.
     pub(super) fn set_event(&self, vector: u32, event: Option<OwnedFd>) {
         if let Some(place) = self.lock().remote.events.get_mut(vector as usize) {
             *place = event;
         }
     }
 
-    /// The blocks of a namespace are in this file from now on, which is as long as they are.
+    /// Moves the blocks of a namespace into this file, which has their size.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub(super) fn put_into(&self, namespace: u32, file: File) -> io::Result<()> {
         let mut state = self.lock();
         let tracks_durability = state.shape.tracks_durability;

@@ -1,7 +1,7 @@
-//! A queue's flight once more, byte for byte: what a driver's flight recorder kept becomes a test.
+//! Replays a flight recording byte for byte, so that a driver's recording becomes a test.
 //!
-//! Entries lie in the places where they lay, and doorbells are rung with the values they had; addresses are those of the record, with
-//! zeroes behind them. Answers are asked for in the order of the record, and compared with all their bits.
+//! Entries are placed where they were, doorbells get the recorded values, and addresses are the recorded ones, with zeroes behind them.
+//! Completions are requested in recorded order and compared bit by bit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,33 +17,33 @@ use super::SoftController;
 use super::rings::{Completions, Submissions};
 
 const PAGE: u64 = 4096;
-/// Addresses above this are in no machine.
+/// Addresses above this exist on no machine.
 const ADDRESS_MAX: u64 = 1 << 56;
 
-/// What differed.
+/// The differences between a recording and its replay.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReplayOutcome {
     /// Commands given to the controller.
     pub commands: usize,
-    /// Answers that are the same, all 16 bytes.
+    /// Number of identical completions, all 16 bytes.
     pub same: usize,
-    /// Those that only say another head of the submission queue: that one was fetched at another moment.
+    /// Number of completions that differ only in the submission queue head: the command was fetched at another time.
     pub fetched_otherwise: usize,
-    /// Other answers: then, now.
+    /// Other completions: recorded and replayed one.
     pub other: Vec<(Answer, Answer)>,
-    /// Answered then, and not now.
+    /// Commands with a recorded completion but none now.
     pub silent: Vec<u16>,
-    /// Answers of the record to commands that are not in it, or that nobody gave.
+    /// Number of recorded completions without a recorded command.
     pub strays: usize,
-    /// In the record without an answer: what the flight was recorded for.
+    /// Commands that never completed: the reason for the recording.
     pub unanswered: Vec<u16>,
 }
 
-/// Gives the commands of a record to a controller that nobody uses, and compares the answers. Only what the record holds is known:
-/// data, and lists of pages, are made up.
+/// Replays the commands of a recording on an unused controller and compares completions. Data and page lists, which are not recorded, are
+/// made up.
 ///
 /// # Errors
-/// No memory, addresses that are in no machine, or the controller does not take such a queue.
+/// No memory, invalid addresses, or the controller rejects such a queue.
 pub fn replay(record: &Record, controller: &SoftController) -> Result<ReplayOutcome, String> {
     let mut replay = QueueReplay::new(record, controller)?;
     for event in &record.events {
@@ -60,15 +60,15 @@ struct QueueReplay<'a> {
     /// Submissions first, completions behind them on a page of their own.
     rings: (Arc<Region>, u64),
     completions_at: usize,
-    /// Where the next answer goes.
+    /// Index of the next completion entry.
     place: u32,
     phase: bool,
-    /// Commands without an answer, by identifier.
+    /// Commands without a completion, by identifier.
     waiting: BTreeMap<u16, Entry>,
     outcome: ReplayOutcome,
 }
 
-/// Places of the admin queue that makes the recorded one.
+/// Entries of the admin queue that creates the recorded queue.
 const ADMIN_ENTRIES: u32 = 16;
 
 fn stride(controller: &SoftController) -> usize {
@@ -101,7 +101,7 @@ impl<'a> QueueReplay<'a> {
         Ok(replay)
     }
 
-    /// The queue as it was when the record began.
+    /// Creates the queue as it was at the start of the recording.
     fn make_queue(&self, first: u32, place: u32, phase: bool) {
         let (number, entries, at) = (self.number, self.entries, self.rings.1);
         let mut state = self.controller.lock();
@@ -130,7 +130,7 @@ impl<'a> QueueReplay<'a> {
         self.outcome.commands += 1;
     }
 
-    /// Writes a doorbell; what is behind it is fetched, and nothing ended.
+    /// Writes a doorbell and fetches the commands without completing any.
     fn ring(&self, at: usize, value: u16) {
         self.controller.write32(at, value.into());
         let now = self.controller.times.now();
@@ -157,7 +157,7 @@ impl<'a> QueueReplay<'a> {
         }
     }
 
-    /// The controller ends a command now, as if its time had come.
+    /// Completes a command now, as if it were due.
     fn end(&self, cid: u16) {
         let now = self.controller.times.now();
         let mut state = self.controller.lock();
@@ -169,7 +169,7 @@ impl<'a> QueueReplay<'a> {
         }
     }
 
-    /// The answer in the next place.
+    /// Returns the next completion entry.
     fn taken(&mut self) -> Option<Answer> {
         let at = self.completions_at + self.place as usize * 16;
         let word = |at| self.rings.0.u64(at).load(Ordering::Acquire);
@@ -185,7 +185,7 @@ impl<'a> QueueReplay<'a> {
         self.phase ^= self.place == 0;
     }
 
-    /// The controller had written an answer that it does not write now.
+    /// Skips a recorded completion that is missing now.
     fn pass_over(&mut self) {
         self.next_place();
         if let Some(ring) = self.controller.lock().completions.get_mut(&self.number) {
@@ -197,7 +197,7 @@ impl<'a> QueueReplay<'a> {
         self.waiting.clear();
         let number = self.number;
         match number {
-            // With the admin queue the whole controller began anew.
+            // The admin queue's recording starts with a controller reset.
             0 => self.controller.lock().drop_everything(),
             _ => self.controller.lock().pending.retain(|_, pending| pending.queue != number),
         }
@@ -207,12 +207,12 @@ impl<'a> QueueReplay<'a> {
     }
 }
 
-/// Of an answer, all but the head of the submission queue.
+/// Returns a completion without the submission queue head.
 fn without_head(answer: &Answer) -> Answer {
     Answer([answer.0[0], answer.0[1] & !0xffff])
 }
 
-/// Where the first command lay; the tail, if no command is told of.
+/// Returns the index of the first command, or the tail if the recording has none.
 fn first_command(record: &Record) -> u32 {
     let of = |event: &Event| match event {
         Event::Command(place, _) => Some(*place),
@@ -247,7 +247,7 @@ fn enable(controller: &SoftController) -> Result<(), String> {
     let mut state = controller.lock();
     let now = controller.times.now();
     while !state.is_running() {
-        // Becoming ready takes a time that nobody has to wait for here.
+        // Skips the time until ready.
         let Some((_, status)) = state.changes_at.take() else { return Err("the controller does not become ready".to_owned()) };
         state.changes_at = Some((now, status));
         state.change_status(now);
@@ -255,7 +255,7 @@ fn enable(controller: &SoftController) -> Result<(), String> {
     Ok(())
 }
 
-/// The pages that a record's commands name, where they name them; lists are filled with pages of zeroes.
+/// Maps the pages that the recorded commands name; lists are filled with pages of zeroes.
 fn map_memory(record: &Record, controller: &SoftController) -> Result<(), String> {
     let (mut pages, mut lists) = (BTreeSet::new(), BTreeSet::new());
     for event in &record.events {
@@ -291,7 +291,7 @@ fn map_memory(record: &Record, controller: &SoftController) -> Result<(), String
     Ok(())
 }
 
-/// Bytes that a command names; none for those whose memory is not looked at here.
+/// Returns the data size of a command; 0 for commands whose memory is not accessed here.
 fn data_bytes(controller: &SoftController, queue: u16, entry: &Entry) -> u64 {
     let state = controller.lock();
     let block = state.namespaces.get(&entry.namespace()).map_or(512, |content| u64::from(content.shape.block_bytes));
@@ -315,7 +315,7 @@ mod test {
         SoftController::new(ControllerConfig::default(), &VirtualClock::default(), 1)
     }
 
-    /// A driver's record, written down by hand: a read that was answered, one that was not.
+    /// Replays a handwritten recording: one read completed, one not.
     #[test]
     fn a_text_is_flown() {
         let text = "queue 1 of 4 entries\ncommand 3 100020002 1000000 0 5 0 0\ntail 0 1\nanswer 3 0 1000200010000\nhead 0 1\n\

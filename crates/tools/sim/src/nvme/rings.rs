@@ -1,4 +1,4 @@
-//! The controller's side of the rings.
+//! The controller's side of the queues.
 
 use std::sync::atomic::Ordering;
 
@@ -13,35 +13,45 @@ use super::ControllerState;
 
 /// A submission queue.
 pub(super) struct Submissions {
+    /// Address of the queue in host memory.
     pub at: u64,
+    /// Number of entries of the queue.
     pub entries: u32,
+    /// Index of the next entry to fetch.
     pub head: u32,
+    /// Index behind the last valid entry.
     pub tail: u32,
+    /// Number of the completion queue to use.
     pub completions: u16,
 }
 
 /// A completion queue.
 pub(super) struct Completions {
+    /// Address of the queue in host memory.
     pub at: u64,
+    /// Number of entries of the queue.
     pub entries: u32,
-    /// As the host told.
+    /// Head as written by the host.
     pub head: u32,
+    /// Index behind the last valid entry.
     pub tail: u32,
+    /// Phase tag of the next entry.
     pub phase: bool,
+    /// Interrupt vector, if interrupts are enabled.
     pub vector: Option<u16>,
 }
 
-/// Of doorbells in memory, and of their marks.
+/// Page of shadow doorbells and of event indices.
 const PAGE: usize = 4096;
-/// Commands fetched from one queue before the next has its turn.
+/// Commands fetched from one queue before the next.
 const BURST: u32 = 8;
 
 impl ControllerState {
-    /// Takes commands out of all rings. True: there were some.
+    /// Fetches commands from all queues. Returns whether there were any.
     pub(super) fn fetch(&mut self, now: Time) -> bool {
         self.look_at_shadows();
         let (mut did, mut next) = (false, 0);
-        // What is fetched may end queues, and begin others.
+        // Fetched commands may delete and create queues.
         while let Some((&number, _)) = self.submissions.range(next..).find(|(_, ring)| ring.head != ring.tail) {
             did = true;
             for _ in 0..BURST {
@@ -66,7 +76,7 @@ impl ControllerState {
         true
     }
 
-    /// Tails and heads that the host left in memory, and marks for when it shall ring in earnest.
+    /// Reads the shadow doorbells and writes the event indices.
     fn look_at_shadows(&mut self) {
         let Some((values, marks)) = self.shadow else { return };
         let (Some(values), Some(marks)) = (self.memory.place(values, PAGE), self.memory.place(marks, PAGE)) else { return };
@@ -91,11 +101,11 @@ impl ControllerState {
         }
     }
 
-    /// Doorbells that the host wrote into memory that it shares with us. True: one was rung.
+    /// Reads the shared doorbell page. Returns whether a doorbell changed.
     pub(super) fn look_at_page(&mut self) -> bool {
         let Some(page) = self.remote.page.clone() else { return false };
         let stride = 4 << self.shape.stride_shift;
-        // With doorbells in the host's memory those are newer: these have done their work by waking us.
+        // With shadow doorbells those are newer: the page only wakes the worker.
         let counts = |number: u16| number == 0 || self.shadow.is_none();
         let rung = |at: usize, known: u32| Some(at).filter(|at| at + 4 <= page.len() && page.u32(*at).load(Ordering::Acquire) != known);
         let tail = self.submissions.iter().find_map(|(number, ring)| {
@@ -116,7 +126,7 @@ impl ControllerState {
             self.set_head(number, value)
         }
         if value >= entries {
-            // What makes no sense is said once.
+            // An invalid value is reported once.
             page.u32(at).store(known, Ordering::Relaxed);
         }
         true
@@ -140,7 +150,7 @@ impl ControllerState {
         }
     }
 
-    /// See [`super::SoftController::scribble`].
+    /// Writes garbage; see [`super::SoftController::scribble`].
     pub(super) fn scribble(&mut self) {
         let numbers: Vec<u16> = self.completions.keys().copied().collect();
         if self.random.bool() && !numbers.is_empty() {
@@ -158,7 +168,7 @@ impl ControllerState {
         self.memory.write(at, &bytes);
     }
 
-    /// Writes an answer, as if from queue `shown` under identifier `cid`. A ring that is full loses it: the host sent more than it may.
+    /// Posts a completion, as if from queue `shown` with identifier `cid`. A full ring loses it: the host submitted too many commands.
     pub(super) fn answer(&mut self, (number, shown): (u16, u16), cid: u16, status: Status, result: u32) {
         let Some(submissions) = self.submissions.get(&number) else { return };
         let (head, completions) = (submissions.head as u16, submissions.completions);
@@ -184,8 +194,8 @@ impl ControllerState {
     }
 }
 
-/// What the host left at a doorbell in memory. Its mark says that the host shall ring at the next change, or, if somebody is `awake`
-/// who looks again by himself, that it need not (no value lies between this mark and the next).
+/// Reads a shadow doorbell. The event index requests a doorbell write at the next change, or, if a thread is `awake` and polls, none (no
+/// value lies between this index and the next).
 fn look_at(values: &Region, value: usize, marks: &Region, mark: usize, awake: bool) -> u32 {
     let (value, mark) = (values.u32(value), marks.u32(mark));
     if !awake {
@@ -193,7 +203,7 @@ fn look_at(values: &Region, value: usize, marks: &Region, mark: usize, awake: bo
     }
     let seen = value.load(Ordering::Acquire);
     let unwanted = seen.wrapping_sub(1) & 0xffff;
-    // The line is the host's, too: it is written only when it changes.
+    // The cache line is shared with the host: write it only on change.
     if mark.load(Ordering::Relaxed) != unwanted {
         mark.store(unwanted, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The calls, and how each is done on one side.
+//! The calls, and their execution on one side.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
@@ -11,16 +11,16 @@ use rustix::io::ReadWriteFlags;
 
 use super::tree::{CallResult, FileTree, Stat, digest, list, stat};
 
-/// Numbers of a path or of an open file.
+/// The object of a call: a path or an open file.
 #[derive(Clone, Debug)]
 pub enum CallTarget {
     Path(String),
-    /// The link itself.
+    /// A symbolic link itself.
     Link(String),
     Slot(usize),
 }
 
-/// A system call.
+/// A system call with its arguments.
 #[derive(Clone, Debug)]
 pub enum Call {
     Open {
@@ -136,7 +136,7 @@ pub enum Call {
         to: String,
         follow: bool,
     },
-    /// A name for an open file, as for O_TMPFILE.
+    /// Links an open file, as for O_TMPFILE.
     LinkSlot {
         slot: usize,
         to: String,
@@ -195,7 +195,7 @@ pub enum Call {
     Stat {
         which: CallTarget,
     },
-    /// Lists some names; 0 begins anew.
+    /// Lists some names; position 0 restarts.
     ReadDir {
         slot: usize,
         rewind: bool,
@@ -231,12 +231,12 @@ pub enum Call {
     },
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ at every position.
 pub fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|n| (n as u8).wrapping_mul(31).wrapping_add((n >> 8) as u8).wrapping_add(seed) | 1).collect()
 }
 
-/// Room for O_DIRECT.
+/// Alignment for O_DIRECT.
 const ALIGN: usize = 4096;
 
 fn aligned(len: usize) -> (Vec<u8>, usize) {
@@ -267,7 +267,7 @@ fn spec(time: (i64, i64)) -> Timespec {
     Timespec { tv_sec: time.0, tv_nsec: time.1 as _ }
 }
 
-/// What of the attributes is the same on both sides.
+/// Formats the attributes that must be equal on both sides.
 pub fn shown(stat: &Stat) -> String {
     let mut text = format!("mode {:o} uid {} gid {}", stat.mode, stat.uid, stat.gid);
     if !stat.is_dir() {
@@ -280,9 +280,9 @@ pub fn shown(stat: &Stat) -> String {
 }
 
 impl Call {
-    /// Does it.
+    /// Executes the call on one side.
     pub fn run(&self, tree: &mut FileTree) -> CallResult {
-        // Positions in a directory are the file system's own, and so is what is wrong with others.
+        // Directory positions, and errors of invalid ones, are specific to the file system.
         if let Call::Read { slot, .. } | Call::ReadV { slot, .. } | Call::Seek { slot, .. } = self
             && stat(tree.slot(*slot)?, "")?.is_dir()
         {
@@ -342,14 +342,14 @@ impl Call {
             }
             Call::Seek { slot, to } => rustix::fs::seek(tree.slot(*slot)?, *to).map(|at| at.to_string()),
             Call::Truncate { path, size } => {
-                // truncate(2) is not in reach; this is what it does but for the descriptor.
+                // This does what truncate(2) does, except for the descriptor.
                 let file = rustix::fs::openat(tree.root(), path.as_str(), OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, mode(0))?;
                 rustix::fs::ftruncate(file, *size).map(done)
             }
             Call::FTruncate { slot, size } => rustix::fs::ftruncate(tree.slot(*slot)?, *size).map(done),
             Call::Fallocate { slot, flags, at, len } => rustix::fs::fallocate(tree.slot(*slot)?, *flags, *at, *len).map(done),
             Call::CopyRange { from, at, to, to_at, len } => {
-                // How much at once is the file system's choice: all of it is compared.
+                // The file system may copy less at a time: the loop copies everything.
                 let (mut from_at, mut to_at) = (*at, *to_at);
                 let mut copied = 0;
                 while copied < *len {
@@ -466,7 +466,7 @@ impl Call {
             Call::ReadDir { slot, rewind, most } => {
                 let dir = tree.slot(*slot)?;
                 let cookie = if *rewind { 0 } else { tree.cookies[*slot] };
-                // Not the names: their order is the file system's.
+                // Names are not compared: their order is specific to the file system.
                 rustix::fs::seek(dir, SeekFrom::Start(cookie))?;
                 let (mut names, cookie) = list(dir, *most)?;
                 tree.cookies[*slot] = cookie;
@@ -491,7 +491,7 @@ impl Call {
         }
     }
 
-    /// The paths whose attributes it may change or tell.
+    /// Returns the paths whose attributes the call may change or return.
     pub fn paths(&self) -> Vec<&str> {
         match self {
             Call::Open { path, .. }
@@ -520,7 +520,7 @@ impl Call {
         }
     }
 
-    /// The open files it concerns.
+    /// Returns the open files of the call.
     pub fn slots(&self) -> Vec<usize> {
         match self {
             Call::Open { slot, .. }

@@ -1,4 +1,4 @@
-//! Random calls, from a seed and what there is.
+//! Random calls from a seed and the existing files.
 
 use fastrand::Rng;
 use rustix::fs::{Access, FallocateFlags, FileType, FlockOperation, OFlags, RenameFlags, SeekFrom, makedev};
@@ -7,19 +7,19 @@ use rustix::io::ReadWriteFlags;
 use super::call::{Call, CallTarget};
 use super::tree::{SLOTS, join};
 
-/// More names than this and the next calls rather remove.
+/// Above this number of names, calls mostly remove.
 const NAMES_MAX: usize = 70;
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "file with spaces", "\u{e4}"];
 
-/// What the calls are chosen from.
+/// A generator of random calls.
 pub struct Generator {
-    /// Where chance comes from.
+    /// The generator of random numbers.
     pub rng: Rng,
-    /// Paths there are, and whether they are directories.
+    /// Known paths, and whether they are directories.
     pub known: Vec<(String, bool)>,
-    /// Paths may have `..`: not where that leads out of what is compared.
+    /// Paths may contain `..`, where that stays in the compared tree.
     pub dotdot: bool,
-    /// As root: calls only root may do, and other users.
+    /// Running as root: privileged calls, and other users.
     pub root: bool,
 }
 
@@ -50,7 +50,7 @@ impl Generator {
         self.known[n].0.clone()
     }
 
-    /// A path, mostly one that there is.
+    /// Returns a path, usually an existing one.
     fn path(&mut self) -> String {
         if !self.known.is_empty() && self.chance(75) {
             let n = self.rng.usize(..self.known.len());
@@ -60,10 +60,10 @@ impl Generator {
         self.new_path()
     }
 
-    /// A path, mostly of a new name.
+    /// Returns a path, usually with a new name.
     fn new_path(&mut self) -> String {
         let (dir, mut name) = (self.dir(), self.name());
-        // Deep and wide enough, and mostly free.
+        // Deep and wide enough, and mostly unused.
         if dir.matches('/').count() > 4 {
             return join(dir.split('/').next().unwrap_or_default(), &name);
         }
@@ -142,7 +142,7 @@ impl Generator {
 
     fn flags(&mut self) -> OFlags {
         let access = self.pick(&[OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR, OFlags::RDWR]);
-        // Without it a pipe would be waited for.
+        // Without O_NONBLOCK the open of a pipe would wait.
         let mut flags = access | OFlags::NONBLOCK;
         for (percent, more) in [
             (45, OFlags::CREATE),
@@ -203,7 +203,7 @@ impl Generator {
         super::call::bytes(len, self.rng.u8(..))
     }
 
-    /// An access control list as the kernel takes it: tag, permissions, id of each entry.
+    /// Returns an access control list in kernel format: tag, permissions and id of each entry.
     fn acl(&mut self) -> Vec<u8> {
         let mut value = 2u32.to_le_bytes().to_vec();
         let mut entry = |tag: u16, perm: u16, id: u32| {
@@ -259,7 +259,7 @@ impl Generator {
         self.pick(&[None, Some(0), Some(USERS[0].uid), Some(USERS[1].uid), Some(USERS[0].gid), Some(USERS[0].groups[0])])
     }
 
-    /// The next call.
+    /// Returns the next random call.
     pub fn call(&mut self) -> Call {
         if self.known.len() > NAMES_MAX {
             let path = self.known[self.rng.usize(..self.known.len())].clone();
@@ -385,7 +385,7 @@ impl Generator {
                     FileType::BlockDevice,
                     FileType::Directory,
                 ]);
-                // Numbers that no driver has.
+                // Device numbers without a driver.
                 let dev = self.pick(&[makedev(240, 7), makedev(511, 300_000), makedev(4095, 1)]);
                 Call::MkNod { path: self.new_path(), kind, mode: self.mode(), dev }
             }
@@ -401,7 +401,7 @@ impl Generator {
             2 => "t".repeat(4096),
             3 => String::new(),
             4 => "a/".into(),
-            // Nothing can be made there: it would be the same file on both sides.
+            // Nothing can be created there: it would be the same file on both sides.
             5 => "/nowhere/at/all".into(),
             6 => ".".into(),
             7..20 => self.pick(&NAMES).into(),
@@ -449,16 +449,16 @@ impl Generator {
     }
 }
 
-/// An ordinary user.
+/// An unprivileged user for calls.
 pub struct User {
-    /// His number.
+    /// User id of the user.
     pub uid: u32,
-    /// His group.
+    /// Group id of the user.
     pub gid: u32,
-    /// More of them.
+    /// Supplementary groups of the user.
     pub groups: [u32; 2],
 }
 
-/// Who does calls, beside root.
+/// The users that make calls, beside root.
 pub const USERS: [User; 2] =
     [User { uid: 10_001, gid: 10_011, groups: [10_021, 10_022] }, User { uid: 10_002, gid: 10_012, groups: [10_021, 10_023] }];

@@ -1,17 +1,16 @@
-//! Random system calls, from a seed, and how they are done on a directory of this machine: what other file systems are compared
-//! with. The program `parity` does so with a mount, rawfs's tests with the library.
+//! Random system calls from a seed, executed on a directory of this machine to compare file systems. `parity` compares a mount, and the
+//! tests of rawfs compare the library.
 
 #[expect(missing_docs, reason = "the calls are those of the system, and so are what they take")]
 pub mod call;
 pub mod generate;
-#[expect(missing_docs, reason = "as `stat` has them")]
 pub mod tree;
 
 use rustix::fs::{Gid, Uid};
 
 use generate::USERS;
 
-/// Does a call as one of [`USERS`], on a thread of that user, so that the process stays root's.
+/// Makes a call as one of [`USERS`], on a thread with that user's credentials, so that the process remains root.
 ///
 /// # Panics
 /// The thread cannot become that user, or the call panics.

@@ -1,4 +1,4 @@
-//! One of the two directories the calls are done on, and what is open there.
+//! One of the two compared directories, and its open files.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -6,87 +6,106 @@ use std::path::PathBuf;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, StatxFlags};
 use rustix::io::Errno;
 
-/// Files open at a time.
+/// Maximum number of open files.
 pub const SLOTS: usize = 8;
 
-/// What a system call said, in words that must be the same on both sides.
+/// The result of a system call as text that must be equal on both sides.
 pub type CallResult = Result<String, Errno>;
 
-/// A directory and the files open below it.
+/// A directory and its open files.
 pub struct FileTree {
-    /// For calls that take no directory.
+    /// Path, for calls without a directory descriptor.
     pub path: PathBuf,
     root: Option<OwnedFd>,
-    /// Open files.
+    /// The open files, by slot.
     pub slots: [Option<OwnedFd>; SLOTS],
-    /// Where each listing stopped.
+    /// Position of each directory listing.
     pub cookies: [u64; SLOTS],
 }
 
 impl FileTree {
+    /// Opens the directory as a tree.
     pub fn new(path: PathBuf) -> Result<FileTree, Errno> {
         let mut tree = FileTree { path, root: None, slots: Default::default(), cookies: [0; SLOTS] };
         tree.open()?;
         Ok(tree)
     }
 
+    /// Opens the root directory again.
     pub fn open(&mut self) -> Result<(), Errno> {
         self.root = Some(rustix::fs::open(&self.path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?);
         Ok(())
     }
 
-    /// Lets go of everything, for a remount.
+    /// Closes everything, for a remount.
     pub fn close(&mut self) {
         self.root = None;
         self.slots = Default::default();
     }
 
+    /// Returns the descriptor of the root.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_ref().expect("open but for a remount").as_fd()
     }
 
+    /// Returns the open file of a slot.
     pub fn slot(&self, slot: usize) -> Result<BorrowedFd<'_>, Errno> {
         self.slots[slot].as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
     }
 
-    /// A path as calls without a directory take it.
+    /// Returns the absolute path for calls without a directory descriptor.
     pub fn full(&self, path: &str) -> PathBuf {
         if path.is_empty() { PathBuf::new() } else { PathBuf::from(format!("{}/{path}", self.path.display())) }
     }
 }
 
-/// Attributes that are compared.
+/// The attributes that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
+    /// Inode number of the file.
     pub ino: u64,
+    /// Birth time: seconds and nanoseconds.
     pub birth: (i64, u32),
+    /// File type and permission bits.
     pub mode: u32,
+    /// Number of hard links to it.
     pub nlink: u32,
+    /// User id of the owner.
     pub uid: u32,
+    /// Group id of the owner.
     pub gid: u32,
+    /// Size of the file in bytes.
     pub size: u64,
+    /// Allocated blocks of 512 bytes.
     pub blocks: u64,
+    /// Major and minor number of a device node.
     pub rdev: (u32, u32),
+    /// Access time: seconds and nanoseconds.
     pub atime: (i64, u32),
+    /// Modification time: seconds and nanoseconds.
     pub mtime: (i64, u32),
+    /// Change time: seconds and nanoseconds.
     pub ctime: (i64, u32),
 }
 
 impl Stat {
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & 0o170_000 == 0o040_000
     }
 
+    /// Returns whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.mode & 0o170_000 == 0o100_000
     }
 
+    /// Returns whether it is a symbolic link.
     pub fn is_link(&self) -> bool {
         self.mode & 0o170_000 == 0o120_000
     }
 }
 
-/// Attributes of a path, of a link itself; of the handle when the path is empty.
+/// Returns the attributes of a path (of a link itself), or of the descriptor if the path is empty.
 pub fn stat(at: BorrowedFd<'_>, path: &str) -> Result<Stat, Errno> {
     let flags = if path.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::SYMLINK_NOFOLLOW };
     let st = rustix::fs::statx(at, path, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
@@ -107,15 +126,18 @@ pub fn stat(at: BorrowedFd<'_>, path: &str) -> Result<Stat, Errno> {
     })
 }
 
-/// One name of a directory.
+/// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirListing {
+    /// Name of the directory entry.
     pub name: String,
+    /// File type in the directory entry.
     pub kind: String,
+    /// Inode number of the file.
     pub ino: u64,
 }
 
-/// Reads on from where the handle is; `most` names, and the position after them.
+/// Reads at most `most` entries from the current position; returns them and the new position.
 pub fn list(dir: BorrowedFd<'_>, most: usize) -> Result<(Vec<DirListing>, u64), Errno> {
     let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 4096];
     let mut raw = RawDir::new(dir, &mut buffer);
@@ -133,7 +155,7 @@ pub fn list(dir: BorrowedFd<'_>, most: usize) -> Result<(Vec<DirListing>, u64), 
     Ok((names, cookie))
 }
 
-/// Everything in a directory, by name.
+/// Returns all entries of a directory, sorted by name.
 pub fn list_all(tree: &FileTree, path: &str) -> Result<Vec<DirListing>, Errno> {
     let path = if path.is_empty() { "." } else { path };
     let dir = rustix::fs::openat(tree.root(), path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
@@ -142,25 +164,25 @@ pub fn list_all(tree: &FileTree, path: &str) -> Result<Vec<DirListing>, Errno> {
     Ok(names)
 }
 
-/// A path below another.
+/// Joins a path and a name.
 pub fn join(above: &str, name: &str) -> String {
     if above.is_empty() { name.to_owned() } else { format!("{above}/{name}") }
 }
 
-/// The name of an error.
+/// Returns the name of an error.
 pub fn word(error: Errno) -> String {
     format!("{} ({})", error.raw_os_error(), std::io::Error::from(error))
 }
 
-/// A hash of data, and how much it is.
+/// Returns a hash of data with its length.
 pub fn digest(data: &[u8]) -> String {
     format!("{} bytes {:016x}", data.len(), xxhash_rust::xxh3::xxh3_64(data))
 }
 
-/// More than this of a file is not read.
+/// At most this much of a file is read.
 pub const READ_MAX: u64 = 16 << 20;
 
-/// What a file holds, as a digest; where a link leads; of anything else nothing.
+/// Returns a digest of a file, the target of a link, or nothing for other types.
 pub fn content(tree: &FileTree, path: &str, stat: &Stat) -> Result<String, Errno> {
     if stat.is_link() {
         return rustix::fs::readlinkat(tree.root(), path, Vec::new()).map(|target| target.to_string_lossy().into_owned());

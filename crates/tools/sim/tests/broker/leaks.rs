@@ -1,4 +1,4 @@
-//! Clients that are killed at any moment leave no queue, memory or interrupt; clients of a broker that is killed are told.
+//! Killed clients leave no queue, memory or interrupt; clients of a killed broker are notified.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use sim::nvme::faults::{ControllerFaultRule, Fault};
 use crate::process::Process;
 use crate::setting::{ALONE, Broker, connect, is_within_a_minute, reap, terms};
 
-/// What this process has, besides the heap and threads' stacks. All shared memory is of memfds: no file is made for it.
+/// Resources of this process beside heap and stacks. All shared memory is in memfds, without files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Have {
     fds: usize,
@@ -32,7 +32,7 @@ fn killed_clients_leave_nothing_behind() {
     let _alone = ALONE.lock();
     let kills = if std::env::var_os("FULL").is_some_and(|full| full == "1") { 1000 } else { 50 };
     let broker = Broker::new();
-    // One connection for all questions: each has descriptors of its own.
+    // One connection for all queries, because each has its own descriptors.
     let mut admin = broker.admin();
     admin.grant(terms()).expect("granted");
     let mut random = fastrand::Rng::with_seed(1);
@@ -40,7 +40,7 @@ fn killed_clients_leave_nothing_behind() {
     assert_eq!(before.controller.queues, 0);
     let mut with_queues = 0;
     for round in 0..kills {
-        // Answered, or never: then the broker has to delete the queue to get the memory back.
+        // Either completed, or never: then the broker has to delete the queue to get the memory back.
         let silent = random.bool();
         broker.device.with_faults(|faults| {
             faults.rules = if silent { vec![ControllerFaultRule::one_in(1, Fault::Drop)] } else { Vec::new() };
@@ -48,7 +48,7 @@ fn killed_clients_leave_nothing_behind() {
         });
         let mut client = Process::start("client", broker.dir.path());
         match round % 3 {
-            // While it comes, with its queues, in the middle of its requests.
+            // During connect, with its queues, or in the middle of its requests.
             0 => std::thread::sleep(Duration::from_micros(random.u64(..30_000))),
             1 => assert_eq!(client.hear(), "open"),
             _ => assert_eq!((client.hear().as_str(), client.hear().as_str()), ("open", "asked")),

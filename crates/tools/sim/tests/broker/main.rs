@@ -1,5 +1,5 @@
-//! The broker over the NVMe driver over the software controller: what it refuses, and what is left of clients and brokers that are
-//! killed. And the flight recorder of a process that is killed.
+//! The broker over the NVMe driver over the software controller: what it refuses, and what killed clients and brokers leave. Also the
+//! flight recorder of a killed process.
 //!
 //! FULL=1 kills 1,000 clients instead of 50.
 

@@ -1,4 +1,4 @@
-//! This program again, in another role.
+//! Runs this program again as a child.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::setting::{connect, controller, serve};
 const ROLE: &str = "HOTSHELF_TEST_ROLE";
 const DIR: &str = "HOTSHELF_TEST_DIR";
 
-/// A child that is killed when dropped. It ends by itself when its input does: no test leaves one behind.
+/// A child that is killed on drop. It also ends when its input closes, so no test leaves one behind.
 pub struct Process {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -31,7 +31,7 @@ impl Process {
         self.child.id()
     }
 
-    /// What it says next; libtest says things too.
+    /// Returns the child's next line; libtest prints lines too.
     pub fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -63,7 +63,7 @@ fn until_told() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// No test: what the children run.
+/// The entry point of the children, not a test.
 #[test]
 fn another_role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -71,7 +71,7 @@ fn another_role() {
     match role.to_str() {
         Some("broker") => {
             let (device, controller) = controller();
-            // Nothing is answered: whoever asks waits.
+            // No command completes: every request waits.
             device
                 .with_faults(|faults| faults.rules.push(sim::nvme::faults::ControllerFaultRule::one_in(1, sim::nvme::faults::Fault::Drop)));
             let _server = serve(&dir, &controller);
@@ -84,7 +84,7 @@ fn another_role() {
     }
 }
 
-/// Two queues; says so, then asks on both until it is killed.
+/// Opens two queues, reports that, and submits on both until it is killed.
 fn client(socket: &Path) {
     let device = connect(socket, None).expect("allowed");
     let mut queues = [device.open_queue(8).expect("one"), device.open_queue(8).expect("two")];

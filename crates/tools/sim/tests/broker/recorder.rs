@@ -1,4 +1,4 @@
-//! A process that is killed in the middle of its requests leaves a flight that can be read, and flown again.
+//! A process killed during its requests leaves a flight recording that can be read and replayed.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use sim::nvme::{ControllerConfig, SoftController, replay};
 use crate::process::Process;
 use crate::setting::ALONE;
 
-/// What the child does, until it is killed.
+/// The child submits requests until it is killed.
 pub fn fly(dir: &Path) {
     let device = SoftController::real(ControllerConfig::default(), 1);
     let options = Options { record_file: Some(dir.join("flight")), records: 64, ..Options::default() };
@@ -56,7 +56,7 @@ fn the_flight_of_a_killed_process_is_read_and_flown_again() {
             assert_eq!(device.violations(), Vec::<String>::new());
             assert_eq!(outcome.commands, commands(&queue.events));
             assert!(outcome.other.is_empty() && outcome.silent.is_empty(), "round {round}: {outcome:?}");
-            // A living one may have been read just when its ring was all new.
+            // A live process may have been read just when its ring was new.
             assert!(outcome.same + outcome.strays + outcome.unanswered.len() > 0 || queue.events.is_empty());
         }
     }

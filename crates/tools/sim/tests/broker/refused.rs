@@ -1,4 +1,4 @@
-//! Quota, blocks and memory: what is beyond a grant is refused, logged, and does not reach the drive.
+//! Quota, blocks and memory: requests beyond a grant are refused, logged, and do not reach the drive.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use shm::Region;
 
 use crate::setting::{ALONE, Broker, DEVICE, connect, reap, refusal, terms, wait_until};
 
-/// What was logged.
+/// The captured log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -34,7 +34,7 @@ impl Write for Log {
     }
 }
 
-/// A request for a block, by hand: whatever memory it names.
+/// Encodes a request with any memory.
 fn entry(slot: u32, lba: u64, (at, bytes, arena): (u64, u32, u32)) -> [u8; 64] {
     let read = Request::read(Tag(slot.into()), Lba(lba), 1);
     let mut entry = [0; 64];
@@ -55,7 +55,7 @@ fn ask(talk: &mut Talk, question: &Ask, fd: Option<&Region>) -> Answer {
     talk.receive().expect("answered")
 }
 
-/// A client that does not check what it asks for.
+/// A client that does not validate its requests.
 struct Raw {
     _talk: Talk,
     rings: Region,
@@ -103,7 +103,7 @@ fn what_is_beyond_a_grant_is_refused_and_logged_and_reaches_no_block() {
     }
     wait_until("it is logged", || log.has("a request is refused"));
     drop(held);
-    // Memory: arenas that are not there, bytes beyond the end.
+    // Memory: missing arenas, and bytes beyond the end.
     let client = raw(&broker);
     let fetched = broker.device.done().fetched;
     let wrong = [(0, 512, 1), (0, 512, u32::MAX), ((64 << 10) - 511, 512, 0), (u64::MAX, 512, 0), (1 << 40, 512, 0)];
@@ -114,7 +114,7 @@ fn what_is_beyond_a_grant_is_refused_and_logged_and_reaches_no_block() {
     rustix::net::send(&client.bell, &[1], rustix::net::SendFlags::NOSIGNAL).expect("rung");
     let refused = || broker.admin().stat().expect("stat").iter().map(|queue| queue.refused).sum::<u64>();
     wait_until("they are refused", || refused() == wrong.len() as u64);
-    assert_eq!(client.rings.u32(client.layout.completions.tail_at).load(Ordering::Acquire), wrong.len() as u32, "each is told");
+    assert_eq!(client.rings.u32(client.layout.completions.tail_at).load(Ordering::Acquire), wrong.len() as u32, "each is notified");
     assert_eq!(broker.device.done().fetched, fetched, "the drive has seen none of them");
     assert!(broker.device.content(1) == before, "no block was written");
 }

@@ -10,12 +10,12 @@ use block::{Completion, Queue};
 use nvme::{Controller, Options};
 use sim::nvme::{ControllerConfig, NamespaceConfig, SoftController};
 
-/// What a process has is counted: one test at a time.
+/// Serialises tests: they count the resources of the process.
 pub static ALONE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
 
 pub const BLOCKS: u64 = 4096;
 pub const DEVICE: &str = "nvme";
-/// Queues that the controller has.
+/// Number of queues of the controller.
 pub const QUEUES: u16 = 8;
 
 pub fn controller() -> (SoftController, Controller) {
@@ -54,7 +54,7 @@ impl Broker {
 }
 
 impl Drop for Broker {
-    /// Nothing was done that a driver must not do, and all is given back.
+    /// Verifies that the driver made no error and released everything.
     fn drop(&mut self) {
         drop(self.server.take());
         if !std::thread::panicking() {

@@ -1,13 +1,13 @@
-//! Any mix of requests, timeouts, cancels, resets and faults: every request completes exactly once, with a status it may
-//! have and with data it may have, and the device touches no memory that was given back.
+//! Any mix of requests, timeouts, cancels, resets and faults: every request completes exactly once, with a legal status and legal data,
+//! and the device touches no memory after its release.
 //!
-//! [`Tracked`] over faults over a model over memory, in virtual time, against an oracle that knows only what was asked for
-//! and what was answered. The run is cut into episodes, each with a seed, a device, patience and faults of its own.
+//! [`Tracked`] over faults over a model over memory, in virtual time, compared with an oracle that knows only submissions and completions.
+//! The run consists of episodes, each with its own seed, device, timeouts and faults.
 //!
-//! - `SIM_REQUESTS`: how many in all. In release 10 million, as one run of continuous integration has them:
-//!   `cargo test --release -p sim --test exactly_once`. In debug 100 000. They are the same each time; with `FULL=1` there are other
-//!   10 million besides, which no run has had. The first seed is printed.
-//! - `SIM_SEED`: this episode alone, as a failure names it.
+//! - `SIM_REQUESTS`: total number of requests. In release 10 million, as in continuous integration: `cargo test --release -p sim --test
+//!   exactly_once`. In debug 100,000. They are the same each time; `FULL=1` adds another 10 million with new seeds. The first seed is
+//!   printed.
+//! - `SIM_SEED`: only this episode, as a failure names it.
 
 mod oracle;
 mod setup;
@@ -27,20 +27,20 @@ use setup::{add_rules, model, patience};
 
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 256;
-/// Requests that touch one of these fail, always.
+/// Requests that touch these blocks always fail.
 const BAD: std::ops::Range<u64> = 248..252;
 const BLOCKS_PER_REQUEST: u32 = 4;
 const EPISODE: u64 = 20_000;
-/// What a buffer is filled with while nobody owns it.
+/// Pattern of unowned buffers.
 const POISON: u8 = 0xa5;
-/// Places for requests that are not reported yet.
+/// Slots for requests in flight.
 const PLACES: usize = 128;
 
 type Stack = Tracked<FaultyQueue<TimedQueue<MemoryQueue, Box<dyn DeviceModel>, Virtual>, VirtualClock>, VirtualClock>;
 
-/// Of every run but those with `FULL=1`.
+/// First seed of every run without `FULL=1`.
 const FIRST_SEED: u64 = 1;
-/// Failed once: the oracle took one write of zeroes for another.
+/// Failed once: the oracle confused two writes of zeroes.
 const KEPT: [u64; 1] = [1_379_287_764_044_860_991];
 
 #[test]
@@ -61,7 +61,7 @@ fn every_request_completes_exactly_once() {
     }
 }
 
-/// So many requests, in episodes with seeds from `first` on.
+/// Runs this many requests in episodes with seeds from `first` on.
 fn many(first: u64, wanted: u64) {
     println!("seeds from {first}");
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8) as u64;
@@ -74,12 +74,12 @@ fn many(first: u64, wanted: u64) {
         })
     });
     println!("{seen:?}");
-    // A long run that saw no hang or no reset would prove nothing of them; a short one may miss some by chance.
+    // A long run without a hang or a reset would prove nothing about them; a short one may miss some by chance.
     let all = [seen.ok, seen.media, seen.timeout, seen.cancelled, seen.reset, seen.gone, seen.invalid, seen.released, seen.strays];
     assert!(wanted < 1_000_000 || all.iter().all(|count| *count > 0), "something never came up: {seen:?}");
 }
 
-/// Every `step`th seed from `first` on, until there were enough requests.
+/// Runs every `step`th seed from `first` on, until there were enough requests.
 fn episodes(first: u64, step: u64, wanted: u64) -> Seen {
     let mut seen = Seen::default();
     let mut seed = first;
@@ -90,7 +90,7 @@ fn episodes(first: u64, step: u64, wanted: u64) -> Seen {
     seen
 }
 
-/// One; a failure names its seed.
+/// Runs one episode; a failure names its seed.
 fn episode(seed: u64) -> Seen {
     std::panic::catch_unwind(|| Episode::new(seed).run(EPISODE)).unwrap_or_else(|panic| {
         eprintln!("again with: SIM_SEED={seed} cargo test -p sim --test exactly_once");
@@ -98,7 +98,7 @@ fn episode(seed: u64) -> Seen {
     })
 }
 
-/// How often what was seen.
+/// Counters of observed events.
 #[derive(Default, Debug)]
 struct Seen {
     requests: u64,
@@ -153,7 +153,7 @@ struct Episode {
     oracle: Oracle,
     buffers: Vec<Buf>,
     free: Vec<usize>,
-    /// By place, which is part of the tag.
+    /// By slot, which is part of the tag.
     asked: Vec<Option<Asked>>,
     free_places: Vec<usize>,
     serial: u64,
@@ -214,7 +214,7 @@ impl Episode {
         self.seen
     }
 
-    /// Everything is reported in the end, and what the device can be made to give back is given back.
+    /// Verifies that everything completes, and that memory is released where the device permits it.
     fn drain(&mut self) {
         for round in 0.. {
             if self.stack.in_flight() == 0 {
@@ -282,7 +282,7 @@ impl Episode {
         self.free_places.pop();
     }
 
-    /// With the error it has to end with, if there is one for sure.
+    /// Returns a request, and the error it must end with if that is certain.
     fn any_request(&mut self, tag: Tag) -> (Request, Option<Error>) {
         let blocks = self.random.u32(1..=BLOCKS_PER_REQUEST);
         let op = match self.random.u8(..32) {
@@ -303,7 +303,7 @@ impl Episode {
         }
     }
 
-    /// What people and machines do in between.
+    /// Disturbs the queue: cancels, resets and time.
     fn disturb(&mut self) {
         if self.random.u8(..32) == 0
             && let Some(asked) = &mut self.asked[self.random.usize(..PLACES)]
@@ -313,7 +313,7 @@ impl Episode {
             let tag = asked.request.tag;
             self.stack.cancel(tag);
         }
-        // Who has nothing left but requests that hang has no other way out.
+        // A reset is the only way out if all requests hang.
         let stuck = self.stack.abandoned() == self.stack.depth() && !self.stack.is_gone();
         if stuck || (self.resets_at_random && self.random.u32(..2000) == 0) {
             self.resets += 1;
@@ -346,7 +346,7 @@ impl Episode {
             self.check_data(&asked);
         }
         asked.abandoned = match completion.status {
-            // Each of them is named when its memory is free.
+            // Each of them is reported when its memory is free.
             Err(Error::Timeout) => true,
             Err(Error::Gone) => self.stack.holds(completion.tag),
             _ => false,
@@ -361,14 +361,14 @@ impl Episode {
         while let Some(tag) = self.stack.take_released() {
             let place = (tag.0 & 0xff) as usize;
             let asked = self.asked[place].filter(|asked| asked.request.tag == tag);
-            // A name may come before the completion of the same poll is looked at, never before it is reported.
+            // A release may precede the completion of the same poll, but never its report.
             assert!(asked.is_some_and(|asked| asked.abandoned), "{tag:?} is released, and was not abandoned: {asked:?}");
             self.seen.released += 1;
             self.over(place, false);
         }
     }
 
-    /// The device has nothing of it any more.
+    /// Ends a request that the device no longer uses.
     fn over(&mut self, place: usize, done: bool) {
         let asked = self.asked[place].take().expect("looked up before");
         if asked.request.op.writes() && asked.expected.is_none() {

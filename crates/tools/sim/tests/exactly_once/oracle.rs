@@ -1,25 +1,25 @@
-//! What each block may hold, given what was asked for and what was answered.
+//! The legal content of each block, given submissions and completions.
 
 use block::{Buf, Error, Op, Request, Time};
 
 use crate::{BLOCK, BLOCKS};
 
-/// What a block may hold: one write to it.
+/// A possible content of a block: one write to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Version {
-    /// What it was written with; 0: zeroes.
+    /// Stamp of the write; 0: zeroes.
     pub stamp: u64,
-    /// When it was asked for: zeroes have no stamp of their own.
+    /// Time of submission: zeroes have no stamp.
     pub begun: u64,
-    /// From then on the device does nothing with that write any more.
+    /// Time after which the device no longer performs the write.
     pub ended: u64,
-    /// From then on a later write is known to have replaced it.
+    /// Time after which a later write has replaced it.
     pub replaced: u64,
 }
 
 pub const NOT_YET: u64 = u64::MAX;
 
-/// What each block may hold, given what was asked for and answered. Moments are numbered.
+/// The legal content of each block, given submissions and completions. Events are numbered.
 pub struct Oracle {
     pub blocks: Vec<Vec<Version>>,
     pub moment: u64,
@@ -36,14 +36,14 @@ impl Oracle {
         self.moment
     }
 
-    /// At the moment that is now.
+    /// Records a submission at the current time.
     pub fn begins(&mut self, request: &Request, stamp: u64) {
         for block in range(request) {
             self.blocks[block].push(Version { stamp, begun: self.moment, ended: NOT_YET, replaced: NOT_YET });
         }
     }
 
-    /// The device is done with a write; `done`: it says that all of it is there.
+    /// Records that the device is done with a write; `done`: all of it is on the medium.
     pub fn ends(&mut self, asked: &Asked, done: bool) {
         let now = self.tick();
         for block in range(&asked.request) {
@@ -62,7 +62,7 @@ impl Oracle {
         range(request).any(|block| self.blocks[block].len() > 12)
     }
 
-    /// Nobody reads what was replaced before the oldest request in flight was submitted.
+    /// Drops versions replaced before the oldest request in flight was submitted.
     pub fn forget(&mut self, request: &Request, oldest: u64) {
         range(request).for_each(|block| self.blocks[block].retain(|version| version.replaced >= oldest));
     }
@@ -76,19 +76,19 @@ pub fn range(request: &Request) -> std::ops::Range<usize> {
     request.lba.0 as usize..request.lba.0 as usize + request.blocks as usize
 }
 
-/// A request that was handed over.
+/// A submitted request.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub request: Request,
-    /// What a write writes. Unique, but for zeroes.
+    /// Stamp of a write; unique except for zeroes.
     pub stamp: u64,
     pub moment: u64,
     pub deadline: Time,
     pub buffer: Option<usize>,
     pub cancelled: bool,
-    /// What its answer has to be, if the device lives.
+    /// Its expected error if the device is alive.
     pub expected: Option<Error>,
-    /// It is reported, and the device may still have its memory.
+    /// It completed, but the device may still use its memory.
     pub abandoned: bool,
 }
 
@@ -101,7 +101,7 @@ pub fn stamp_block(buffer: &Buf, at: usize, stamp: u64, lba: u64) {
     buffer.write(at * BLOCK, &bytes);
 }
 
-/// The stamp, if all of the block is of one write to this place; 0 for zeroes.
+/// Returns the stamp if the whole block is from one write to this position; 0 for zeroes.
 pub fn read_stamp(buffer: &Buf, at: usize, lba: u64) -> Option<u64> {
     let mut bytes = [0; BLOCK];
     buffer.read(at * BLOCK, &mut bytes);

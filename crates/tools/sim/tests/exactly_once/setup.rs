@@ -1,4 +1,4 @@
-//! What an episode is made of, by chance.
+//! Random parameters of an episode.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub fn model(random: &mut fastrand::Rng, device: &MemoryDevice, depth: u32) -> B
 pub fn patience(random: &mut fastrand::Rng) -> Patience {
     let us = |random: &mut fastrand::Rng, most| Duration::from_micros(random.u64(1..most));
     Patience {
-        // With no timeout at all a hang would be for ever.
+        // Without a timeout a hang would last forever.
         timeout: Some(us(random, 5000)),
         cancel_grace: us(random, 1000),
         reset_after: random.bool().then(|| us(random, 20_000)),

@@ -1,5 +1,5 @@
-//! The block cache on the NVMe driver, over a controller whose write cache a loss of power empties: what was flushed survives it at any
-//! moment, and what was not is old or new, never anything else.
+//! The block cache on the NVMe driver, over a controller with a volatile write cache: flushed data survives a power cut at any moment,
+//! unflushed data is old or new.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig, SoftController
 const SIZE: usize = 96 << 10;
 const SECTOR: usize = 512;
 
-/// A random life of writes and flushes over a cache of few frames, cut short after each. How many cuts.
+/// A random sequence of writes and flushes over a cache of few frames, with a power cut after each. Returns the number of cuts.
 fn life(seed: u64) -> u64 {
     let mut random = fastrand::Rng::with_seed(seed);
     let clock = VirtualClock::default();
@@ -37,7 +37,7 @@ fn life(seed: u64) -> u64 {
     let writes_through = random.bool();
     let cache = DeviceCache::open(Arc::new(file), &DeviceCacheOptions::new(random.u32(16..32))).expect("opened");
     let handle = cache.handle().expect("a handle");
-    // What each byte may be: as it was flushed, then every value since.
+    // Legal values of each byte: the flushed one, then every value since.
     let mut may: Vec<Vec<u8>> = vec![vec![0]; SIZE];
     let mut cuts = 0;
     for value in 1..random.u8(2..=60) {
@@ -62,7 +62,7 @@ fn life(seed: u64) -> u64 {
                 may.iter_mut().for_each(|values| _ = values.drain(..values.len() - 1));
             }
         }
-        let medium = device.medium(1).expect("it keeps books");
+        let medium = device.medium(1).expect("durability is tracked");
         for _ in 0..3 {
             cuts += 1;
             let after = medium.power_cut(random.u64(..));

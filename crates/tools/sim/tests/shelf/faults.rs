@@ -1,5 +1,5 @@
-//! The SSD fails at any moment, and its leaders die around it: a reader gets the newest bytes or EIO, never older ones; a sync that
-//! succeeds means that nothing is lost; and what is written anew is there.
+//! The SSD fails at any moment, and leaders die around it: a reader gets the newest bytes or EIO, never older ones; a successful sync
+//! means that nothing is lost; newly written data is present.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::model::{CELL, CELLS, cell_bytes};
 use super::world::{Kind, Machine};
 use super::{FILES, Process, Setup, formatted};
 
-/// Cells of a page.
+/// Number of cells of a page.
 const PAGE: usize = PAGE_BYTES / CELL;
 const STEPS: usize = 120;
 
@@ -24,7 +24,7 @@ struct Run {
     processes: Arc<ProcessSlots>,
     process: Process,
     setup: Setup,
-    /// By file, what each cell may be: more than one thing after a write that failed.
+    /// By file, the legal values of each cell: several after a failed write.
     files: BTreeMap<u64, Vec<BTreeSet<u64>>>,
     version: u64,
     has_failed: bool,
@@ -42,7 +42,7 @@ impl Run {
         let process = Process::start(&machine, &region, &processes, setup);
         let files = FILES.map(|key| (key, vec![BTreeSet::from([0]); CELLS])).collect();
         let mut run = Run { rng, machine, region, processes, process, setup, files, version: 0, has_failed: false, lost: 0 };
-        // All as long as they will be.
+        // All files at their final length.
         FILES.for_each(|key| run.write(key, 0..CELLS));
         run
     }
@@ -69,7 +69,7 @@ impl Run {
         }
     }
 
-    /// Whether it could be read.
+    /// Returns whether it could be read.
     fn read(&mut self, key: u64, cells: std::ops::Range<usize>) -> bool {
         let mut bytes = vec![0; cells.len() * CELL];
         match self.open(key).read((cells.start * CELL) as u64, &mut bytes) {
@@ -90,7 +90,7 @@ impl Run {
     }
 
     fn sync(&mut self, key: u64) {
-        // Of one that still takes writes nobody knows that it will not give them back.
+        // While an SSD accepts writes, it is unknown whether it will return them.
         let is_known = self.process.shelf.ssd_state().failed.is_some();
         match self.open(key).sync() {
             Ok(()) => {
@@ -129,7 +129,7 @@ impl Run {
     }
 }
 
-/// How often something was lost.
+/// Returns how often data was lost.
 fn run(seed: u64) -> usize {
     let mut run = Run::new(seed);
     let fails_at = run.rng.usize(STEPS / 4..STEPS);
@@ -140,13 +140,13 @@ fn run(seed: u64) -> usize {
         }
         run.act();
     }
-    // Written anew, whole, everything is there.
+    // After a complete rewrite everything is present.
     for key in FILES {
         let mut is_there = false;
-        // Once it may be found out only now that the SSD fails.
+        // The failure of the SSD may be detected only now.
         for _ in 0..4 {
             run.write(key, 0..CELLS);
-            // Who was not told yet is told once; of what is lost, as long as it is.
+            // Each open reports a loss once, and keeps failing while data is lost.
             let _ = run.open(key).sync();
             let synced = run.open(key).sync();
             assert!(matches!(synced, Ok(()) | Err(Errno::IO)), "file {key}: {synced:?}");
@@ -165,7 +165,7 @@ fn run(seed: u64) -> usize {
     run.lost
 }
 
-/// Runs that failed once: an SSD that could not give an entry back was told as a full one; a loss told by two syncs, which is right.
+/// Runs that failed once: an SSD that could not release an entry was reported as full; a loss reported by two syncs, which is correct.
 const KEPT: [u64; 2] = [5_288, 6_641];
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the cache costs and keeps, on segments of a real size: write amplification, metadata, merging, pages kept over a cut.
+//! Costs and retention of the cache on segments of realistic size: write amplification, metadata, merging, pages that survive a power cut.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::world::{Handle, Kind, Machine, Outside, Remains, Ssd};
 const SSD: ssdcache::Shape = ssdcache::Shape { segment_pages: 512, segments: 16 };
 const FRAMES: Frames = Frames { frames: 1024, shards: 1, ghosts: 1024, replacement: Replacement::S3Fifo };
 
-/// An instance over two files, and the machine it is on.
+/// An instance over two files, and its machine.
 struct Bench {
     machine: Arc<Machine>,
     shelf: Arc<Shelf>,
@@ -72,7 +72,7 @@ impl Bench {
         self.shelf.counters().sum(what) as f64
     }
 
-    /// All of the first pages of a file are on the SSD, clean.
+    /// Puts the first pages of a file on the SSD, clean.
     fn fill(&self, file: usize, pages: u64) {
         for page in 0..pages {
             self.write(file, page);
@@ -111,7 +111,7 @@ fn random_writes_cost_the_ssd_a_tenth_more_and_metadata_a_twentieth() {
 
 #[test]
 fn write_back_merges_random_writes_over_a_tenth_of_a_span() {
-    // Of a span of 40,960 pages.
+    // From a range of 40,960 pages.
     let bench = Bench::new(empty(), Mode::WriteBack);
     let mut rng = fastrand::Rng::with_seed(2);
     for n in 0..24_000 {
@@ -126,7 +126,7 @@ fn write_back_merges_random_writes_over_a_tenth_of_a_span() {
     assert!(calls / pages <= 0.5);
 }
 
-/// Pages on the SSD at cuts in the middle of random writes to another file, and how many of them were there afterwards.
+/// Returns the pages on the SSD at power cuts during random writes to another file, and how many survived.
 fn kept(mode: Mode, cuts: usize) -> (u64, u64) {
     let bench = Bench::new(empty(), Mode::WriteBack);
     bench.fill(0, 3_000);
@@ -172,7 +172,7 @@ fn pages_are_kept_over_cuts() {
     }
 }
 
-/// An empty SSD over a file that nobody has read yet, each page with its number in it; reads bring 8 pages around.
+/// Creates an empty SSD over a file that was never read, each page with its number in it; a miss reads 8 pages around.
 fn unread(pages: u64) -> Bench {
     let limits = Limits { read_around: 32 << 10, slow_below: std::time::Duration::ZERO, ..limits() };
     let bench = Bench::with(empty(), Mode::WriteAround, limits, AdmissionRule::Normal);
@@ -181,7 +181,7 @@ fn unread(pages: u64) -> Bench {
 }
 
 impl Bench {
-    /// A page that was written is read; the leader has his turn.
+    /// Reads a written page and lets the leader run.
     fn read(&self, page: u64) {
         let mut bytes = [0; PAGE_BYTES];
         assert_eq!(self.opens[0].read(page * PAGE_BYTES as u64, &mut bytes), Ok(PAGE_BYTES));
@@ -208,7 +208,7 @@ fn what_was_asked_for_takes_the_place_of_what_was_not() {
     (0..2_048).for_each(|block| bench.read(block * 8 + rng.u64(..8)));
     let around = bench.sum(Count::ReadAround);
     assert!(around > slots * 0.6 && around < slots, "until an eighth is left: {around} of {slots}");
-    // Read once each, and none is told that it is its first time.
+    // Read once each; the cache does not know that it is the first time.
     let rest: Vec<u64> = (10_000..12_000).filter(|page| page % 2 == 0).collect();
     let (first, promoted) = (bench.sum(Count::RefusedFirst), bench.sum(Count::Promoted));
     rest.iter().for_each(|page| bench.read(*page));

@@ -1,5 +1,5 @@
-//! Another program changes a file below between our calls, processes die in the middle of theirs, and the power goes: what it wrote is
-//! never written over without the owner's decision, what was acknowledged goes only by one, and nobody reads what is older.
+//! Another program changes a backing file between our calls, processes die during theirs, and the power is cut: the other program's data
+//! is never overwritten without the owner's decision, acknowledged data is lost only by such a decision, and no reader gets older data.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ fn versions(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(CELL).enumerate().map(version).collect()
 }
 
-/// What is old goes to the SSD or below, and what the last leader had not ended is ended.
+/// Writes old data to the SSD or the backing file, and finishes the work of the last leader.
 fn later(machine: &Machine, shelf: &Shelf) {
     for _ in 0..4 {
         machine.tick(2_000);
@@ -52,7 +52,7 @@ fn started(setup: Setup) -> (Arc<Machine>, Arc<Region>, Arc<ProcessSlots>, Proce
     (machine, region, processes, process)
 }
 
-/// A process with a file of version 1, all of it durable, and none below.
+/// Creates a process with a file of version 1, all of it durable, and none of it in the backing file.
 fn with_dirty_file(has_ssd: bool) -> (Arc<Machine>, Process) {
     let (machine, _, _, process) = started(Setup { has_ssd, ..Setup::plain(Mode::WriteBack) });
     let open = &process.opens[0];
@@ -66,7 +66,7 @@ fn with_dirty_file(has_ssd: bool) -> (Arc<Machine>, Process) {
 fn a_truncation_that_fails_leaves_all_as_it_was() {
     for has_ssd in [true, false] {
         for cells in [0, 1, PAGE + 1, CELLS - 1] {
-            // The file below does not take it.
+            // The backing file rejects writes.
             let (machine, process) = with_dirty_file(has_ssd);
             let open = &process.opens[0];
             machine.failing.store(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ fn a_truncation_that_fails_leaves_all_as_it_was() {
 fn a_conflict_outlives_a_time_past_the_cache() {
     let (machine, process) = with_dirty_file(true);
     let open = &process.opens[0];
-    // All that is dirty is on the SSD.
+    // All dirty data is on the SSD.
     open.sync().expect("synced");
     machine.foreign_write(KEY, 0, &bytes_of(0..CELLS, 9));
     assert_eq!(open.look_below(), Err(OpenFailed::Conflict));
@@ -109,14 +109,14 @@ fn a_conflict_outlives_our_own_changes_and_the_machine() {
     let open = &process.opens[0];
     machine.foreign_write(KEY, 0, &bytes_of(0..CELLS, 9));
     assert_eq!(open.look_below(), Err(OpenFailed::Conflict));
-    // As chmod or utimens by one of us.
+    // Like chmod or utimens by one of our processes.
     let change = || {
         machine.touch(KEY);
         Ok(())
     };
     open.ours_timed(change).expect("changed");
     assert_eq!(open.look_below(), Err(OpenFailed::Conflict));
-    // A page that is dirty may be written; it goes to the SSD, with the file's entry.
+    // A dirty page may be written; it goes to the SSD, with the file's entry.
     open.write(0, &bytes_of(0..1, 4)).expect("written");
     later(&machine, &process.shelf);
     let machine = Machine::new(Kind::Memory, 1, machine.cut(1));
@@ -153,13 +153,13 @@ fn a_window_that_could_not_be_closed_hides_nothing_for_long() {
     let open = &process.opens[0];
     open.write(0, &bytes_of(0..CELLS, 1)).expect("written");
     machine.stamps_fail_from.store(2, Ordering::Relaxed);
-    // The first look is good; the one that closes the window is not.
+    // The first check succeeds; the one that closes the window does not.
     let _ = open.write(0, &bytes_of(0..1, 2));
     machine.stamps_fail_from.store(u32::MAX, Ordering::Relaxed);
     read(open, 0..CELLS);
     machine.foreign_write(KEY, 0, &bytes_of(0..CELLS, 9));
     open.look_below().expect("looked at");
-    // Until now it was not known whose change this was; the next one is seen.
+    // Until now the origin of this change was unknown; the next one is detected.
     machine.foreign_write(KEY, 0, &bytes_of(0..CELLS, 10));
     open.look_below().expect("looked at");
     assert_eq!(versions(&read(open, 0..CELLS)), [10; CELLS]);
@@ -180,7 +180,7 @@ fn a_window_that_could_not_be_closed_hides_nothing_for_long() {
     assert_eq!(versions(&read(open, 0..CELLS)), [9; CELLS]);
 }
 
-/// Of several who decide, the first one does; what is written afterwards is not the others' to give up.
+/// Of several concurrent decisions the first one counts; data written later is not discarded by the others.
 #[test]
 fn a_conflict_is_decided_once() {
     for has_ssd in [true, false] {
@@ -201,7 +201,7 @@ fn a_conflict_is_decided_once() {
     }
 }
 
-/// What a call of a process in a run answers.
+/// The result of a call of a process in a run.
 enum Ended<T> {
     Done(T),
     Died,
@@ -213,27 +213,27 @@ struct Run {
     region: Arc<Region>,
     processes: Arc<ProcessSlots>,
     process: Arc<Process>,
-    /// Held over calls, at times: then nobody looks at the file below.
+    /// Held over calls at times: then the backing file is not checked.
     open: Option<Arc<Open>>,
     setup: Setup,
     version: u64,
-    /// Of each cell, what was written to it, by us and by the other program, in order.
+    /// For each cell, all writes by us and by the other program, in order.
     history: Vec<Vec<u64>>,
-    /// Where in that the last one is that survives anything.
+    /// Index of the last write that survives anything.
     safe: Vec<usize>,
-    /// The file below as the other program left it, if it changed it while pages were dirty, or pages became so before a look: nobody may
-    /// write it before the decision.
+    /// The backing file as the other program left it, if it changed the file while pages were dirty, or pages became dirty before a check:
+    /// it must not be overwritten before the decision.
     theirs: Option<Vec<u64>>,
     /// Cells that are newer here than in that file.
     ours: Vec<Option<u64>>,
-    /// One of us was told of the conflict.
+    /// The conflict was reported to one of us.
     is_told: bool,
-    /// Of what is newer here something survives anything.
+    /// Some newer data here survives anything.
     is_owed: bool,
-    /// It changed the file, and nobody looked.
+    /// The other program changed the file, and no check happened since.
     is_unseen: bool,
     graves: Vec<mpsc::Sender<()>>,
-    /// Conflicts, deaths, cuts.
+    /// Number of conflicts, deaths and power cuts.
     counts: [u32; 3],
 }
 
@@ -263,7 +263,7 @@ impl Run {
             graves: Vec::new(),
             counts: [0; 3],
         };
-        // As long as it will be.
+        // At its final length.
         let open = open(&run.machine, &run.process.shelf).expect("opened");
         open.write(0, &bytes_of(0..CELLS, 1)).expect("written");
         open.clean().expect("below");
@@ -275,7 +275,7 @@ impl Run {
         versions(&self.machine.bytes(KEY))
     }
 
-    /// Calls it in a thread of its own, which may stand still for ever at one of the next changes of a disk.
+    /// Makes the call in a separate thread, which may stop forever at one of the next disk changes.
     fn call<T: Send + 'static>(&mut self, call: impl FnOnce(&Arc<Machine>, &Process) -> T + Send + 'static) -> Ended<T> {
         if self.rng.u8(..5) != 0 {
             return Ended::Done(call(&self.machine, &self.process));
@@ -302,7 +302,7 @@ impl Run {
         ended
     }
 
-    /// The call with the file, opened for it or held.
+    /// Makes the call with the file, opened for it or held.
     fn with<T: Send + 'static>(&mut self, call: impl FnOnce(&Open) -> T + Send + 'static) -> Ended<Result<T, OpenFailed>> {
         let held = self.open.clone();
         let is_opened = held.is_none();
@@ -316,10 +316,10 @@ impl Run {
         ended
     }
 
-    /// Somebody looked at the file below.
+    /// Records a check of the backing file.
     fn looked(&mut self, is_good: bool, is_conflict: bool) {
         if is_conflict {
-            assert!(self.theirs.is_some(), "a change of ours was taken for another program's");
+            assert!(self.theirs.is_some(), "our own change was attributed to another program");
             self.is_told = true;
         }
         if is_good {
@@ -328,7 +328,7 @@ impl Run {
         }
     }
 
-    /// One of us has pages that are newer than the file.
+    /// Records that one of us has pages newer than the file.
     fn dirtied(&mut self) {
         if self.is_unseen {
             self.is_unseen = false;
@@ -345,7 +345,7 @@ impl Run {
         let is_held = self.open.is_some();
         let written = self.with(move |open| open.write(at, &bytes));
         if self.setup.mode == Mode::WriteThrough && is_held {
-            // It looks before it writes.
+            // A check precedes the write.
             self.is_unseen = false;
         }
         match written {
@@ -375,12 +375,12 @@ impl Run {
         }
     }
 
-    /// Perhaps this was written.
+    /// Records that this may have been written.
     fn may_be(&mut self, cells: std::ops::Range<usize>, version: u64) {
         for cell in cells {
             let last = self.history[cell].len() - 1;
             self.history[cell].insert(last, version);
-            // The one before it counts as well.
+            // The previous value counts as well.
             if let Some(ours) = &mut self.ours[cell] {
                 *ours = (*ours).min(version);
             }
@@ -397,10 +397,10 @@ impl Run {
             Ended::Done(_) => return,
             Ended::Died => return self.succeed(),
         }
-        // Without a step of the leader, who may just write it below.
+        // Without a step of the leader, which may be writing it back just now.
         let look = self.process.shelf.look().expect("whole");
         let Some(seen) = look.files().into_iter().find(|seen| seen.key == FileKey(KEY)) else { return };
-        // What is written through is only older on the SSD.
+        // Written-through data is only older on the SSD.
         let is_dirty = self.setup.mode == Mode::WriteBack && look.dirty_bytes(&seen) > 0;
         self.version += 1;
         let version = self.version;
@@ -441,7 +441,7 @@ impl Run {
         }
     }
 
-    /// Reads all, and learns of what may have been.
+    /// Reads everything, and learns which uncertain writes happened.
     fn read(&mut self, is_whole: bool) {
         let bytes = match self.with(|open| read(open, 0..CELLS)) {
             Ended::Died => return self.succeed(),
@@ -467,7 +467,7 @@ impl Run {
         match synced {
             Ended::Died => self.succeed(),
             Ended::Done(Ok(Ok(()))) if self.theirs.is_none() && !self.is_unseen => {
-                // Of two that may be, either.
+                // Either of two possible values.
                 self.safe.iter_mut().zip(&self.history).for_each(|(safe, all)| *safe = (*safe).max(all.len().saturating_sub(2)));
                 for (safe, all) in self.safe.iter_mut().zip(&self.history) {
                     if all.len() < 2 || all[all.len() - 2] < all[all.len() - 1] {
@@ -515,7 +515,7 @@ impl Run {
                 }
                 self.history[cell].push(below[cell]);
             } else {
-                // Either.
+                // Either value.
                 self.history[cell].retain(|version| *version != theirs[cell] || last == theirs[cell]);
                 let at = self.history[cell].len() - 1;
                 if last != theirs[cell] {
@@ -530,7 +530,7 @@ impl Run {
         (self.theirs, self.is_told) = (None, false);
         if !is_done {
             self.takes_over();
-            // Whether it was decided, the file's record says; if not, it still is to be.
+            // The file's record says whether it was decided; if not, the decision is pending.
             match open(&self.machine, &self.process.shelf) {
                 Ok(open) => {
                     let now = versions(&read(&open, 0..CELLS));
@@ -545,7 +545,7 @@ impl Run {
         }
     }
 
-    /// What is there now is the last; before the power went, what may be durable may be older.
+    /// The current data is the latest; before a power cut the durable data may be older.
     fn learn(&mut self, now: Vec<u64>, is_durable: bool) {
         for (cell, is) in now.into_iter().enumerate() {
             let mut kept = if is_durable { Vec::new() } else { self.history[cell].split_off(self.safe[cell]) };
@@ -557,7 +557,7 @@ impl Run {
         self.ours.fill(None);
     }
 
-    /// Another process takes up the segment.
+    /// Another process attaches to the segment.
     fn takes_over(&mut self) {
         self.machine.set_moment(None);
         self.counts[1] += 1;
@@ -567,7 +567,7 @@ impl Run {
         }
         let _dead = ManuallyDrop::new(Arc::clone(&self.process));
         self.process = Arc::new(Process::start(&self.machine, &self.region, &self.processes, self.setup));
-        // Until then a change by another program is taken for that of the dead.
+        // Until then a change by another program counts as one of the dead process.
         later(&self.machine, &self.process.shelf);
     }
 
@@ -578,7 +578,7 @@ impl Run {
         self.found(opened);
     }
 
-    /// What a new process finds.
+    /// Records what a new process finds.
     fn found(&mut self, opened: Result<Open, OpenFailed>) {
         match opened {
             Ok(open) => {
@@ -594,15 +594,15 @@ impl Run {
             }
             Err(failed) => {
                 assert_eq!(failed, OpenFailed::Conflict);
-                // A write that was cut off may have made pages dirty before somebody looked.
+                // An interrupted write may have dirtied pages before a check.
                 self.dirtied();
-                assert!(self.theirs.is_some(), "a change of ours was taken for another program's");
+                assert!(self.theirs.is_some(), "our own change was attributed to another program");
                 self.is_told = true;
             }
         }
     }
 
-    /// The power goes, and the segment with it.
+    /// The power is cut, and the segment is lost.
     fn cut(&mut self) {
         self.counts[2] += 1;
         let remains = self.machine.cut(self.rng.u64(..));
@@ -617,12 +617,12 @@ impl Run {
             assert_eq!(Some(&below), self.theirs.as_ref(), "the other program's bytes");
         }
         match open(&self.machine, &self.process.shelf) {
-            // What was dirty in memory alone is gone, and with it the conflict; what is safe is not.
+            // Data dirty only in memory is lost, and with it the conflict; durable data is not.
             Ok(open) => {
                 let now = versions(&read(&open, 0..CELLS));
                 assert!(!(self.is_told && self.is_owed), "a conflict was forgotten");
                 for (cell, is) in now.iter().enumerate() {
-                    // Of a write-back that was not settled nobody knows whose the last change was: what was dirty is written once more.
+                    // After an interrupted write-back the last change has an unknown origin: dirty data is written again.
                     let from = if self.is_unseen { 0 } else { self.safe[cell] };
                     let safe = &self.history[cell][from..];
                     let is_theirs = self.theirs.as_ref().is_some_and(|theirs| theirs[cell] == *is);

@@ -1,5 +1,5 @@
-//! An SSD that hangs while it may write into memory of the caller's: no read ends before the SSD has let go of where it was to, or it
-//! is told that it never will.
+//! An SSD that hangs while it may write into the caller's memory: a read ends only after the SSD released the destination, or after the
+//! reader was notified that it never will.
 #![expect(unsafe_code, reason = "reads memory that a device writes")]
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use super::{FILES, Process, Setup, formatted, open_at};
 const DEPTH: usize = 8;
 const CELLS_OF_PAGE: usize = PAGE_BYTES / CELL;
 
-/// A read into a piece of the lent memory.
+/// A read into part of the arena.
 struct Lent {
     open: Arc<Open>,
     to: Buf,
@@ -29,7 +29,7 @@ struct Lent {
 
 impl AsMut<[u8]> for Lent {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the arena's memory, of this one owner; the device is done with it when this is asked for.
+        // SAFETY: the arena's memory, with one owner; the device has completed the request.
         unsafe { std::slice::from_raw_parts_mut(self.to.address(), self.to.len()) }
     }
 }
@@ -43,7 +43,7 @@ impl Lent {
     }
 }
 
-/// With files that have more than memory.
+/// With files larger than memory.
 fn filled() -> (Arc<Machine>, Process) {
     let machine = Machine::new(Kind::Memory, 0, formatted());
     let setup = Setup::plain(Mode::WriteBack);
@@ -60,7 +60,7 @@ fn filled() -> (Arc<Machine>, Process) {
     (machine, process)
 }
 
-/// Outcomes, by how they were.
+/// Returns the number of outcomes by kind.
 fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
     let (machine, process) = filled();
     let ms = Duration::from_millis;
@@ -86,13 +86,13 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
                 "slow"
             }
             Outcome::Lost => {
-                // As it is told: the piece is used no more.
+                // As documented: the memory is never used again.
                 let _no_more = ManuallyDrop::new(job.to);
                 "lost"
             }
         };
         *outcomes.entry(what).or_insert(0) += 1;
-        // What was given to the caller stays as it is.
+        // Data returned to the caller stays unchanged.
         kept.iter().for_each(|job: &Lent| job.check(&job.to.to_vec()));
         kept.truncate(2);
     };
@@ -115,9 +115,9 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
         *machine.hang.lock() = until_told;
         while reads.under_way() > 0 {
             reads.wait(Duration::from_secs(60));
-            // Who goes the slow way does not hang.
+            // The slow path does not hang.
             *machine.hang.lock() = Hang::No;
-            // Others than those are looked at later.
+            // Other requests are checked later.
             for _ in 0..rng.usize(1..=DEPTH) {
                 let Some((job, outcome)) = reads.take_seen() else { break };
                 ended(job, outcome);
@@ -153,7 +153,7 @@ fn memory_of_a_drive_that_never_answers_is_lost_and_that_is_told() {
     assert!(outcomes["read"] > 0 && outcomes["lost"] > 0, "{outcomes:?}");
 }
 
-/// Reads of two pages at half as many places, each followed by another as soon as it is taken.
+/// Reads of two pages in half as many slots, each followed by another as soon as it is reaped.
 #[test]
 fn who_waits_for_a_place_is_not_passed_over() {
     let (machine, process) = filled();

@@ -1,9 +1,8 @@
-//! The cache stack loses power, and its leader dies, at any moment: no byte that was synced is lost, and none is wrong.
+//! The cache loses power, and its leader dies, at any moment: no synced byte is lost, and none is wrong.
 //!
-//! The engine with its worker, inline, over an SSD and files that lose what was not flushed (sectors torn, in any order). At
-//! random moments between two changes of the SSD or of a file the machine is looked at as a loss of power would leave it, and
-//! opened anew; and a process dies, and another one takes up the segment. `SIM_CUTS`: how many cuts (CI: 4,000; FULL=1:
-//! 100,000). `SIM_SEED`: one run, as a failure names it.
+//! The engine with its worker, inline, over an SSD and files that lose unflushed data (torn sectors, any order). At random moments between
+//! two changes of the SSD or of a file, the machine is captured as after a power cut and reopened; and processes die, and others attach to
+//! the segment. `SIM_CUTS`: number of cuts (CI: 4,000; FULL=1: 100,000). `SIM_SEED`: one run, as a failure names it.
 
 mod blocks;
 mod faults;
@@ -30,25 +29,25 @@ const FILES: std::ops::Range<u64> = 1..4;
 const SSD: ssdcache::Shape = ssdcache::Shape { segment_pages: 32, segments: 6 };
 const FRAMES: Frames = Frames { frames: 24, shards: 1, ghosts: 24, replacement: Replacement::S3Fifo };
 
-/// What a run is over.
+/// The parameters of a run.
 #[derive(Clone, Copy)]
 struct Setup {
     kind: Kind,
     has_ssd: bool,
     mode: Mode,
-    /// Records of files: fewer than files, and they are opened for each call.
+    /// Number of file records: with fewer than files, they are opened for each call.
     records: u32,
-    /// The SSD may be written a little, and then no more.
+    /// The SSD accepts a limited number of writes.
     has_budget: bool,
     /// The mode changes.
     switches: bool,
-    /// Writes below fail at times.
+    /// Writes to backing files fail at times.
     fails: bool,
     /// A second process reads.
     has_peer: bool,
 }
 
-/// An empty SSD and empty files.
+/// Creates an empty SSD and empty files.
 fn formatted() -> Remains {
     let mut ssd = vec![0; SSD.device_pages() as usize * PAGE_BYTES];
     for (page, bytes) in ssd.chunks_exact_mut(PAGE_BYTES).zip(SsdCache::format([9; 16], SSD)) {
@@ -58,7 +57,7 @@ fn formatted() -> Remains {
 }
 
 impl Setup {
-    /// An SSD and one process, where nothing changes and nothing fails by itself.
+    /// Creates an SSD and one process, without changes or failures.
     fn plain(mode: Mode) -> Setup {
         Setup { kind: Kind::Memory, has_ssd: true, mode, records: 16, has_budget: false, switches: false, fails: false, has_peer: false }
     }
@@ -80,7 +79,7 @@ impl Setup {
     }
 
     fn limits(self) -> Limits {
-        // Around each page that is read below, however fast that is.
+        // Reads around each miss, however fast the device is.
         let around = Limits { read_around: 32 << 10, slow_below: std::time::Duration::ZERO, ..Limits::new(0) };
         let mut limits = Limits { dirty_age_ms: 50, dirty_percent: 60, ssd_dirty_percent: 40, read_ahead: 32 << 10, ..around };
         if self.has_budget {
@@ -104,17 +103,17 @@ impl Setup {
         Arc::new(ProcessSlots::in_process(Arc::clone(region), Layout::of(self.sizes()).processes))
     }
 
-    /// Lengths come down piece by piece, not with the entry of the file.
+    /// Lengths are written back in steps, not with the file's entry.
     fn in_pieces(self) -> bool {
         !self.has_ssd || self.mode != Mode::WriteBack || self.switches || self.has_budget
     }
 }
 
-/// One process on a machine, and perhaps one that reads.
+/// One process on a machine, and possibly a second one that reads.
 struct Process {
     machine: Arc<Machine>,
     shelf: Arc<Shelf>,
-    /// Empty: they are opened for each call.
+    /// Empty: files are opened for each call.
     opens: Vec<Open>,
     peer: Vec<Open>,
 }
@@ -124,7 +123,7 @@ fn open_at(machine: &Arc<Machine>, shelf: &Arc<Shelf>, key: u64) -> Open {
     let open = || shelf.open(FileKey(key), format!("/f{key}").as_ref(), How::default(), below());
     match open() {
         Err(OpenFailed::NoRecord) => {
-            // The others have marked pages.
+            // The other processes have marked pages.
             shelf.clean_all(&mut |_| {}).expect("all below");
             open()
         }
@@ -134,7 +133,7 @@ fn open_at(machine: &Arc<Machine>, shelf: &Arc<Shelf>, key: u64) -> Open {
 }
 
 impl Process {
-    /// Attaches, leads, opens all files.
+    /// Attaches, becomes leader, opens all files.
     fn start(machine: &Arc<Machine>, region: &Arc<Region>, processes: &Arc<ProcessSlots>, setup: Setup) -> Process {
         let attach = || {
             let ssd: Option<Arc<dyn block::Device>> = setup.has_ssd.then(|| Arc::new(Ssd(Arc::clone(machine))) as Arc<dyn block::Device>);
@@ -175,7 +174,7 @@ fn read(open: &Open, cells: std::ops::Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// The machine after the power came back: everything that may be seen is.
+/// Verifies the machine after a power cut: everything that must be visible is.
 fn check_remains(label: u32, remains: Remains, mut files: Files, setup: Setup) {
     let machine = Machine::new(setup.kind, label, remains);
     let region = setup.segment();
@@ -188,7 +187,7 @@ fn check_remains(label: u32, remains: Remains, mut files: Files, setup: Setup) {
         });
         file.check_crashed(*key, &bytes, setup.in_pieces());
     }
-    // And it goes on: all of it comes down.
+    // And it continues: everything is written back.
     process.shelf.clean_all(&mut |_| {}).expect("all below");
     let reports = machine.reports.lock();
     assert!(reports.is_empty(), "{reports:?}");
@@ -199,7 +198,7 @@ fn check_remains(label: u32, remains: Remains, mut files: Files, setup: Setup) {
     }
 }
 
-/// What became of a call.
+/// The result of a call.
 enum Ended {
     Done(std::thread::Result<()>),
     Died,
@@ -207,14 +206,14 @@ enum Ended {
 
 type Call = Box<dyn FnOnce(&Process) + Send>;
 
-/// A process that can die in the middle of a call: then its thread stands still, with all that it holds, until the run is over.
+/// A process that can die during a call: its thread then stops, with all that it holds, until the run ends.
 struct Alive {
     process: Arc<Process>,
-    /// Whether it may die: then it runs in its own thread, which takes longer.
+    /// Whether it may die: then it runs in its own thread, which is slower.
     is_mortal: bool,
     calls: mpsc::Sender<Call>,
     ended: mpsc::Receiver<Ended>,
-    /// Tells of a death; dropped when the run is over.
+    /// Reports a death; dropped at the end of the run.
     dying: mpsc::Sender<Ended>,
 }
 
@@ -228,8 +227,8 @@ impl Alive {
             while let Ok(call) = to_do.recv() {
                 let result = catch_unwind(AssertUnwindSafe(|| call(&works)));
                 if result.as_ref().is_err_and(|payload| payload.is::<Died>()) {
-                    // The run is over. What is dropped with the dead process must not have its worker, which ended in the middle of
-                    // something, work on: a process that is killed drops nothing.
+                    // The run is over. Dropping the dead process must not let its interrupted worker continue: a killed process drops
+                    // nothing.
                     works.shelf.detach();
                     break;
                 }
@@ -242,7 +241,7 @@ impl Alive {
         Alive { process, is_mortal: false, calls, ended, dying }
     }
 
-    /// Whether the process is still alive.
+    /// Returns whether the process is still alive.
     fn call(&self, call: Call) -> bool {
         if !self.is_mortal {
             call(&self.process);
@@ -268,9 +267,9 @@ struct Run {
     files: Arc<Mutex<Files>>,
     setup: Setup,
     version: u64,
-    /// As they were before the last call.
+    /// The state before the last call.
     before: Files,
-    /// When these are dropped, the dead go.
+    /// Dropping these ends the dead threads.
     graves: Vec<mpsc::Sender<()>>,
 }
 
@@ -286,7 +285,7 @@ impl Run {
         Run { rng, machine, region, processes, process, files, setup, version: 0, before: Files::new(), graves: Vec::new() }
     }
 
-    /// One call of a user, or time passes. Whether the process survived it.
+    /// Makes one call of a user, or advances time. Returns whether the process survived.
     fn act(&mut self) -> bool {
         self.before = self.files.lock().clone();
         let call = self.next_call();
@@ -386,7 +385,7 @@ impl Run {
         }
     }
 
-    /// The process stands still in the middle of whatever it did; another one takes up the segment.
+    /// The process stops in the middle of its work; another one attaches to the segment.
     fn succeed(&mut self) {
         self.machine.set_moment(None);
         self.machine.failing.store(0, Ordering::Relaxed);
@@ -396,14 +395,14 @@ impl Run {
             }
         }
         let process = Process::start(&self.machine, &self.region, &self.processes, self.setup);
-        // A call that was cut off was done, in part, or not.
+        // An interrupted call was done completely, in part, or not at all.
         for (key, file) in self.files.lock().iter_mut() {
             file.check_died(*key, &process.read(*key, 0..CELLS), &self.before[key]);
         }
         self.process = Alive::new(process);
     }
 
-    /// Looks at the machine at some of the moments that come, and may die at one.
+    /// Captures the machine at some of the coming moments, and may die at one.
     fn watch(&mut self, taken: &Arc<Mutex<Vec<(Remains, Files)>>>) {
         let (files, machine, out) = (Arc::clone(&self.files), Arc::downgrade(&self.machine), Arc::clone(taken));
         let mut rng = self.rng.fork();
@@ -431,7 +430,7 @@ impl Run {
     }
 }
 
-/// A write that failed meanwhile is told once.
+/// A write error is reported once.
 fn sync(open: &Open, fails: bool) {
     let first = open.sync();
     if first.is_err() && fails {
@@ -473,12 +472,12 @@ fn nor_do_they_on_the_nvme_driver() {
     cuts(Kind::Nvme, [60, 400, 20_000]);
 }
 
-/// Runs that failed once: a second process that asked when nobody led; what was written where the file had ended, lost when it grew;
-/// what a dead writer had left behind the end, in one place and not in the other, or in all; a death over telling that a file is
-/// written through; pages written below past the SSD's budget, of a file that had been cut; a cut that was tried before its entry said so.
+/// Runs that failed once: a second process that sent a request without a leader; data written at the old end of file, lost when the file
+/// grew; data of a dead writer behind the end, in one place and not in the other, or in all; a death while publishing that a file is
+/// written through; pages written back past the SSD's budget, of a truncated file; a truncation tried before its entry was written.
 const KEPT: [u64; 7] = [63, 82, 462, 1_183, 1_685, 100_017, 200_443];
 
-/// The end of a thread of a dead process is no failure to be told.
+/// The end of a dead process's thread is not reported as a failure.
 fn hide_deaths() {
     std::panic::set_hook(Box::new(|info| {
         if info.payload().downcast_ref::<Died>().is_none() {
@@ -487,7 +486,7 @@ fn hide_deaths() {
     }));
 }
 
-/// So many cuts in debug, in release, with FULL=1.
+/// The number of cuts in debug, in release, and with FULL=1.
 fn cuts(kind: Kind, [debug, release, many]: [u64; 3]) {
     hide_deaths();
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());

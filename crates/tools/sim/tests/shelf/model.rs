@@ -1,12 +1,12 @@
-//! What a reader may see: for each cell of 512 bytes the values since the last sync, and the same of the length.
+//! What a reader may see: for each cell of 512 bytes, the values since the last sync, and likewise for the length.
 
 use std::collections::BTreeMap;
 
 pub const CELL: usize = 512;
-/// Cells of a file at most.
+/// Maximum number of cells of a file.
 pub const CELLS: usize = 24 * 8;
 
-/// Bytes that tell file, cell and version; version 0 is zeroes.
+/// Returns bytes that identify file, cell and version; version 0 is zeroes.
 pub fn cell_bytes(file: u64, cell: usize, version: u64) -> [u8; CELL] {
     let mut bytes = [0; CELL];
     if version > 0 {
@@ -28,10 +28,10 @@ fn version_of(bytes: &[u8], file: u64, cell: usize) -> u64 {
     version
 }
 
-/// One file, as its users know it.
+/// One file as its users know it.
 #[derive(Clone)]
 pub struct File {
-    /// Since the last sync, the last one is the one to be read.
+    /// Values since the last sync; the last one is the current one.
     cells: Vec<Vec<u64>>,
     lengths: Vec<usize>,
 }
@@ -43,7 +43,7 @@ impl Default for File {
 }
 
 impl File {
-    /// Cells.
+    /// Returns the length in cells.
     pub fn len(&self) -> usize {
         *self.lengths.last().expect("a length")
     }
@@ -65,13 +65,13 @@ impl File {
         cells.for_each(|cell| self.cells[cell].push(0));
     }
 
-    /// What is now survives.
+    /// Records that the current state is durable.
     pub fn synced(&mut self) {
         self.cells.iter_mut().for_each(|values| drop(values.drain(..values.len() - 1)));
         self.lengths.drain(..self.lengths.len() - 1);
     }
 
-    /// A reader sees exactly the last of everything.
+    /// Verifies that a reader sees exactly the current state.
     pub fn check_now(&self, file: u64, bytes: &[u8], first: usize) {
         for (n, bytes) in bytes.chunks(CELL).enumerate() {
             let cell = first + n;
@@ -79,17 +79,17 @@ impl File {
         }
     }
 
-    /// After a crash: each of what it may be. What is there counts from now on.
+    /// Verifies a legal state after a crash, which becomes the current one.
     pub fn check_crashed(&mut self, file: u64, bytes: &[u8], in_pieces: bool) {
         assert!(bytes.len().is_multiple_of(CELL), "file {file}: a length of {} bytes", bytes.len());
         let len = bytes.len() / CELL;
-        // Without an SSD a long write comes down in pieces, and so does the length.
+        // Without an SSD a long write is written back in pieces, and so is the length.
         let within = self.lengths.iter().min() <= Some(&len) && Some(&len) <= self.lengths.iter().max();
         assert!(if in_pieces { within } else { self.lengths.contains(&len) }, "file {file}: {len} cells long, not {:?}", self.lengths);
         let is_growing = self.lengths.len() > 1;
         for (cell, values) in self.cells.iter_mut().enumerate() {
             let version = bytes.get(cell * CELL..(cell + 1) * CELL).map_or(0, |bytes| version_of(bytes, file, cell));
-            // A length that was reached without its bytes shows zeroes.
+            // A length reached without its bytes shows zeroes.
             let is_right = cell >= len || values.contains(&version) || (version == 0 && is_growing);
             assert!(is_right, "file {file} cell {cell}: version {version} of {values:?}, lengths {:?}", self.lengths);
             *values = vec![version];
@@ -99,8 +99,8 @@ impl File {
 }
 
 impl File {
-    /// After a process died in the middle of a call, and the power did not go: what was done before is there, and the call was
-    /// done, in part, or not. `before`: as it was before the call.
+    /// Verifies the state after a process died during a call, without a power cut: earlier calls are complete, and the call was done
+    /// completely, in part, or not at all. `before`: the state before the call.
     pub fn check_died(&mut self, file: u64, bytes: &[u8], before: &File) {
         let len = bytes.len() / CELL;
         let (least, most) = (self.len().min(before.len()), self.len().max(before.len()));
@@ -116,5 +116,5 @@ impl File {
     }
 }
 
-/// All files.
+/// All files, by key.
 pub type Files = BTreeMap<u64, File>;

@@ -1,4 +1,4 @@
-//! What lies around the engine: an SSD and files below that lose what was not flushed, and moments at which to look.
+//! The environment of the engine: an SSD and backing files that lose unflushed data, and hooks at each change.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,24 +17,24 @@ use sim::nvme::{ControllerConfig, NamespaceConfig, SoftController};
 use ssdcache::FileKey;
 
 pub const SECTOR: usize = 512;
-/// What a thread of a dead process panics with.
+/// The panic value of a dead process's thread.
 pub struct Died;
 
-/// Called before each change of the SSD or of a file below: may look, may die.
+/// Called before each change of the SSD or of a backing file: may capture the machine, or die.
 pub type Moment = Box<dyn FnMut() + Send>;
 
-/// Whether calls and changes are printed: SIM_TRACE.
+/// Returns whether calls and changes are printed: SIM_TRACE.
 pub fn is_traced() -> bool {
     static TRACED: OnceLock<bool> = OnceLock::new();
     *TRACED.get_or_init(|| std::env::var_os("SIM_TRACE").is_some())
 }
 
-/// What the SSD is.
+/// The kind of SSD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Memory, with books of what is durable above it.
+    /// Memory, with durability tracking above it.
     Memory,
-    /// A software NVMe controller with a volatile write cache, under the driver of that name.
+    /// A software NVMe controller with a volatile write cache, under the NVMe driver.
     Nvme,
 }
 
@@ -53,7 +53,7 @@ impl Drive {
             }
             Kind::Nvme => {
                 let namespaces = vec![NamespaceConfig::plain(SECTOR as u32, (content.len() / SECTOR) as u64)];
-                // Those of processes that died stay until the run is over.
+                // Queues of dead processes stay until the run ends.
                 let shape = ControllerConfig {
                     namespaces,
                     tracks_durability: true,
@@ -66,7 +66,7 @@ impl Drive {
                 controller.set_content(1, content);
                 let options = nvme::Options { queues: 250, records: 0, ..nvme::Options::default() };
                 let opened = nvme::Controller::open(controller.function(), options).expect("ready");
-                let medium = controller.medium(1).expect("it keeps books");
+                let medium = controller.medium(1).expect("durability is tracked");
                 (Drive::Nvme(controller, opened.namespace(1).expect("one")), medium)
             }
         }
@@ -83,9 +83,9 @@ impl Drop for Drive {
     }
 }
 
-/// All that survives a process, and part of which survives the power.
+/// Everything that survives a process, and part of which survives a power cut.
 pub struct Machine {
-    /// In traces: 0 is the one that runs, others are those that a cut left.
+    /// In traces: 0 is the running machine, others are those left by a cut.
     label: u32,
     pub medium: Medium,
     below: Drive,
@@ -94,23 +94,23 @@ pub struct Machine {
     mtime: AtomicU64,
     moment: Mutex<Option<Moment>>,
     pub reports: Mutex<Vec<String>>,
-    /// Writes to files, and pages in them.
+    /// Number of failing writes to files, and of failing pages.
     pub failing: AtomicU32,
-    /// What of the SSD fails: bit 0 reads, bit 1 writes and flushes.
+    /// Which SSD requests fail: bit 0 reads, bit 1 writes and flushes.
     pub ssd_failing: AtomicU32,
     pub hang: Mutex<Hang>,
-    /// Looks at files fail from this one on.
+    /// Checks of files fail from this one on.
     pub stamps_fail_from: AtomicU32,
 }
 
-/// What reads of the SSD do that begin now.
+/// How reads of the SSD hang.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Hang {
     #[default]
     No,
     /// They end when they are cancelled.
     UntilCancelled,
-    /// They end with a reset of their queue; until then the SSD writes into their memory when it likes.
+    /// They end with a reset of their queue; until then the SSD may write into their memory.
     UntilReset,
     /// They never end.
     ForEver,
@@ -120,7 +120,7 @@ pub enum Hang {
 struct SimFile {
     durable: State,
     now: State,
-    /// Since the last sync, in order.
+    /// Changes since the last sync, in order.
     pending: Vec<Change>,
 }
 
@@ -147,7 +147,7 @@ impl State {
 }
 
 impl SimFile {
-    /// Of what is pending, lengths and times up to some moment, and of the data any sectors within the length.
+    /// Returns the pending lengths and times up to some moment, and any pending sectors within the length.
     fn cut(&self, rng: &mut fastrand::Rng) -> State {
         let mut state = self.durable.clone();
         let until = rng.usize(..=self.pending.len());
@@ -178,14 +178,14 @@ impl SimFile {
     }
 }
 
-/// What is left after the power went.
+/// The state left by a power cut.
 pub struct Remains {
     pub ssd: Vec<u8>,
     files: BTreeMap<u64, State>,
 }
 
 impl Machine {
-    /// With this on the SSD and no files, or with what is left of another one.
+    /// Creates a machine with this SSD content and no files, or with the state of another one.
     pub fn new(kind: Kind, label: u32, remains: Remains) -> Arc<Machine> {
         let (below, medium) = Drive::new(kind, remains.ssd);
         let file = |state: State| SimFile { durable: state.clone(), now: state, pending: Vec::new() };
@@ -224,7 +224,7 @@ impl Machine {
         self.clock_ms.fetch_add(ms, Ordering::Relaxed);
     }
 
-    /// Now something will change.
+    /// Calls the hook before a change.
     fn moment(&self) {
         let moment = self.moment.lock().take();
         if let Some(mut moment) = moment {
@@ -233,19 +233,19 @@ impl Machine {
         }
     }
 
-    /// Prints, if that is wanted.
+    /// Prints a trace line if tracing is on.
     pub fn trace(&self, words: impl FnOnce() -> String) {
         if is_traced() {
             eprintln!("{} {}", self.label, words());
         }
     }
 
-    /// Another program writes, and syncs.
+    /// Another program writes to a backing file, and syncs.
     pub fn foreign_write(&self, key: u64, at: usize, bytes: &[u8]) {
         self.foreign(key, |now| now.write(at, bytes));
     }
 
-    /// Its times change.
+    /// Changes the times of a backing file.
     pub fn touch(&self, key: u64) {
         self.foreign(key, |_| ());
     }
@@ -288,12 +288,12 @@ struct Watched {
     queue: Box<dyn Queue>,
     machine: Arc<Machine>,
     arenas: Vec<Arena>,
-    /// Requests that the SSD failed, to be told.
+    /// Failed requests that are not reported yet.
     failed: Vec<Completion>,
     hanging: Vec<Hanging>,
 }
 
-/// A request that hangs, with its memory.
+/// A hanging request with its memory.
 struct Hanging {
     tag: Tag,
     how: Hang,
@@ -301,7 +301,7 @@ struct Hanging {
 }
 
 impl Watched {
-    /// The SSD is not done with what hangs.
+    /// Overwrites the memory of hanging requests.
     fn spoil(&self) {
         for span in self.hanging.iter().flat_map(|hanging| &hanging.memory) {
             let arena = self.arenas.iter().find(|arena| arena.id() == span.arena).expect("registered");
@@ -373,7 +373,7 @@ impl Queue for Watched {
     }
 }
 
-/// A file below.
+/// An open backing file.
 pub struct Handle {
     pub machine: Arc<Machine>,
     pub key: u64,

@@ -1,4 +1,4 @@
-//! One side ends, or stands still, in the middle of its work.
+//! One side ends or stops during its work.
 
 use std::collections::HashSet;
 use std::process::{Command, Stdio};
@@ -11,12 +11,12 @@ use rustix::process::Signal;
 
 use super::setting::{Bench, Drive, open};
 
-/// For a drive that answers, on a busy machine; and short enough to wait for one that does not.
+/// Enough for a responding drive on a busy machine, and short enough to wait for one that does not respond.
 const ENOUGH: Duration = Duration::from_secs(3);
 
 const SOCKET: &str = "HOTSHELF_TEST_SOCKET";
 
-/// So many reads that the drive does not answer.
+/// Submits reads that the drive does not complete.
 fn unanswered(bench: &mut Bench, count: u64) -> Vec<block::Buf> {
     let bufs: Vec<_> = (0..count).map(|_| bench.buf(0)).collect();
     for (tag, buf) in (0..).zip(&bufs) {
@@ -58,7 +58,7 @@ fn a_drive_that_stands_still_ends_nothing_until_it_is_certain_that_it_reaches_no
     let buf = unanswered(&mut bench, 1);
     let ended = bench.next(false);
     assert_eq!(ended[0].status, Err(Error::Timeout));
-    // It may come to life and write: the memory is held. A second request ends at once.
+    // The drive may wake up and write: the memory is held. A second request ends at once.
     let begun = Instant::now();
     while !controller.is_gone() {
         bench.queue.wait(Duration::from_millis(10));
@@ -85,7 +85,7 @@ fn a_drive_that_is_pulled_out_ends_everything_and_comes_back_for_the_next_host()
     assert_eq!(bench.run(Request::write(Tag(1), Lba(3), 1), Some(&buf)), Ok(()));
     drive.signal(Signal::USR2);
     let status = (0..).map(|_| bench.run(Request::read(Tag(2), Lba(3), 1), Some(&buf))).find(|status| status.is_err());
-    // The process is alive: its memory is not certain to be free, and the request ends by its deadline.
+    // The process is alive: its memory may still be in use, so the request ends by its deadline.
     assert!(matches!(status, Some(Err(Error::Timeout | Error::Gone))), "{status:?}");
     drop((bench, controller));
     let controller = drive.open();
@@ -121,7 +121,7 @@ fn after_a_loss_of_power_what_was_flushed_is_there() {
     }
 }
 
-/// In another process: makes load until it is killed. Without a socket of that other one: on a drive of its own, for a moment.
+/// Makes load in another process until it is killed. Without a socket it uses its own drive for a moment.
 #[test]
 fn load() {
     let given = std::env::var_os(SOCKET);

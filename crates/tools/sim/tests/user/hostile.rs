@@ -1,4 +1,4 @@
-//! Both sides against one that says anything at all: no panic, no hang, and the next one is served.
+//! Both sides against a peer that sends anything: no panic, no hang, and the next peer is served.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -23,7 +23,7 @@ fn seeds(begin: u64, count: u64) -> Vec<u64> {
     (begin..begin + if full() { count * 50 } else { count }).collect()
 }
 
-/// Some descriptor.
+/// Returns an arbitrary descriptor.
 fn any_fd(random: &mut fastrand::Rng, dir: &Path) -> OwnedFd {
     match random.u8(..5) {
         0 => eventfd(0, EventfdFlags::CLOEXEC).expect("an event"),
@@ -41,7 +41,7 @@ fn any_fds(random: &mut fastrand::Rng, dir: &Path) -> Vec<OwnedFd> {
     (0..count).map(|_| any_fd(random, dir)).collect()
 }
 
-/// Words that look like those of the protocol.
+/// Returns a body that resembles the protocol.
 fn any_body(random: &mut fastrand::Rng) -> Vec<u8> {
     let mut body = Body::new();
     for _ in 0..random.usize(..24) {
@@ -57,7 +57,7 @@ fn any_body(random: &mut fastrand::Rng) -> Vec<u8> {
     body.0
 }
 
-/// What a right server would say, so that the client comes further.
+/// Returns a correct reply, so that the client proceeds.
 fn right_answer(header: &Header) -> (Vec<u8>, Vec<OwnedFd>) {
     let region = shm::Region::shared("registers", 0x4000).expect("memory");
     match header.command {
@@ -73,7 +73,7 @@ fn right_answer(header: &Header) -> (Vec<u8>, Vec<OwnedFd>) {
     }
 }
 
-/// Answers what it likes, until the client goes.
+/// Sends arbitrary replies until the client disconnects.
 fn hostile_server(listener: &UnixListener, seed: u64, dir: &Path) {
     let mut random = fastrand::Rng::with_seed(seed);
     let (socket, _) = listener.accept().expect("a client");
@@ -86,7 +86,7 @@ fn hostile_server(listener: &UnixListener, seed: u64, dir: &Path) {
         let sent = if number < right_for {
             let (mut body, fds) = right_answer(&header);
             if header.command == command::REGION_READ {
-                // Of this place, as long as it was asked for; the value is anything.
+                // The requested location, with an arbitrary value.
                 body = [&message.body[..16], &random.u64(..).to_ne_bytes()[..message.body[12].min(8).into()]].concat();
             }
             let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
@@ -100,7 +100,7 @@ fn hostile_server(listener: &UnixListener, seed: u64, dir: &Path) {
                 2 => link.send(&Header { id: random.u16(..), ..header.reply() }.message(&body), &fds, until()),
                 3 => link.send(&header.failure(random.i32(..)).message(&body), &fds, until()),
                 4 => {
-                    // A length that is not so.
+                    // A wrong length.
                     let mut bytes = header.reply().message(&body);
                     bytes[4..8].copy_from_slice(&(random.u32(..) >> random.u32(..32)).to_ne_bytes());
                     link.send(&bytes, &fds, until())
@@ -138,17 +138,17 @@ fn a_server_that_says_anything_does_not_make_the_client_panic_or_hang() {
                     function.dma.unmap(&region, at);
                 }
                 let admin_timeout = Duration::from_millis(20);
-                // Whatever becomes of it.
+                // Any result is accepted.
                 let _ = Controller::open(function.clone(), Options { admin_timeout, ..Options::default() });
                 assert!(!function.dma.cut_off(), "SEED={seed}: this process is alive");
             }
-            // CAP.TO, which is at most 128 seconds, is the server's to say; everything else is short.
+            // The server sets CAP.TO, at most 128 seconds; everything else is short.
             assert!(begun.elapsed() < Duration::from_secs(140), "SEED={seed}");
         });
     }
 }
 
-/// A client that says anything, for a while.
+/// A client that sends arbitrary messages.
 fn hostile_client(path: &Path, seed: u64, dir: &Path) {
     let mut random = fastrand::Rng::with_seed(seed);
     let link = Link::over(UnixStream::connect(path).expect("connected").into()).expect("a link");

@@ -1,4 +1,4 @@
-//! What every driver has to do, over drives of many kinds in another process.
+//! Driver requirements, over many kinds of drives in another process.
 
 use block::{Device, Lba, QueueOptions, Request, Tag};
 use nvme::{Controller, Options};

@@ -1,4 +1,4 @@
-//! Drives that do what they should not: faults of the controller, with a process between.
+//! Faulty drives: faults of the controller, in another process.
 
 use std::time::Duration;
 

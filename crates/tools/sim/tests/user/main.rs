@@ -1,6 +1,6 @@
 //! The driver over the software controller in another process, behind a vfio-user socket.
 //!
-//! FULL=1 tries much more; SEED=n one seed alone, as a failure names it.
+//! FULL=1 runs more seeds; SEED=n runs one, as a failure names it.
 
 #[path = "../../../../devices/block/tests/drivers/cases.rs"]
 #[allow(dead_code, reason = "some cases are for other drivers")]

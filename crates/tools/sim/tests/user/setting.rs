@@ -18,7 +18,7 @@ pub fn full() -> bool {
     std::env::var_os("FULL").is_some_and(|full| full == "1")
 }
 
-/// The program `nvme-sim`, killed with its test.
+/// The program `nvme-sim`, killed on drop.
 pub struct Drive {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -44,7 +44,7 @@ impl Drive {
         kill_process(Pid::from_child(&self.child), signal).expect("signalled");
     }
 
-    /// When this returns, none of its threads does anything any more.
+    /// Stops the process: when this returns, all its threads are stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let stopped = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).expect("waited");
@@ -55,7 +55,7 @@ impl Drive {
         open(&self.socket, Options::default())
     }
 
-    /// Ends it; what it says at the end.
+    /// Ends the process and returns its final output.
     pub fn end(mut self) -> String {
         self.signal(Signal::TERM);
         let mut words = String::new();
@@ -79,7 +79,7 @@ pub fn open(socket: &std::path::Path, options: Options) -> Controller {
     Controller::open(function, options).expect("ready")
 }
 
-/// A queue of namespace 1 with memory of its own. Requests have more time than a busy machine keeps them waiting.
+/// A queue of namespace 1 with its own memory. Timeouts are longer than a busy machine delays requests.
 pub struct Bench {
     pub queue: Tracked<Box<dyn Queue>>,
     pub arena: Arena,
@@ -96,7 +96,7 @@ impl Bench {
         Bench::impatient(controller, depth, polled, Duration::from_secs(30))
     }
 
-    /// Requests have so much time: for those that are never answered.
+    /// Opens a queue with this timeout, for requests that never complete.
     pub fn impatient(controller: &Controller, depth: u32, polled: bool, timeout: Duration) -> Bench {
         let namespace = controller.namespace(1).expect("a namespace");
         let options = QueueOptions { depth, device_polled: polled, ..QueueOptions::default() };
@@ -113,7 +113,7 @@ impl Bench {
         buf
     }
 
-    /// Waits for the next answers, by sleeping or by polling alone.
+    /// Waits for the next completions, by sleeping or by polling.
     pub fn next(&mut self, polled: bool) -> Vec<Completion> {
         let mut ended = [Completion::EMPTY; 64];
         let begun = std::time::Instant::now();

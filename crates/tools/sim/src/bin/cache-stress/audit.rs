@@ -1,4 +1,4 @@
-//! Looks at everything while nobody works.
+//! Verifies all files while no process works.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -12,7 +12,7 @@ use crate::verify::verify_cell;
 use crate::version_table::{CellWord, HeaderWord, LOGS, SLOTS, VersionTable, cells};
 use crate::work_dir::WorkDir;
 
-/// All cells of a file, read through the cache; what is behind its end is zero.
+/// Reads all cells of a file through the cache; cells beyond its end are zero.
 fn whole(instance: &Arc<Instance>, work_dir: &WorkDir, number: u32) -> Result<Vec<u8>> {
     let file = open(instance, work_dir, number)?;
     let mut bytes = vec![0; file.len()? as usize];
@@ -29,19 +29,19 @@ fn cell(bytes: &[u8], cell: u32) -> [u8; CELL] {
     there
 }
 
-/// Each cell is what it may be, from this word's version on.
+/// Verifies that each cell has a legal version, not older than this word's.
 fn cells_are(table: &VersionTable, number: u32, bytes: &[u8], oldest: CellWord) -> Result<()> {
     for n in 0..cells(number) {
         let version = table.get(number, n, oldest);
         let found = verify_cell(table, Stamp { file: number, cell: n, version }, &cell(bytes, n))?;
-        // What was seen now may not go back; what was lost may.
+        // Versions seen now must not go back; lost versions may.
         table.cell(number, n, CellWord::Acked).store(found, SeqCst);
         table.cell(number, n, CellWord::Seen).store(found, SeqCst);
     }
     Ok(())
 }
 
-/// Each record of the logs is there, once, where it was told to be, in the order of its writer.
+/// Verifies that each log record is at its acknowledged position, once, in the order of its writer.
 fn logs_are(table: &VersionTable, log: u64, bytes: &[u8], only_synced: bool) -> Result<()> {
     let number = LOGS + log as u32;
     let mut last = [0; SLOTS as usize];
@@ -84,12 +84,12 @@ fn logs_are(table: &VersionTable, log: u64, bytes: &[u8], only_synced: bool) -> 
     Ok(())
 }
 
-/// What the mode promises when all memory is lost: write-back what was synced, the others what was written.
+/// Returns what the mode guarantees after the loss of all memory: synced data in write-back mode, otherwise written data.
 fn promised(mode: Mode) -> CellWord {
     if mode == Mode::WriteBack { CellWord::Synced } else { CellWord::Acked }
 }
 
-/// All memory was lost.
+/// Verifies everything after the loss of all memory.
 pub fn after_wipe(work_dir: &WorkDir, table: &VersionTable) -> Result<()> {
     let config = work_dir.config()?;
     let instance = Instance::open(&config)?;
@@ -106,7 +106,7 @@ pub fn after_wipe(work_dir: &WorkDir, table: &VersionTable) -> Result<()> {
     instance.detach().context("after all memory was lost")
 }
 
-/// All have left.
+/// Verifies everything after all processes have detached.
 pub fn at_the_end(work_dir: &WorkDir, table: &VersionTable) -> Result<()> {
     let config = work_dir.config()?;
     let segment = Instance::segment_path(&config);
@@ -119,11 +119,11 @@ pub fn at_the_end(work_dir: &WorkDir, table: &VersionTable) -> Result<()> {
     let logs = 0..=table.head(HeaderWord::Log).load(SeqCst);
     for number in 0..LOGS {
         let below = std::fs::read(work_dir.file(number)).unwrap_or_default();
-        cells_are(table, number, &below, CellWord::Acked).context("in the files below")?;
+        cells_are(table, number, &below, CellWord::Acked).context("in the backing files")?;
     }
     for log in logs.clone() {
         let below = std::fs::read(work_dir.file(LOGS + log as u32)).unwrap_or_default();
-        logs_are(table, log, &below, false).context("in the files below")?;
+        logs_are(table, log, &below, false).context("in the backing files")?;
     }
     if let Some(ssd) = &config.ssd {
         let checked = cachedfs::image::check(ssd, false, &mut |_, _| ())?;
@@ -132,12 +132,12 @@ pub fn at_the_end(work_dir: &WorkDir, table: &VersionTable) -> Result<()> {
     let instance = Instance::open(&config)?;
     for number in (0..LOGS).chain(logs.map(|log| LOGS + log as u32)) {
         let through = whole(&instance, work_dir, number)?;
-        ensure!(through == std::fs::read(work_dir.file(number))?, "file {number} is another through the cache than below");
+        ensure!(through == std::fs::read(work_dir.file(number))?, "file {number} differs between cache and backing file");
     }
     instance.check().context("at the end")?;
     let status = instance.status();
     ensure!(status.processes.len() == 1 && status.lost.is_empty() && status.dirty_bytes == 0, "at the end: {status:?}");
     instance.detach().context("at the end")?;
-    ensure!(!segment.exists(), "the last who left has left the segment");
+    ensure!(!segment.exists(), "the last process to detach left the segment");
     Ok(())
 }

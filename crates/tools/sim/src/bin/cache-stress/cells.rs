@@ -1,25 +1,25 @@
-//! What a cell holds: its own name, its version and who wrote it, all over its 512 bytes.
+//! The content of a cell: its identity, version and a pattern over its 512 bytes.
 
-/// Bytes of a cell.
+/// Size of a cell, in bytes.
 pub const CELL: usize = 512;
-/// A cell's bytes.
+/// The bytes of one cell.
 pub type Bytes = [u8; CELL];
-/// A word of a cell.
+/// Size of a word of a cell.
 const WORD: usize = 8;
 
-/// Which version of which cell, by whom.
+/// Identifies the version of a cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// Number of the file.
+    /// Number that identifies the file.
     pub file: u32,
-    /// Number of the cell in it; of a log, who wrote it.
+    /// Number of the cell in the file; in a log, the writer.
     pub cell: u32,
-    /// Odd: nothing is there, the cell was cut off, punched out or never written.
+    /// Odd: the cell is empty (truncated, punched or never written).
     pub version: u64,
 }
 
 impl Stamp {
-    /// What the cell holds then.
+    /// Returns the cell content of this version.
     pub fn bytes(&self) -> Bytes {
         let mut bytes = [0; CELL];
         if self.version % 2 == 1 {
@@ -37,7 +37,7 @@ impl Stamp {
         bytes
     }
 
-    /// What these bytes are, if they are a cell whole; none also for zeroes.
+    /// Returns the stamp of an intact cell. `None` also for zeroes.
     pub fn of(bytes: &[u8]) -> Option<Stamp> {
         let (words, _) = bytes.as_chunks::<WORD>();
         let (name, version) = (u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1]));
@@ -45,7 +45,7 @@ impl Stamp {
         (version.is_multiple_of(2) && version > 0 && stamp.bytes() == bytes).then_some(stamp)
     }
 
-    /// Whether each byte is of one of these versions: what a writer leaves who is killed as he writes.
+    /// Returns whether each byte is from one of these versions, as after a writer was killed during a write.
     pub fn is_mixed(&self, from: u64, to: u64, bytes: &[u8]) -> bool {
         let all: Vec<Bytes> = (from..=to).map(|version| Stamp { version, ..*self }.bytes()).collect();
         bytes.iter().enumerate().all(|(at, byte)| all.iter().any(|whole| whole[at] == *byte))

@@ -1,4 +1,4 @@
-//! One process that uses the cache until it is told to end, or is killed.
+//! One process that uses the cache until it is stopped or killed.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -16,10 +16,10 @@ use crate::work_dir::WorkDir;
 
 /// Cells of the longest read.
 const READ_MAX: u32 = 32;
-/// Pages it looks at without a copy, at once.
+/// Maximum number of pinned pages.
 const PINS: usize = 4;
 
-/// Opens a file of the test, and makes it if it is not there.
+/// Opens a file of the test and creates it if it is missing.
 pub fn open(instance: &Arc<Instance>, work_dir: &WorkDir, number: u32) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     Ok(instance.open_file(CWD, &work_dir.file(number), flags, Mode::RUSR | Mode::WUSR, &Options::default())?)
@@ -33,11 +33,11 @@ struct Child {
     rng: fastrand::Rng,
     files: BTreeMap<u32, File>,
     pins: Vec<Pinned>,
-    /// The kernel's count of how long its thread ran and waited.
+    /// The kernel's run and wait times of this thread.
     schedstat: std::fs::File,
 }
 
-/// Small for files that are cut.
+/// Returns a lower-case letter for files that are truncated.
 fn read_of(call: u8, number: u32) -> u8 {
     if (SHARED..LOGS).contains(&number) { call.to_ascii_lowercase() } else { call }
 }
@@ -53,7 +53,7 @@ fn kind_of(call: u8, before: Met, after: Met) -> CallKind {
     }
 }
 
-/// Works. Ends well only when it is told to end.
+/// Works until it is stopped.
 pub fn run(work_dir: WorkDir, slot: u32, seed: u64) -> Result<()> {
     let table = VersionTable::open(&work_dir.version_table())?;
     let begun = now();
@@ -74,7 +74,7 @@ pub fn run(work_dir: WorkDir, slot: u32, seed: u64) -> Result<()> {
 }
 
 impl Child {
-    /// Tells when a call began and how long it took.
+    /// Records the start and the duration of a call.
     fn timed<T>(&mut self, call: u8, what: impl FnOnce(&mut Child) -> Result<T>) -> Result<T> {
         let (met, queued, begun) = (self.instance.met(), self.queued(), now());
         self.table.slot(self.slot, WriterWord::Call).store(call.into(), SeqCst);
@@ -88,7 +88,7 @@ impl Child {
         result.with_context(|| format!("writer {}, call {}", self.slot, char::from(call)))
     }
 
-    /// So long it has been ready and had no processor, ns.
+    /// Returns how long the thread waited for a CPU, ns.
     fn queued(&self) -> u64 {
         let mut text = [0; 64];
         let got = rustix::io::pread(&self.schedstat, &mut text, 0).unwrap_or(0);
@@ -151,7 +151,7 @@ impl Child {
         verify_cells(&self.table, number, first, &floors, &bytes[..got])
     }
 
-    /// The next even version of each cell, begun; their bytes.
+    /// Starts the next even version of each cell and returns their bytes.
     fn begin(&mut self, number: u32, first: u32, count: u32) -> (Vec<u64>, Vec<u8>) {
         let mut bytes = Vec::with_capacity(count as usize * CELL);
         let versions = (first..first + count).map(|cell| {
@@ -188,7 +188,7 @@ impl Child {
     fn write_shared(&mut self) -> Result<()> {
         let number = self.rng.u32(0..SHARED);
         let groups = cells(number) / GROUP / SLOTS;
-        // Some are written often.
+        // Some cells are written often.
         let group = if self.rng.bool() { self.rng.u32(0..groups) } else { self.rng.u32(0..8) };
         let first = (group * SLOTS + self.slot) * GROUP;
         let skipped = self.rng.u32(0..GROUP);
@@ -204,7 +204,7 @@ impl Child {
         self.write(number, first, count)
     }
 
-    /// Nothing will be in these cells: the next odd version of each in which there may be something.
+    /// Starts emptying these cells: the next odd version of each cell that may have content.
     fn begin_nothing(&mut self, number: u32, cells: std::ops::Range<u32>) -> Vec<(u32, u64)> {
         let mut begun = Vec::new();
         for cell in cells {
@@ -290,7 +290,7 @@ impl Child {
         })
     }
 
-    /// Who is killed may have pages in hand.
+    /// Pins a page: a killed process may hold pins.
     fn pin(&mut self) -> Result<()> {
         if self.pins.len() >= PINS {
             self.pins.clear();

@@ -1,5 +1,4 @@
-//! The SSD as a drive that the processes drive themselves: `nvme-sim` beside this program, behind a vfio-user socket, with a write
-//! cache that a loss of power empties.
+//! The SSD as a drive in user space: `nvme-sim` beside this program, behind a vfio-user socket, with a volatile write cache.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,32 +7,32 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Bytes of it.
+/// Size of the drive.
 const SIZE: &str = "24MiB";
 
-/// See the module.
+/// The simulated drive, a child process.
 pub struct Drive {
     dir: PathBuf,
     child: Child,
     words: BufReader<ChildStdout>,
     seed: u64,
-    /// How often its power went.
+    /// Number of power cuts so far.
     pub cuts: u32,
 }
 
-/// What a cache on the drive in a directory names.
+/// Returns the device name of the drive in a directory.
 pub fn name(dir: &Path) -> PathBuf {
     format!("vfio-user:{}/1", dir.join("drive.sock").display()).into()
 }
 
 impl Drive {
-    /// Starts it.
+    /// Starts the drive in a directory.
     pub fn start(dir: &Path, seed: u64) -> Result<Drive> {
         let (child, words) = spawn(dir, seed)?;
         Ok(Drive { dir: dir.to_owned(), child, words, seed, cuts: 0 })
     }
 
-    /// The power goes and comes back: of what was not flushed anything may be there. Nobody uses it.
+    /// Simulates a power cut: any part of the unflushed data survives. No process uses the drive.
     pub fn cut(&mut self) -> Result<()> {
         self.end(Signal::USR1)?;
         self.seed = self.seed.wrapping_add(1);
@@ -42,7 +41,7 @@ impl Drive {
         Ok(())
     }
 
-    /// It ends, and no host did what a driver must not do.
+    /// Stops the drive and verifies that no host violated the specification.
     pub fn end(&mut self, signal: Signal) -> Result<()> {
         kill_process(Pid::from_child(&self.child), signal)?;
         let mut said = String::new();

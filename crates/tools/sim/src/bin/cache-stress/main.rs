@@ -1,9 +1,9 @@
-//! Processes that share one cache are killed at any moment.
+//! Kills processes that share one cache at any moment.
 //!
-//! Some processes read, write, append, cut, punch and sync the same files through one cache. Each cell of 512 bytes has one who
-//! writes it, and says which version it is; everybody reads everything. Others are started for those that are killed. Never may
-//! anybody see a cell that is foreign, older than what was told as written, or in parts (but where its writer was killed as he
-//! wrote); what was told as durable survives also the loss of all shared memory; in the end every byte is in the files below.
+//! Several processes read, write, append, truncate, punch and sync the same files through one cache. Each cell of 512 bytes has one
+//! writer, which versions it; all processes read everything. Killed processes are replaced. No process may ever see a foreign cell, a
+//! version older than the acknowledged one, or a torn cell (unless its writer was killed during the write). Data acknowledged as durable
+//! survives the loss of all shared memory, and in the end every byte is in the backing files.
 #![forbid(unsafe_code)]
 
 mod audit;
@@ -28,39 +28,39 @@ use crate::parent::Parent;
 use crate::version_table::VersionTable;
 use crate::work_dir::WorkDir;
 
-/// Kill processes that share a cache, and look what is left.
+/// Kill processes that share a cache, and verify the result.
 #[derive(Debug, Parser)]
 struct Args {
-    /// A directory to work in; what is there of an earlier run is removed.
+    /// Working directory; remains of an earlier run are removed.
     #[arg(long)]
     dir: PathBuf,
-    /// Where the shared memory is; below the directory if not said.
+    /// Directory of the shared memory; by default in the working directory.
     #[arg(long)]
     runtime: Option<PathBuf>,
-    /// Kills in all.
+    /// Total number of kills.
     #[arg(long, default_value_t = 200)]
     kills: u32,
-    /// Kills after which all end in good order and everything is looked at.
+    /// Kills between two clean ends with a full verification.
     #[arg(long, default_value_t = 50)]
     each: u32,
-    /// Where it all begins; printed when none is given.
+    /// Random seed; printed if none is given.
     #[arg(long)]
     seed: Option<u64>,
-    /// The SSD is a drive behind a vfio-user socket, which the process that leads owns; its power goes when all memory is lost.
+    /// Use a drive behind a vfio-user socket as the SSD, owned by the leader; it loses power when all memory is lost.
     #[arg(long)]
     drive: bool,
-    /// Only this one of the set-ups.
+    /// Run only this configuration.
     #[arg(long)]
     only: Option<usize>,
-    /// Is one of the processes.
+    /// Run as a child process.
     #[arg(long, hide = true)]
     child: Option<u32>,
 }
 
-/// What is tried, one after the other.
+/// The tested configurations, in order.
 const WORLDS: [(Mode, bool); 4] = [(Mode::WriteBack, true), (Mode::WriteThrough, true), (Mode::WriteBack, false), (Mode::WriteBack, true)];
 
-/// With a drive.
+/// The configurations with a drive.
 const DRIVEN: [(Mode, bool); 3] = [(Mode::WriteBack, true), (Mode::WriteThrough, true), (Mode::WriteBack, true)];
 
 fn main() -> Result<()> {

@@ -1,4 +1,4 @@
-//! Starts processes, kills them, watches that nobody waits for ever.
+//! Starts and kills processes, and detects hanging calls.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -13,27 +13,34 @@ use crate::stalls::{KillTarget, Stalls};
 use crate::version_table::{CellWord, HeaderWord, SLOTS, VersionTable, WriterWord, all, now, writer};
 use crate::work_dir::WorkDir;
 
-/// A call that takes longer hangs, ns.
+/// A call that takes longer is a hang, ns.
 const HANGS: u64 = 30_000_000_000;
-/// So long after a kill the others are looked at, ms.
+/// Delay between a kill and the check of the others, ms.
 const AFTER_MS: std::ops::Range<u64> = 5..80;
 
-/// See the module.
+/// The parent of the working processes.
 pub struct Parent<'a> {
+    /// The working directory of the run.
     pub work_dir: &'a WorkDir,
+    /// The versions that the processes record.
     pub table: &'a VersionTable,
+    /// The configuration of the cache.
     pub config: Config,
+    /// The generator of random numbers.
     pub rng: fastrand::Rng,
+    /// Statistics of stalls around kills.
     pub stalls: Stalls,
+    /// Number of leaders that were killed.
     pub leaders_killed: u32,
-    /// Each time all memory was lost.
+    /// How often all memory was lost.
     pub wipes: u32,
     children: Vec<Option<Child>>,
-    /// The SSD, if it is one.
+    /// The drive, if the SSD is one.
     pub drive: Option<Drive>,
 }
 
 impl<'a> Parent<'a> {
+    /// Creates a parent without children.
     pub fn new(work_dir: &'a WorkDir, table: &'a VersionTable, seed: u64, drive: Option<Drive>) -> Result<Parent<'a>> {
         let rng = fastrand::Rng::with_seed(seed);
         let children = (0..SLOTS).map(|_| None).collect();
@@ -41,6 +48,7 @@ impl<'a> Parent<'a> {
         Ok(Parent { work_dir, table, config, rng, stalls: Stalls::default(), leaders_killed: 0, wipes: 0, children, drive })
     }
 
+    /// Starts the child of a slot.
     pub fn start(&mut self, slot: u32) -> Result<()> {
         self.table.slot(slot, WriterWord::Pid).store(0, SeqCst);
         let child = Command::new(std::env::current_exe()?)
@@ -53,6 +61,7 @@ impl<'a> Parent<'a> {
         Ok(())
     }
 
+    /// Starts the children of all slots.
     pub fn start_all(&mut self) -> Result<()> {
         (0..SLOTS)
             .filter(|slot| self.children[*slot as usize].is_none())
@@ -61,7 +70,7 @@ impl<'a> Parent<'a> {
             .try_for_each(|slot| self.start(slot))
     }
 
-    /// Nobody may have ended by himself, or be in a call for too long.
+    /// Verifies that no process ended by itself or hangs in a call.
     fn watch(&mut self) -> Result<()> {
         for slot in 0..SLOTS {
             let Some(child) = &mut self.children[slot as usize] else { continue };
@@ -88,7 +97,7 @@ impl<'a> Parent<'a> {
         Ok(())
     }
 
-    /// Until the calls that these were in have ended: they count where they began.
+    /// Waits until the current calls of these processes end: a call counts where it started.
     fn all_ended(&mut self, slots: &[u32]) -> Result<()> {
         let (table, begun) = (self.table, now());
         let is_in_call = |slot: &u32| (1..=begun).contains(&table.slot(*slot, WriterWord::Since).load(SeqCst));
@@ -99,7 +108,7 @@ impl<'a> Parent<'a> {
         Ok(())
     }
 
-    /// SIGKILL, and what he had begun may be there in parts.
+    /// Kills a process with SIGKILL; its current writes may be torn.
     fn kill(&mut self, slot: u32) -> Result<()> {
         let Some(mut child) = self.children[slot as usize].take() else { return Ok(()) };
         child.kill()?;
@@ -120,7 +129,7 @@ impl<'a> Parent<'a> {
         (0..SLOTS).find(|slot| self.table.slot(*slot, WriterWord::Pid).load(SeqCst) == pid)
     }
 
-    /// Some kills; how many.
+    /// Kills some processes; returns how many.
     pub fn some_kills(&mut self) -> Result<u32> {
         let all: Vec<u32> = (0..SLOTS).collect();
         self.stalls.begin(self.table, &all);
@@ -132,7 +141,7 @@ impl<'a> Parent<'a> {
         let is_leader = leader.is_some() || self.leader() == Some(first);
         self.leaders_killed += u32::from(is_leader);
         let mut killed = vec![first];
-        // A drive loses its power then, which is worth more tries.
+        // A drive loses power then, which deserves more attempts.
         let all = if self.drive.is_some() { 15 } else { 3 };
         match self.rng.u8(0..100) {
             percent if percent < all => killed = (0..SLOTS).collect(),
@@ -156,7 +165,7 @@ impl<'a> Parent<'a> {
         Ok(killed.len() as u32)
     }
 
-    /// As if the machine had stopped: shared memory is gone. What was told as durable is there, and nothing else needs be.
+    /// Simulates a crash of the machine: shared memory is lost. Only durable data must survive.
     fn wipe(&mut self) -> Result<()> {
         self.wipes += 1;
         std::fs::remove_file(Instance::segment_path(&self.config)).context("removing the segment")?;
@@ -168,12 +177,12 @@ impl<'a> Parent<'a> {
         Ok(())
     }
 
-    /// Calls of all processes so far.
+    /// Returns the calls of all processes so far.
     pub fn calls(&self) -> u64 {
         (0..SLOTS).map(|slot| self.table.slot(slot, WriterWord::Calls).load(SeqCst)).sum()
     }
 
-    /// All end in good order.
+    /// Stops all processes and waits for a clean end.
     pub fn end(&mut self) -> Result<()> {
         self.table.head(HeaderWord::Stop).store(1, SeqCst);
         let begun = Instant::now();
@@ -207,7 +216,7 @@ impl Drop for Parent<'_> {
     }
 }
 
-/// Where the threads of a process are.
+/// Returns the stacks of a process's threads.
 fn stacks(pid: u32) -> String {
     let tasks = PathBuf::from(format!("/proc/{pid}/task"));
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! How long the others waited around a kill, by kind of call.
+//! Stalls of the surviving processes around a kill, by kind of call.
 
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::version_table::{KINDS, VersionTable};
 
-/// Who was.
+/// The process that was killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum KillTarget {
     Leader,
@@ -12,25 +12,25 @@ pub enum KillTarget {
     None,
 }
 
-/// With what people call them.
+/// The targets with their printed names.
 const KILLED: [(KillTarget, &str); 3] =
     [(KillTarget::Leader, "the leader"), (KillTarget::Another, "another"), (KillTarget::None, "nobody")];
 
-/// Of each kind of call the longest around each kill, ms.
+/// The longest call of each kind around each kill, ms.
 #[derive(Default)]
 pub struct Stalls {
     lists: [[Vec<f64>; KINDS.len()]; KILLED.len()],
 }
 
 impl Stalls {
-    /// Somebody is about to be killed.
+    /// Resets the times before a kill.
     pub fn begin(&mut self, table: &VersionTable, others: &[u32]) {
         for (slot, (kind, _)) in others.iter().flat_map(|slot| KINDS.map(|kind| (*slot, kind))) {
             table.longest(slot, kind).store(0, SeqCst);
         }
     }
 
-    /// It was a while ago.
+    /// Collects the times some time after a kill.
     pub fn end(&mut self, table: &VersionTable, others: &[u32], killed: KillTarget) {
         for (kind, _) in KINDS {
             let longest = others.iter().map(|slot| table.longest(*slot, kind).load(SeqCst)).max().unwrap_or(0);
@@ -40,7 +40,7 @@ impl Stalls {
         }
     }
 
-    /// For people.
+    /// Prints the statistics of the stalls.
     pub fn print(&mut self) {
         for (killed, who) in KILLED {
             for (kind, what) in KINDS {

@@ -1,4 +1,4 @@
-//! What was read is compared with what may be there.
+//! Compares data that was read with the legal versions.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -8,15 +8,15 @@ use anyhow::{Result, bail};
 use crate::cells::{CELL, Stamp};
 use crate::version_table::{CellWord, VersionTable, cells};
 
-/// So long the death of a writer is waited for, which explains a cell in parts.
+/// How long to wait for the death of a writer, which explains a torn cell.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The oldest version of each cell that may be found from now on.
+/// Returns the oldest legal version of each cell from now on.
 pub fn floors(table: &VersionTable, file: u32, first: u32, count: u32) -> Vec<u64> {
     (first..first + count).map(|cell| table.floor(file, cell)).collect()
 }
 
-/// Looks at cells that were read; `bytes` may be too short: the file ended.
+/// Verifies cells that were read; `bytes` is shorter at the end of the file.
 pub fn verify_cells(table: &VersionTable, file: u32, first: u32, floors: &[u64], bytes: &[u8]) -> Result<()> {
     for (n, floor) in floors.iter().enumerate() {
         let mut cell = [0; CELL];
@@ -30,7 +30,7 @@ pub fn verify_cells(table: &VersionTable, file: u32, first: u32, floors: &[u64],
     Ok(())
 }
 
-/// Which version is there, if it may be; of what is there in parts, the oldest that it may be.
+/// Returns the version of a cell if it is legal; for a torn cell, the oldest possible version.
 pub fn verify_cell(table: &VersionTable, oldest: Stamp, bytes: &[u8]) -> Result<u64> {
     let Stamp { file, cell, version: floor } = oldest;
     assert!(cell < cells(file), "a cell of that file");
@@ -40,12 +40,12 @@ pub fn verify_cell(table: &VersionTable, oldest: Stamp, bytes: &[u8]) -> Result<
             bail!("file {file}, cell {cell}: there is cell {} of file {}", found.cell, found.file);
         }
         if found.version < floor || found.version > begun {
-            bail!("file {file}, cell {cell}: there is version {}, not {floor} to {begun}", found.version);
+            bail!("file {file}, cell {cell}: found version {}, expected {floor} to {begun}", found.version);
         }
         return Ok(found.version);
     }
     let is_empty = bytes.iter().all(|byte| *byte == 0);
-    // Zeroes say not of which version they are.
+    // Zeroes do not say which version they are.
     if is_empty && (floor..=begun).any(|version| version % 2 == 1) {
         return Ok(floor);
     }
@@ -58,7 +58,7 @@ pub fn verify_cell(table: &VersionTable, oldest: Stamp, bytes: &[u8]) -> Result<
         if waiting.elapsed() > PATIENCE {
             let what = if is_empty { "nothing".to_owned() } else { format!("{:02x?}", &bytes[..32]) };
             let mixed = oldest.is_mixed(floor, begun, bytes);
-            bail!("file {file}, cell {cell}: there is {what}, not {floor} to {begun} (broken {broken}; of these in parts: {mixed})");
+            bail!("file {file}, cell {cell}: found {what}, expected {floor} to {begun} (torn {broken}; mix of these: {mixed})");
         }
         std::thread::sleep(Duration::from_millis(1));
     }

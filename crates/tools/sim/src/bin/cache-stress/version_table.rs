@@ -1,5 +1,4 @@
-//! What everybody may know: which versions were begun, told as written, told as durable. In shared memory beside the cache, so that
-//! it is there however its writer dies.
+//! The versions that were started, acknowledged and made durable, in shared memory beside the cache, so that they survive a killed writer.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -7,82 +6,82 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use anyhow::Result;
 use shm::{FileAccess, Region};
 
-/// Writers at a time.
+/// Number of writers at a time.
 pub const SLOTS: u32 = 4;
-/// Files that all write, each its own cells.
+/// Number of files that all processes write, each its own cells.
 pub const SHARED: u32 = 4;
-/// Files that one writes, cuts and punches, one for each writer.
+/// Number of files with one writer, which also truncates and punches them.
 pub const OWN: u32 = SLOTS;
-/// Cells of a file.
+/// Cells of a shared and of an own file.
 pub const CELLS: [u32; 2] = [2048, 512];
-/// Neighbouring cells of one writer: they cross pages.
+/// Adjacent cells of one writer; they cross pages.
 pub const GROUP: u32 = 3;
-/// Records one writer may append.
+/// Maximum number of records that a writer appends.
 pub const APPENDS: u64 = 1 << 16;
-/// Number of the first log among the files.
+/// Number of the first log file.
 pub const LOGS: u32 = SHARED + OWN;
 
 const HEAD: usize = 4096;
 const SLOT_BYTES: usize = 128;
 const CELL_BYTES: usize = 64;
 
-/// Words of one cell.
+/// The words of one cell.
 #[derive(Clone, Copy)]
 pub enum CellWord {
-    /// The newest version whose writing began.
+    /// The newest version whose write was started.
     Started,
-    /// The newest that was told as written.
+    /// The newest version acknowledged as written.
     Acked,
-    /// The newest that was told as durable.
+    /// The newest version acknowledged as durable.
     Synced,
-    /// The newest that anybody saw.
+    /// The newest version that any process read.
     Seen,
-    /// The newest whose writer was killed as he wrote: it may be there in part.
+    /// The newest version whose writer was killed during the write: it may be torn.
     Torn,
 }
 
-/// Words of all.
+/// The words that all processes share.
 #[derive(Clone, Copy)]
 pub enum HeaderWord {
-    /// Everybody ends.
+    /// All processes end when it is set.
     Stop,
-    /// Which log is appended to.
+    /// Number of the log in use.
     Log,
 }
 
-/// Words of one writer.
+/// The words of one writer.
 #[derive(Clone, Copy)]
 pub enum WriterWord {
-    /// When the call began in which he is, ns of the monotonic clock; 0: in none.
+    /// Start of the current call, ns of the monotonic clock; 0: no call.
     Since,
-    /// Which call: a letter.
+    /// Letter of the current call.
     Call,
-    /// Calls.
+    /// Number of calls.
     Calls,
-    /// Appends begun.
+    /// Number of appends started.
     Appends,
-    /// His process, once he takes part.
+    /// Process id, once the process has attached.
     Pid,
 }
 
-/// What a call was, for who asks how long it took.
+/// The kind of a call, for stall statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallKind {
     /// A read of pages that were all in memory.
     Hit,
-    /// A read that met the SSD, or the file below.
+    /// A read from the SSD or the backing file.
     Miss,
-    /// A write that found room.
+    /// A write that found free space.
     Write,
-    /// A write that waited for room, which the leader makes with the disks.
+    /// A write that waited for free space, which the leader makes.
     WriteStall,
-    /// A read of a file that is cut and punched at times: who misses waits until the leader has done that.
+    /// A read of a file that is truncated and punched at times: a miss waits until the leader has done that.
     UnstableRead,
-    /// A sync, a cut, a hole, an open: these ask the leader, and wait for disks.
+    /// A sync, truncate, punch or open: the leader handles it and waits for disks.
     LeaderRequest,
 }
 
-/// All, with what people call them.
+/// All kinds with their printed names.
 pub const KINDS: [(CallKind, &str); 6] = [
     (CallKind::Hit, "reads in memory"),
     (CallKind::Miss, "reads of the disks"),
@@ -92,14 +91,14 @@ pub const KINDS: [(CallKind, &str); 6] = [
     (CallKind::LeaderRequest, "syncs, cuts, opens"),
 ];
 
-/// An appended record was begun, in this log.
+/// The append was started, in this log.
 const STARTED: u64 = 1 << 61;
-/// It was told as written, there.
+/// The append was acknowledged, at this record.
 const ACKED: u64 = 1 << 62;
-/// It was told as durable.
+/// The append was acknowledged as durable.
 const SYNCED: u64 = 1 << 63;
 
-/// See the module.
+/// A table of versions in a shared file.
 pub struct VersionTable(Region);
 
 impl VersionTable {
@@ -107,7 +106,7 @@ impl VersionTable {
         HEAD + CELL_BYTES * (SHARED * CELLS[0] + OWN * CELLS[1]) as usize + 8 * (u64::from(SLOTS) * APPENDS) as usize
     }
 
-    /// A new one: nothing was written.
+    /// Creates an empty table in a new file.
     pub fn create(path: &Path) -> Result<VersionTable> {
         let table = VersionTable(Region::create_file(path, VersionTable::bytes(), FileAccess { permissions: 0o600, group: None })?);
         for (file, cell) in all() {
@@ -118,34 +117,38 @@ impl VersionTable {
         Ok(table)
     }
 
-    /// The one that is there.
+    /// Opens the table of an existing file.
     pub fn open(path: &Path) -> Result<VersionTable> {
         Ok(VersionTable(Region::open_file(path, None)?))
     }
 
+    /// Returns a word that all processes share.
     pub fn head(&self, word: HeaderWord) -> &AtomicU64 {
         self.0.u64(word as usize * 8)
     }
 
+    /// Returns a word of one writer.
     pub fn slot(&self, slot: u32, word: WriterWord) -> &AtomicU64 {
         self.0.u64(1024 + slot as usize * SLOT_BYTES + word as usize * 8)
     }
 
-    /// A writer's longest call of a kind, ns; what he was ready and had no processor is not counted.
+    /// Returns the longest call of a kind, ns, without the time spent waiting for a CPU.
     pub fn longest(&self, slot: u32, kind: CallKind) -> &AtomicU64 {
         self.0.u64(1024 + slot as usize * SLOT_BYTES + 64 + kind as usize * 8)
     }
 
+    /// Returns a word of one cell.
     pub fn cell(&self, file: u32, cell: u32, word: CellWord) -> &AtomicU64 {
         let at = if file < SHARED { file * CELLS[0] + cell } else { SHARED * CELLS[0] + (file - SHARED) * CELLS[1] + cell };
         self.0.u64(HEAD + at as usize * CELL_BYTES + word as usize * 8)
     }
 
+    /// Returns the value of a cell's word.
     pub fn get(&self, file: u32, cell: u32, word: CellWord) -> u64 {
         self.cell(file, cell, word).load(SeqCst)
     }
 
-    /// No older version may be seen from now on.
+    /// Returns the oldest version that may be seen from now on.
     pub fn floor(&self, file: u32, cell: u32) -> u64 {
         self.get(file, cell, CellWord::Acked).max(self.get(file, cell, CellWord::Seen))
     }
@@ -155,7 +158,7 @@ impl VersionTable {
         self.0.u64(HEAD + cells + 8 * (u64::from(slot) * APPENDS + number) as usize)
     }
 
-    /// The next append of a writer; none: he has had all.
+    /// Starts the next append of a writer. `None`: its records are used up.
     pub fn begin_append(&self, slot: u32, log: u64) -> Option<u64> {
         let number = self.slot(slot, WriterWord::Appends).fetch_add(1, SeqCst);
         (number < APPENDS).then(|| {
@@ -164,59 +167,59 @@ impl VersionTable {
         })
     }
 
-    /// It is at this record of its log.
+    /// Records the acknowledged position of an append in its log.
     pub fn appended(&self, slot: u32, number: u64, at: u64) {
         self.record(slot, number).fetch_or(ACKED | at, SeqCst);
     }
 
-    /// What became of an append.
+    /// Returns the state of an append.
     pub fn append(&self, slot: u32, number: u64) -> Append {
         let word = self.record(slot, number).load(SeqCst);
         Append { log: word >> 32 & 0xff_ffff, at: (word & ACKED != 0).then_some(word & 0xffff_ffff), is_synced: word & SYNCED != 0 }
     }
 
-    /// It is durable.
+    /// Records that an append is durable.
     pub fn synced(&self, slot: u32, number: u64) {
         self.record(slot, number).fetch_or(SYNCED, SeqCst);
     }
 
-    /// It was told as written, but nobody was told that it survives, and it did not.
+    /// Forgets an append that was acknowledged, not durable, and lost.
     pub fn forget(&self, slot: u32, number: u64) {
         self.record(slot, number).fetch_and(!ACKED, SeqCst);
     }
 
-    /// How many appends a writer has begun.
+    /// Returns the number of appends started by a writer.
     pub fn appends(&self, slot: u32) -> u64 {
         self.slot(slot, WriterWord::Appends).load(SeqCst).min(APPENDS)
     }
 }
 
-/// See [`VersionTable::append`].
+/// The state of one append.
 pub struct Append {
-    /// To which log.
+    /// Number of the log it went to.
     pub log: u64,
-    /// Where, if it was told as written.
+    /// Its record in the log, if it was acknowledged.
     pub at: Option<u64>,
-    /// It was told as durable.
+    /// It was acknowledged as durable.
     pub is_synced: bool,
 }
 
-/// Every cell.
+/// Returns all cells of all files.
 pub fn all() -> impl Iterator<Item = (u32, u32)> {
     (0..LOGS).flat_map(|file| (0..cells(file)).map(move |cell| (file, cell)))
 }
 
-/// Cells of a file.
+/// Returns the number of cells of a file.
 pub fn cells(file: u32) -> u32 {
     CELLS[usize::from(file >= SHARED)]
 }
 
-/// Who writes a cell.
+/// Returns the writer of a cell.
 pub fn writer(file: u32, cell: u32) -> u32 {
     if file < SHARED { cell / GROUP % SLOTS } else { file - SHARED }
 }
 
-/// Nanoseconds of the clock that all processes share.
+/// Returns nanoseconds of the clock that all processes share.
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

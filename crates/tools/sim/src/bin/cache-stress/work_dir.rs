@@ -1,4 +1,4 @@
-//! Where everything is.
+//! The files of a test run.
 
 use std::path::{Path, PathBuf};
 
@@ -7,23 +7,25 @@ use cachedfs::{Config, Mode, Size};
 
 use crate::version_table::{LOGS, SHARED};
 
-/// See the module.
+/// The working directory of a run.
 #[derive(Clone, Debug)]
 pub struct WorkDir {
-    /// The directory.
+    /// Path of the working directory.
     pub dir: PathBuf,
 }
 
 impl WorkDir {
+    /// Returns the path of the version table.
     pub fn version_table(&self) -> PathBuf {
         self.dir.join("versions")
     }
 
+    /// Returns the path of the SSD file.
     pub fn ssd(&self) -> PathBuf {
         self.dir.join("ssd")
     }
 
-    /// A file by its number; from [`LOGS`] on they are logs.
+    /// Returns the path of a file; from [`LOGS`] on they are logs.
     pub fn file(&self, number: u32) -> PathBuf {
         let kind = match number {
             0..SHARED => "shared",
@@ -33,12 +35,12 @@ impl WorkDir {
         self.dir.join(format!("{kind}{number}"))
     }
 
-    /// The settings that all have.
+    /// Returns the configuration of the cache.
     pub fn config(&self) -> Result<Config> {
         Ok(Config::read(&self.dir.join("config.toml"))?)
     }
 
-    /// Makes them.
+    /// Creates the directories and the configuration.
     pub fn prepare(&self, runtime: &Path, mode: Mode, ssd: Option<PathBuf>) -> Result<()> {
         std::fs::create_dir_all(&self.dir)?;
         std::fs::create_dir_all(runtime)?;

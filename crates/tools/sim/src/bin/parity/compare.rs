@@ -9,27 +9,27 @@ use crate::accepted;
 use sim::posix::call::{Call, shown};
 use sim::posix::tree::{FileTree, Stat, content, digest, join, list_all, stat, word};
 
-/// Seconds that times set by the kernel may differ: the calls are done one after the other.
+/// Permitted difference of times set by the kernel, in seconds: the calls are made one after the other.
 const NEAR_S: i64 = 20;
-/// What is tried first when attributes are read.
+/// Initial buffer size for extended attributes.
 const VALUE_MAX: usize = 65_536;
 
 type Both = (Result<Stat, Errno>, Result<Stat, Errno>);
 
-/// What was seen so far.
+/// The state of the comparison.
 #[derive(Debug, Default)]
 pub struct Compare {
-    /// The kernel gathers writes.
+    /// The kernel's write-back cache is on.
     gathered: bool,
-    /// The mount's number of each file of the plain directory, by number and birth.
+    /// The mount's inode number of each plain file, by inode number and birth time.
     numbers: HashMap<(u64, (i64, u32)), u64>,
 }
 
-/// The files a call concerns, as they were before it.
+/// The files of a call, before the call.
 pub struct Before {
     paths: Vec<Both>,
     slots: Vec<Both>,
-    /// When that began.
+    /// When the check began.
     looked: (i64, u32),
 }
 
@@ -55,17 +55,17 @@ impl Before {
 }
 
 impl Compare {
-    /// Nothing seen; does the kernel gather writes for the mount?
+    /// Creates a comparison. `gathered`: the kernel's write-back cache is on for the mount.
     pub fn new(gathered: bool) -> Compare {
         Compare { gathered, ..Compare::default() }
     }
 
-    /// Looks before a call.
+    /// Records the state of the files before a call.
     pub fn look(&self, call: &Call, plain: &FileTree, mount: &FileTree) -> Result<Before> {
         Ok(Before::look(call, plain, mount))
     }
 
-    /// Compares after it.
+    /// Compares both sides after a call.
     pub fn changed(&mut self, call: &Call, before: &Before, _ok: bool, plain: &FileTree, mount: &FileTree) -> Result<()> {
         let after = Before::look(call, plain, mount);
         for (n, (was, is)) in before.paths.iter().zip(&after.paths).enumerate() {
@@ -104,7 +104,7 @@ impl Compare {
         if !accepted::times_by_kernel(plain, self.gathered) {
             same_time("mtime", plain.mtime, mount.mtime)?;
         }
-        // An access time that was set may be followed by a read that the kernel served from its cache.
+        // A set access time may be followed by a read from the kernel's cache.
         if !is_recent(plain.atime) && !accepted::times_by_kernel(plain, self.gathered) {
             same_time("atime", plain.atime, mount.atime)?;
         }
@@ -121,7 +121,7 @@ impl Compare {
         Ok(())
     }
 
-    /// Times must change when they do in the plain directory.
+    /// Verifies that times change when those of the plain directory do.
     fn times(&self, was: &Both, is: &Both, looked: (i64, u32)) -> Result<()> {
         let ((Ok(plain_was), Ok(mount_was)), (Ok(plain_is), Ok(mount_is))) = (was, is) else { return Ok(()) };
         if plain_was.ino != plain_is.ino || mount_was.ino != mount_is.ino {
@@ -136,14 +136,14 @@ impl Compare {
             let (from, to) = (mount_was.mtime, mount_is.mtime);
             bail!("mtime changed: plain {plain}, mount {mount}: from {from:?} to {to:?}, first looked at {looked:?}");
         }
-        // A move sets the change time of its copy, so it may change by itself.
+        // A move sets the change time of its copy.
         if plain_was.ctime != plain_is.ctime && mount_was.ctime == mount_is.ctime {
             bail!("ctime changed in the plain directory, not in the mount");
         }
         Ok(())
     }
 
-    /// Compares everything.
+    /// Compares the whole trees of both sides.
     pub fn trees(&mut self, plain: &FileTree, mount: &FileTree) -> Result<()> {
         self.directory(plain, mount, "")
     }
@@ -183,7 +183,7 @@ impl Compare {
     }
 }
 
-/// The next read or write is at the same place.
+/// Verifies that both file positions are equal.
 fn position(slot: usize, plain: &FileTree, mount: &FileTree) -> Result<()> {
     let tell = |tree: &FileTree| tree.slot(slot).and_then(rustix::fs::tell);
     let (plain, mount) = (tell(plain), tell(mount));
@@ -221,7 +221,7 @@ fn xattrs(tree: &FileTree, path: &str) -> Result<Vec<(String, String)>, Errno> {
     Ok(all)
 }
 
-/// Calls `each` with everything below a path.
+/// Calls `each` for every entry below a path.
 pub fn walk(tree: &FileTree, path: &str, each: &mut dyn FnMut(&str, &Stat)) {
     for entry in list_all(tree, path).unwrap_or_default() {
         let path = join(path, &entry.name);

@@ -1,9 +1,8 @@
-//! The same system calls on a hotshelf mount (of two directories, or of an image) and on a plain directory, compared.
+//! Compares system calls on a hotshelf mount (of two directories, or of an image) and on a plain directory.
 //!
-//! A seeded sequence of calls is done on both, by root and by ordinary users; what they answer, the
-//! attributes they leave, and now and then the whole trees must be the same. Meanwhile the files of the
-//! mount are moved between its sides, so that everything is tried on both and on files that move while
-//! open (nothing moves in an image). What cannot be the same is listed in `accepted`.
+//! A seeded sequence of calls runs on both, as root and as ordinary users. Results, attributes, and at intervals the whole trees must be
+//! equal. Meanwhile files of the mount move between its sides, so that everything is tested on both sides and on files that move while
+//! open (nothing moves in an image). `accepted` lists the known differences.
 #![forbid(unsafe_code)]
 
 mod accepted;
@@ -28,13 +27,13 @@ use sim::posix::call::Call;
 use sim::posix::generate::{Generator, USERS};
 use sim::posix::tree::{CallResult, FileTree, word};
 
-/// Do the same calls on a hotshelf mount and on a plain directory, and compare.
+/// Make the same calls on a hotshelf mount and on a plain directory, and compare.
 #[derive(Debug, Parser)]
 struct Args {
     /// The hotshelf program.
     #[arg(long)]
     hotshelf: PathBuf,
-    /// An image with a file system of ours, instead of two directories.
+    /// An image, instead of two directories.
     #[arg(long, conflicts_with_all = ["ssd", "hdd"], required_unless_present = "ssd")]
     image: Option<PathBuf>,
     /// Directory of the SSD.
@@ -43,16 +42,16 @@ struct Args {
     /// Directory of the HDD.
     #[arg(long, requires = "ssd")]
     hdd: Option<PathBuf>,
-    /// Where to mount.
+    /// Mount point.
     #[arg(long)]
     mnt: PathBuf,
     /// The plain directory: empty, on a file system like those of the sides, mounted nosuid and nodev.
     #[arg(long)]
     plain: PathBuf,
-    /// Where it all begins; printed when none is given.
+    /// Random seed; printed if none is given.
     #[arg(long)]
     seed: Option<u64>,
-    /// Calls to do.
+    /// Number of calls.
     #[arg(long, default_value_t = 2000)]
     steps: usize,
     /// Calls between two comparisons of the whole trees.
@@ -61,22 +60,22 @@ struct Args {
     /// Calls between two remounts.
     #[arg(long, default_value_t = 3000)]
     remount: usize,
-    /// Nothing moves meanwhile.
+    /// Do not move files.
     #[arg(long)]
     still: bool,
-    /// Flags for `hotshelf mount`, or `hotshelf fs mount`.
+    /// Flags for `hotshelf mount` or `hotshelf fs mount`.
     #[arg(last = true)]
     flags: Vec<String>,
 }
 
 impl Args {
-    /// What the mount shows.
+    /// Returns the directories or the image below the mount.
     fn below(&self) -> impl Iterator<Item = &PathBuf> {
         self.image.iter().chain(&self.ssd).chain(&self.hdd)
     }
 }
 
-/// Calls told about when a difference is found.
+/// Number of calls kept for the report of a difference.
 const STORY: usize = 4000;
 const STORY_SHOWN: usize = 20;
 
@@ -110,7 +109,7 @@ fn parity(args: &Args) -> Result<()> {
     let unmounted = unmount(args);
     outcome?;
     unmounted?;
-    // Who mounted it may have left directories that he cannot read himself.
+    // The mounting user may have created directories that it cannot read.
     if rustix::process::geteuid().is_root() {
         ran(Command::new(&args.hotshelf).args(args.image.as_ref().map(|_| "fs")).arg("check").args(args.below())).context("check")?;
     }
@@ -120,11 +119,11 @@ fn parity(args: &Args) -> Result<()> {
 
 fn run(args: &Args, seed: u64) -> Result<()> {
     let root = rustix::process::geteuid().is_root();
-    // Every other seed works below the root, where `..` leads to nothing else.
+    // Every other seed works in a subdirectory, where `..` stays in the compared tree.
     let below = if seed.is_multiple_of(2) { "top/below" } else { "" };
     for side in [&args.mnt, &args.plain] {
         std::fs::create_dir_all(side.join(below))?;
-        // Everybody may work there.
+        // All users may write here.
         std::fs::set_permissions(side.join(below), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     }
     let paths = Arc::new(Mutex::new(Vec::new()));
@@ -153,7 +152,7 @@ impl Parity<'_> {
         for step in 0..self.args.steps {
             if step % 8 == 0 {
                 self.look_around();
-                // Neither runs away from the other.
+                // Keeps both at the same pace.
                 mover.inspect(|mover| mover.wait_for_a_turn());
             }
             let call = self.generator.call();
@@ -221,7 +220,7 @@ impl Parity<'_> {
         format!("seed {}, step {step}, by {who}, {}: {what}\n{last}", self.seed, short(call))
     }
 
-    /// The last calls about some paths or open files; any when there are none.
+    /// Returns the last calls on some paths or open files; any if both are empty.
     fn last_calls(&self, paths: &[&str], slots: &[usize]) -> String {
         let names: Vec<String> = paths.iter().filter(|path| !path.is_empty()).map(|path| format!("{path:?}")).collect();
         let numbers: Vec<String> = slots.iter().flat_map(|slot| ["slot", "from", "to"].map(|word| format!("{word}: {slot},"))).collect();
@@ -249,7 +248,7 @@ impl Parity<'_> {
 }
 
 impl Parity<'_> {
-    /// An ordinary user who has closed the topmost directory cannot mount what is below it.
+    /// Opens the topmost directories: an ordinary user who has closed them cannot mount directories in them.
     fn open_roots(&self) -> Result<()> {
         if rustix::process::geteuid().is_root() {
             return Ok(());

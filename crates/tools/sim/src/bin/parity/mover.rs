@@ -1,4 +1,4 @@
-//! Somebody who moves files between the sides all the time.
+//! A thread that moves files between the sides all the time.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Reads a path and a side, moves, and tells.
+/// Reads a path and a side, moves the file, and prints the result.
 const LOOP: &str = r#"while IFS= read -r path && read -r to; do
     if "$0" migrate "$path" --to "$to" </dev/null >/dev/null 2>&1; then echo moved; else echo left; fi
 done"#;
 
-/// The thread that moves them.
+/// The thread that moves files.
 pub struct Mover {
     thread: JoinHandle<usize>,
     stop: Arc<AtomicBool>,
@@ -25,10 +25,11 @@ pub struct Mover {
 }
 
 impl Mover {
+    /// Starts the thread that moves files.
     pub fn start(hotshelf: &Path, root: &Path, paths: Arc<Mutex<Vec<String>>>, seed: u64) -> std::io::Result<Mover> {
         let (stop, turn) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(())));
         let (begins, begun) = sync_channel(1);
-        // A process of its own: one started meanwhile would share our open files, and their locks, for a moment.
+        // A separate process: a forked child would briefly share our open files and their locks.
         let mut command = Command::new("sh");
         command.args(["-c", LOOP]).arg(hotshelf).stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn()?;
@@ -36,17 +37,17 @@ impl Mover {
         Ok(Mover { thread: std::thread::spawn(move || work.run(seed)), stop, turn, begun })
     }
 
-    /// Waits until the next move begins.
+    /// Waits until the next move starts.
     pub fn wait_for_a_turn(&self) {
         let _ = self.begun.recv_timeout(Duration::from_millis(100));
     }
 
-    /// Nothing moves as long as this is held.
+    /// Blocks moves while the guard is held.
     pub fn pause(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
 
-    /// How many were moved.
+    /// Stops the thread; returns how many files it moved.
     pub fn stop(self) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or(0)
@@ -76,7 +77,7 @@ impl Work {
             if writeln!(asks, "{}/{path}\n{to}", self.root.display()).is_err() {
                 break;
             }
-            // A file that is gone or busy by now is no error here.
+            // A removed or busy file is not an error here.
             moved += usize::from(answers.next().is_some_and(|line| line.is_ok_and(|line| line == "moved")));
         }
         drop(asks);

@@ -1,8 +1,8 @@
-//! Simulated power cuts under a hotshelf mount.
+//! Simulated power cuts below a hotshelf mount.
 //!
-//! A seeded workload runs on a pair of ext4 file systems whose disks are recorded. Then the power is cut at
-//! places chosen by the seed: the disks are made as they may be afterwards, mounted, recovered, and every
-//! file is compared with what docs/durability.md promises. Needs root, loop devices and FUSE.
+//! A seeded workload runs on a pair of ext4 file systems whose disks are recorded. The power is cut at positions chosen by the seed: the
+//! disks are created as they may be afterwards, mounted and recovered, and every file is compared with the guarantees of
+//! docs/durability.md. Needs root, loop devices and FUSE.
 #![forbid(unsafe_code)]
 
 mod shell;
@@ -23,33 +23,33 @@ use sim::stamped;
 
 use crate::shell::{Mounts, run};
 
-/// Cut the power of a hotshelf pair at many places and look what is left.
+/// Cut the power of a hotshelf pair at many positions, and verify the result.
 #[derive(Debug, Parser)]
 struct Args {
     /// The hotshelf program.
     #[arg(long)]
     hotshelf: PathBuf,
-    /// An empty directory to work in.
+    /// An empty working directory.
     #[arg(long)]
     scratch: PathBuf,
-    /// Power cuts in all.
+    /// Total number of power cuts.
     #[arg(long, default_value_t = 100)]
     cuts: usize,
-    /// Power cuts on each recording.
+    /// Power cuts for each recording.
     #[arg(long, default_value_t = 100)]
     each: usize,
     /// Operations of a recording.
     #[arg(long, default_value_t = 250)]
     operations: usize,
-    /// Where it all begins; printed when none is given.
+    /// Random seed; printed if none is given.
     #[arg(long)]
     seed: Option<u64>,
-    /// Where the disks of a failure are kept.
+    /// Directory in which the disks of a failure are kept.
     #[arg(long)]
     keep: PathBuf,
 }
 
-/// Small enough to write anew for each cut, big enough for ext4 with its journal.
+/// Small enough to write for each cut, large enough for ext4 with its journal.
 const DISK_BYTES: u64 = 48 << 20;
 const DISKS: [&str; 2] = ["ssd", "hdd"];
 
@@ -94,7 +94,7 @@ fn one_recording(args: &Args, seed: u64, cuts: usize) -> Result<()> {
         let cache =
             rng.choice([CacheLoss::Lost, CacheLoss::Kept, CacheLoss::Prefix, CacheLoss::Any, CacheLoss::Any]).unwrap_or(CacheLoss::Any);
         let disks = cut.disks(cache, &mut rng);
-        // Now and then recovery is itself cut off, and must be as good the second time.
+        // Sometimes recovery itself is interrupted, and must succeed the second time.
         let crash_at = (rng.u8(0..4) == 0).then(|| rng.u8(1..6));
         let scratch = args.scratch.join("cut");
         if let Err(error) = verify::verify(&args.hotshelf, &scratch, &disks, &promises, crash_at) {
@@ -109,7 +109,7 @@ fn one_recording(args: &Args, seed: u64, cuts: usize) -> Result<()> {
     Ok(())
 }
 
-/// The disks before, what happened, and where the workload began.
+/// The initial disks, the log, and the start of the workload in it.
 type Recording = (Vec<Vec<u8>>, Vec<DiskEvent>, usize);
 
 fn record(args: &Args, place: &Path, rng: &mut fastrand::Rng) -> Result<Recording> {
@@ -154,7 +154,7 @@ fn make_disk(path: &Path) -> Result<()> {
     run("mkfs.ext4", ["-q", "-F", "-m", "0", "-E", lazy].map(AsRef::as_ref).into_iter().chain([path.as_os_str()]))
 }
 
-/// What is needed to look at a failure: the disks after the cut, and what was done and promised before it.
+/// Keeps what is needed to analyse a failure: the disks after the cut, and the events before it.
 fn keep(at: &Path, disks: &[Vec<u8>], before: &[DiskEvent]) -> Result<()> {
     std::fs::create_dir_all(at)?;
     for (name, disk) in DISKS.iter().zip(disks) {

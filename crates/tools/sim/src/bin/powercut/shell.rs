@@ -1,4 +1,4 @@
-//! Programs of the system, and what they mounted.
+//! Runs system programs, and undoes mounts.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Runs a program; an error has its words.
+/// Runs a program; an error contains its output.
 pub fn run<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -> Result<()> {
     ran(Command::new(program).args(arguments)).map(drop)
 }
 
-/// Runs a command and returns what it printed.
+/// Runs a command and returns its output.
 pub fn ran(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let text = [output.stdout, output.stderr].concat();
@@ -22,7 +22,7 @@ pub fn ran(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// Mounts, undone in reverse when this goes.
+/// A stack of mounts, undone in reverse on drop.
 #[derive(Debug, Default)]
 pub struct Mounts {
     done: Vec<Undo>,
@@ -35,13 +35,13 @@ enum Undo {
 }
 
 impl Mounts {
-    /// Makes a directory to mount on.
+    /// Creates a directory as a mount point.
     pub fn directory(&mut self, path: PathBuf) -> Result<PathBuf> {
         std::fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
         Ok(path)
     }
 
-    /// Mounts an image by a loop device.
+    /// Mounts an image through a loop device.
     pub fn disk(&mut self, image: &Path, at: &Path) -> Result<()> {
         let options = ["-o", "loop,nodiscard"].map(OsStr::new);
         run("mount", options.into_iter().chain([image.as_os_str(), at.as_os_str()]))?;
@@ -49,7 +49,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// Mounts a pair; `crash_at`: the step of recovery at which the daemon dies.
+    /// Mounts a pair; `crash_at`: the step of recovery at which the daemon exits.
     pub fn pair(&mut self, hotshelf: &Path, sides: &[PathBuf; 2], at: &Path, flags: &[&str], crash_at: Option<u8>) -> Result<()> {
         let mut command = Command::new(hotshelf);
         command.arg("mount").arg("--ssd").arg(&sides[0]).arg("--hdd").arg(&sides[1]).args(flags).arg(at);
@@ -66,7 +66,7 @@ impl Mounts {
         self.done.pop().map_or(Ok(()), |undo| undo.run())
     }
 
-    /// Unmounts everything, the last first.
+    /// Unmounts everything, the last mount first.
     pub fn unmount_all(&mut self) -> Result<()> {
         while !self.done.is_empty() {
             self.unmount_last()?;

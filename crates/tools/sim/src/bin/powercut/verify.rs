@@ -1,4 +1,4 @@
-//! What is found after a power cut.
+//! Verifies the disks after a power cut.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,7 +11,7 @@ use sim::durability::{DurabilityOracle, FoundFile};
 
 use crate::shell::{Mounts, ran};
 
-/// Mounts the disks, lets hotshelf recover, and compares.
+/// Mounts the disks, runs recovery, and compares the files.
 pub fn verify(hotshelf: &Path, scratch: &Path, disks: &[Vec<u8>], promises: &DurabilityOracle, crash_at: Option<u8>) -> Result<()> {
     std::fs::create_dir_all(scratch)?;
     for (name, disk) in crate::DISKS.iter().zip(disks) {
@@ -48,7 +48,7 @@ fn image(scratch: &Path, name: &str) -> PathBuf {
     scratch.join(format!("{name}.img"))
 }
 
-/// Only what is not zero.
+/// Writes only non-zero blocks.
 fn write_sparse(path: &Path, bytes: &[u8]) -> Result<()> {
     const PIECE: usize = 64 << 10;
     let file = File::create(path)?;
@@ -64,7 +64,7 @@ fn write_sparse(path: &Path, bytes: &[u8]) -> Result<()> {
 fn walk(root: &Path, below: &str, found: &mut Vec<FoundFile>, dirs: &mut BTreeSet<String>) -> Result<()> {
     for entry in std::fs::read_dir(root.join(below))? {
         let entry = entry?;
-        let name = entry.file_name().into_string().map_err(|name| anyhow!("{name:?} is no name of ours"))?;
+        let name = entry.file_name().into_string().map_err(|name| anyhow!("{name:?} is an unknown name"))?;
         let path = if below.is_empty() { name } else { format!("{below}/{name}") };
         if path == "lost+found" {
             continue;

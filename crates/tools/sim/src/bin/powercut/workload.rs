@@ -1,4 +1,4 @@
-//! A seeded workload of the steps that matter to durability, with moves going on beside it.
+//! A seeded workload of the operations that matter for durability, with concurrent moves.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -15,9 +15,9 @@ use sim::durability::{DurabilityMark, DurabilityOracle, FileId};
 use sim::power_cut::SECTOR;
 use sim::stamped;
 
-/// More than this and the next operation removes one.
+/// Above this number of files the next operation removes one.
 const FILES_MAX: usize = 24;
-/// Settled files from this size on bypass the daemon (see docs/decisions/02).
+/// Settled files of this size bypass the daemon (see docs/decisions/02).
 const BYPASSING_SECTORS: u64 = (4 << 20) / SECTOR as u64 + 8;
 
 struct Workload<'a> {
@@ -25,14 +25,14 @@ struct Workload<'a> {
     log: &'a DiskLog,
     rng: &'a mut fastrand::Rng,
     promises: DurabilityOracle,
-    /// What the mover may pick from.
+    /// Paths available to the mover.
     paths: Arc<Mutex<Vec<String>>>,
     dirs: BTreeSet<String>,
     next: u64,
     version: u32,
 }
 
-/// Works on the mount; returns where in the log the work began.
+/// Runs the workload on the mount; returns its start in the log.
 pub fn run(hotshelf: &Path, root: &Path, log: &DiskLog, operations: usize, rng: &mut fastrand::Rng) -> Result<usize> {
     let paths = Arc::new(Mutex::new(Vec::new()));
     let dirs = ["a", "b", "c"].map(str::to_owned).into();
@@ -55,7 +55,7 @@ pub fn run(hotshelf: &Path, root: &Path, log: &DiskLog, operations: usize, rng: 
     Ok(begin)
 }
 
-/// Moves files to and fro, telling when each move begins, until nobody listens.
+/// Moves files back and forth and reports the start of each move, until the receiver is dropped.
 fn move_about(hotshelf: &Path, root: &Path, paths: &Mutex<Vec<String>>, begun: &SyncSender<()>, seed: u64) -> usize {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut moved = 0;
@@ -64,7 +64,7 @@ fn move_about(hotshelf: &Path, root: &Path, paths: &Mutex<Vec<String>>, begun: &
         let to = rng.choice(["ssd", "hdd"]).unwrap_or("hdd");
         let mut command = Command::new(hotshelf);
         command.arg("migrate").arg(root.join(path)).args(["--to", to]).stdout(Stdio::null()).stderr(Stdio::null());
-        // A file that is gone or busy by now is no error here.
+        // A removed or busy file is not an error here.
         moved += usize::from(command.status().is_ok_and(|status| status.success()));
     }
     moved
@@ -80,7 +80,7 @@ impl Workload<'_> {
         self.log.push(DiskEvent::DurabilityMark(mark));
     }
 
-    /// A few operations beside each move, so that neither runs away from the other.
+    /// Runs a few operations for each move, so that both progress.
     fn steps(&mut self, operations: usize, turn: Receiver<()>) -> Result<()> {
         for _ in 0..operations {
             if self.rng.u8(0..3) == 0 {
@@ -198,7 +198,7 @@ impl Workload<'_> {
         self.sync(&file, id)
     }
 
-    /// The editor's way: a new file, synced, takes the place of the old.
+    /// Replaces a file as editors do: a new file, synced, is renamed over the old one.
     fn replace(&mut self, path: &str) -> Result<()> {
         let sectors = self.some_sectors();
         let (id, new) = self.create(sectors, true)?;

@@ -1,4 +1,4 @@
-//! SlotOp is durable, and what is not yet.
+//! Tracks which writes are durable and which are still volatile.
 
 use std::sync::Arc;
 
@@ -6,43 +6,43 @@ use parking_lot::Mutex;
 
 use crate::power_cut::CacheLoss;
 
-/// A request that may not be durable. Moments are numbered: each begin and each end has one.
+/// A request that may not be durable. Submissions and completions are numbered in one sequence.
 #[derive(Clone, Debug)]
 struct Pending {
     id: u64,
     at: usize,
     data: Arc<[u8]>,
-    /// When the device reported it; none: in flight.
+    /// Number of the completion. `None`: in flight.
     ended: Option<u64>,
     begun: u64,
-    /// May show or not, whatever is flushed, until it is replaced: a discard, or a write that was given up.
+    /// The write may or may not be visible, even after a flush, until it is overwritten: a discard, or an abandoned write.
     optional: bool,
 }
 
 #[derive(Debug)]
 struct MediumState {
     sector: usize,
-    /// SlotOp no loss of power takes away.
+    /// The content that survives any power cut.
     durable: Vec<u8>,
-    /// By sector: when what is durable there had ended. SlotOp ended earlier was replaced by it.
+    /// For each sector, the completion number of its durable content. Earlier completions are overwritten.
     since: Vec<u64>,
-    /// In the order in which they ended, then those in flight in the order in which they began.
+    /// Completed writes in order of completion, then writes in flight in order of submission.
     pending: Vec<Pending>,
     moment: u64,
 }
 
-/// The books of one device, shared by its queues. Clones are the same state.
+/// The durability state of one device, shared by its queues. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Medium {
     state: Arc<Mutex<MediumState>>,
 }
 
-/// SlotOp a flush will have made durable when it completes.
+/// Marks the writes that a flush makes durable when it completes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlushStart(u64);
 
 impl Medium {
-    /// A medium with this content, torn at borders of `sector` bytes.
+    /// Creates a medium with this content, which tears at boundaries of `sector` bytes.
     pub fn new(content: Vec<u8>, sector: usize) -> Medium {
         assert!(sector > 0 && content.len().is_multiple_of(sector), "whole sectors");
         let sectors = content.len() / sector;
@@ -50,12 +50,12 @@ impl Medium {
         Medium { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Writes that are not durable yet.
+    /// Returns the number of writes that are not durable yet.
     pub fn pending(&self) -> usize {
         self.state.lock().pending.len()
     }
 
-    /// A write, or a discard as a write of zeroes that is `optional`, goes down. Says by which name to end it.
+    /// Records the submission of a write, or of a discard as an `optional` write of zeroes. Returns its id.
     pub(crate) fn begin_write(&self, at: usize, data: Arc<[u8]>, optional: bool) -> u64 {
         let mut state = self.state.lock();
         let begun = state.tick();
@@ -63,7 +63,7 @@ impl Medium {
         begun
     }
 
-    /// It was reported as done.
+    /// Records that a write completed.
     pub(crate) fn complete_write(&self, id: u64, through: bool) {
         let mut state = self.state.lock();
         let now = state.tick();
@@ -78,12 +78,12 @@ impl Medium {
         }
     }
 
-    /// It was reported as failed, and nothing of it was done.
+    /// Records that a write failed without effect.
     pub(crate) fn fail_write(&self, id: u64) {
         self.state.lock().pending.retain(|pending| pending.id != id);
     }
 
-    /// It was given up, done or not.
+    /// Records that a write was abandoned: it may or may not have been done.
     pub(crate) fn abandon_write(&self, id: u64) {
         self.complete_write(id, false);
         let mut state = self.state.lock();
@@ -92,12 +92,12 @@ impl Medium {
         }
     }
 
-    /// A flush goes down.
+    /// Records the submission of a flush.
     pub(crate) fn begin_flush(&self) -> FlushStart {
         FlushStart(self.state.lock().tick())
     }
 
-    /// It was reported as done.
+    /// Records that a flush completed.
     pub(crate) fn complete_flush(&self, from: FlushStart) {
         let mut state = self.state.lock();
         let kept = state.pending.partition_point(|pending| pending.ended.is_some_and(|ended| ended < from.0));
@@ -107,8 +107,8 @@ impl Medium {
         state.pending.splice(..0, optional);
     }
 
-    /// The medium as a loss of power now may leave it: any part of what is pending, torn, those in flight in any order. The seed
-    /// decides; over many seeds everything comes up that may.
+    /// Returns the medium as a power cut now may leave it: any part of the pending writes, torn; writes in flight in any order. The seed
+    /// decides; over many seeds every legal state occurs.
     pub fn power_cut(&self, seed: u64) -> Vec<u8> {
         let mut random = fastrand::Rng::with_seed(seed);
         let caches = [CacheLoss::Lost, CacheLoss::Kept, CacheLoss::Prefix, CacheLoss::Any, CacheLoss::Any, CacheLoss::Any];
@@ -116,12 +116,12 @@ impl Medium {
         self.cut(cache, &mut random)
     }
 
-    /// As [`Medium::power_cut`], with so much of the cache.
+    /// Returns the medium after a power cut with this loss of the cache; see [`Medium::power_cut`].
     pub fn cut(&self, cache: CacheLoss, random: &mut fastrand::Rng) -> Vec<u8> {
         let state = self.state.lock();
         let mut order: Vec<&Pending> = state.pending.iter().filter(|pending| !pending.optional || random.bool()).collect();
         let flying = order.partition_point(|pending| pending.ended.is_some());
-        // SlotOp is in flight may have been done before anything that had not ended when it began.
+        // A write in flight may be done before any write that had not completed when it was submitted.
         for at in flying..order.len() {
             let first = order[..flying].partition_point(|other| other.ended.is_some_and(|ended| ended < order[at].begun));
             let to = random.usize(first..=at);
@@ -140,8 +140,8 @@ impl Medium {
         medium
     }
 
-    /// Every medium that a loss of power now may leave, each once: as sectors are torn apart, each shows any of its versions,
-    /// whatever the others show. Their number is [`PowerCutStates::media`]; for few pending writes alone.
+    /// Returns every medium that a power cut now may leave, each once. Sectors tear independently, so each one shows any of its versions.
+    /// Only for few pending writes; [`PowerCutStates::media`] returns the number.
     pub fn all_power_cuts(&self) -> PowerCutStates {
         let state = self.state.lock();
         let mut choices: Vec<(usize, Vec<Vec<u8>>)> = Vec::new();
@@ -192,24 +192,24 @@ impl MediumState {
         (first..first + pending.data.len() / self.sector).any(|sector| self.may_show(pending, sector))
     }
 
-    /// It had not ended when what is durable in a sector had.
+    /// Returns whether the write completed after the durable content of the sector.
     fn may_show(&self, pending: &Pending, sector: usize) -> bool {
         pending.ended.is_none_or(|ended| ended > self.since[sector])
     }
 }
 
-/// See [`Medium::all_power_cuts`].
+/// An iterator over all media that a power cut may leave.
 #[derive(Clone, Debug)]
 pub struct PowerCutStates {
     medium: Vec<u8>,
-    /// Where the sectors are that have several versions, and the versions.
+    /// Byte offset and versions of each sector that has several.
     choices: Vec<(usize, Vec<Vec<u8>>)>,
     chosen: Vec<usize>,
     ended: bool,
 }
 
 impl PowerCutStates {
-    /// How many there are; none if more than 2^64.
+    /// Returns the number of media. `None`: more than 2^64.
     pub fn media(&self) -> Option<u64> {
         self.choices.iter().try_fold(1_u64, |count, (_, versions)| count.checked_mul(versions.len() as u64))
     }

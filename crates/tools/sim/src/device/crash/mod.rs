@@ -1,18 +1,18 @@
-//! A device whose write cache a loss of power empties.
+//! A device whose volatile write cache is lost in a power cut.
 //!
-//! [`VolatileQueue`] is the queue. It writes through to the queue below, which holds what reads see, and keeps books in a [`Medium`]:
-//! what is durable, and what was written since. [`Medium::power_cut`] gives the medium as a loss of power at this moment may
-//! leave it, [`Medium::all_power_cuts`] each such medium.
+//! [`VolatileQueue`] is the queue. It writes through to the inner queue, which serves reads, and tracks in a [`Medium`] what is durable
+//! and what is volatile. [`Medium::power_cut`] returns the medium as a power cut at this moment may leave it, [`Medium::all_power_cuts`]
+//! every such medium.
 //!
-//! SlotOp is durable (NVMe base specification, Flush and Force Unit Access; SCSI and ATA say the same):
+//! Durability follows the NVMe base specification (Flush, Force Unit Access); SCSI and ATA agree:
 //!
-//! - a flush makes durable what was *completed* before it was *submitted*, once it completes;
-//! - a write with FUA makes durable its own blocks, once it completes, and nothing else;
-//! - without a volatile cache every write is as one with FUA;
-//! - of all else, in flight or completed, any sector may be there or not: a write is torn at the borders of sectors. But no
-//!   sector goes back behind a version that is durable.
+//! - a completed flush makes durable all writes that *completed* before it was *submitted*;
+//! - a completed write with FUA makes its own blocks durable, and nothing else;
+//! - without a volatile cache every write behaves as if it had FUA;
+//! - of all other writes, in flight or completed, any sector may be present: a write tears at sector boundaries. No sector falls back
+//!   behind a durable version.
 //!
-//! A discard may show as zeroes after the cut, or not at all.
+//! A discard may or may not show as zeroes after the cut.
 
 mod medium;
 mod queue;

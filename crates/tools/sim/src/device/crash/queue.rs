@@ -1,4 +1,4 @@
-//! The queue that keeps the state.
+//! The queue that tracks durability.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::medium::{FlushStart, Medium};
 
 #[derive(Clone, Copy, Debug)]
 enum SlotOp {
-    /// Nobody.
+    /// The slot is free.
     Free,
-    /// Nothing that changes the medium.
+    /// The request does not change the medium.
     Read,
-    /// The name in the state, and whether it is durable when it ends.
+    /// The write's id, and whether it is durable on completion.
     Write(u64, bool),
     Flush(FlushStart),
 }
@@ -26,10 +26,10 @@ struct Slot {
     op: SlotOp,
 }
 
-/// See [`super`]. Unlike the other queues here it copies what is written, and so allocates for each write.
+/// A queue with a volatile write cache; see [`super`]. It copies the data of each write, and so allocates.
 ///
-/// The queue below reports in the order in which it does things, and of what it reports as failed it has done nothing: a model
-/// or memory. Faults stand above.
+/// The inner queue (a model or memory) must complete requests in the order in which it does them, and a failed request must have had no
+/// effect. Fault injection goes above this queue.
 pub struct VolatileQueue<Q> {
     queue: Q,
     medium: Medium,
@@ -40,8 +40,8 @@ pub struct VolatileQueue<Q> {
 }
 
 impl<Q: Queue> VolatileQueue<Q> {
-    /// With a volatile cache, or without: then a loss of power takes only what is in flight. `medium` has what the queue below
-    /// has; queues of one device share it.
+    /// Wraps a queue, with or without a volatile cache; without one a power cut affects requests in flight only. `medium` has the content
+    /// of the inner queue; queues of one device share it.
     pub fn new(queue: Q, medium: &Medium, volatile_cache: bool) -> VolatileQueue<Q> {
         let depth = queue.depth();
         let geometry = Geometry { volatile_cache, ..queue.geometry().clone() };
@@ -50,12 +50,12 @@ impl<Q: Queue> VolatileQueue<Q> {
         VolatileQueue { queue, medium: medium.clone(), geometry, slots, free: (0..depth).rev().collect(), arenas: Vec::new() }
     }
 
-    /// The state.
+    /// Returns the durability state of the device.
     pub fn medium(&self) -> &Medium {
         &self.medium
     }
 
-    /// The queue below.
+    /// Returns the inner queue, mutably.
     pub fn below(&mut self) -> &mut Q {
         &mut self.queue
     }
@@ -73,7 +73,7 @@ impl<Q: Queue> VolatileQueue<Q> {
         data.into()
     }
 
-    /// Writes the request into the books; before it goes down, because it may be done while it does.
+    /// Records the request before it is forwarded, because the inner queue may do it during `submit`.
     fn record_submit(&self, request: &Request, spans: &[Span]) -> SlotOp {
         if self.geometry.check(request, spans).is_err() {
             return SlotOp::Read;
@@ -176,7 +176,7 @@ impl<Q: Queue> Queue for VolatileQueue<Q> {
         }
     }
 
-    /// SlotOp was in flight may have been done or not.
+    /// Requests in flight may or may not have been done.
     fn reset(&mut self) -> Result<(), Error> {
         self.queue.reset()?;
         for index in 0..self.slots.len() {

@@ -1,4 +1,4 @@
-//! The books against a slow oracle that knows only the history: who was asked for what, and what was answered.
+//! Compares the durability state with a slow oracle that knows only the history of requests and completions.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const SECTOR: usize = 512;
 const BLOCK: usize = 1024;
 const BLOCKS: u64 = 4;
 
-/// Latencies by chance, so that requests overtake each other.
+/// Random latencies, so that requests overtake each other.
 struct Chance(fastrand::Rng);
 
 impl ReservationModel for Chance {
@@ -24,11 +24,11 @@ impl ReservationModel for Chance {
     }
 }
 
-/// One line of the history. Moments are places in it.
+/// One event of the history, numbered by position.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     request: Request,
-    /// SlotOp each sector of it has in every byte.
+    /// The value of every byte of the write.
     value: u8,
     begun: usize,
     ended: Option<usize>,
@@ -54,7 +54,7 @@ impl Bed {
         Bed { queue, device, arena, history: Vec::new(), moment: 0, volatile }
     }
 
-    /// The memory of a request is at the place of its slot, so it stays while the request is in flight.
+    /// The memory of a request is that of its slot, so it is stable while the request is in flight.
     fn submit(&mut self, mut request: Request, value: u8) {
         let line = self.history.len();
         request.tag = Tag(line as u64);
@@ -79,17 +79,17 @@ impl Bed {
         true
     }
 
-    /// The values that a sector may have after a loss of power now.
+    /// Returns the values that a sector may have after a power cut now.
     fn legal(&self, sector: usize) -> HashSet<u8> {
         let block = (sector * SECTOR / BLOCK) as u64;
         let touches = |line: &&Line| line.request.lba.0 <= block && block < line.request.lba.0 + u64::from(line.request.blocks);
         let writes: Vec<&Line> = self.history.iter().filter(|line| line.request.op.writes()).filter(touches).collect();
-        // A write is durable if it says so itself, or by a flush that began after it had ended.
+        // A write is durable by FUA, or by a flush submitted after its completion.
         let durable = |line: &Line| {
             let flushed = |flush: &Line| flush.request.op == Op::Flush && flush.ended.is_some() && line.ended < Some(flush.begun);
             line.ended.is_some() && (line.request.fua || !self.volatile || self.history.iter().any(flushed))
         };
-        // It is replaced by a durable one that ended after it.
+        // A durable write that completed later replaces it.
         let replaced = |line: &Line| {
             let by = |other: &&Line| other.request.op != Op::Discard && durable(other) && line.ended.is_some() && other.ended > line.ended;
             writes.iter().any(by)
@@ -110,7 +110,7 @@ impl Bed {
     }
 }
 
-/// A history by chance, at any place of it.
+/// Creates a random history of random length.
 fn bed(seed: u64, requests: usize) -> Bed {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut bed = Bed::new(seed, random.u8(..4) > 0);

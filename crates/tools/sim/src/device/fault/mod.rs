@@ -1,8 +1,8 @@
-//! A device that fails by rule, every way a device can.
+//! A device that fails by rule, in every way a device can.
 //!
-//! [`FaultyQueue`] is the queue, [`Faults`] the rules, which can be changed at any time from anywhere, and the counters that
-//! prove that a fault was injected. The first rule that a request meets decides. Stands above a model, so that time passes
-//! while a request hangs; what it damages on the medium it writes through the queue below.
+//! [`FaultyQueue`] is the queue. [`Faults`] holds the rules, which can change at any time from any thread, and counters that prove that a
+//! fault was injected. The first rule that matches a request decides. The queue goes above a model, so that time passes while a request
+//! hangs; damage to the medium is written through the inner queue.
 
 mod queue;
 mod rules;

@@ -1,4 +1,4 @@
-//! The queue that injects.
+//! The queue that injects faults.
 
 mod damage;
 
@@ -15,30 +15,30 @@ use shm::{PageSize, Region};
 use self::damage::flip;
 use super::rules::{ActiveRule, Fault, FaultKind, Faults, HangKind};
 
-/// The biggest write that can be torn or flipped, bytes.
+/// Size of the largest write that can be torn or flipped, bytes.
 const SCRATCH_BYTES: usize = 128 << 10;
-/// How many of them at a time; with more the queue is full.
+/// Number of such writes at a time; beyond it the queue is full.
 const SCRATCHES: u32 = 16;
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SlotState {
     Free,
     Forwarded,
-    /// A torn write waits until it is alone: between reading what is there and writing it back nobody else may write.
+    /// A torn write waits until it is alone: no other write may happen between its read and its write.
     AwaitingIdle,
-    /// A torn write reads what is there.
+    /// A torn write reads the old content.
     ReadingOld,
     Hung(HangKind),
-    /// It has ended, and is reported later.
+    /// The request has completed and is reported later.
     Delayed(Status, DelayUntil),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DelayUntil {
     Time(Time),
-    /// So many others are reported.
+    /// Until this many other requests are reported.
     Others(u32),
 }
 
@@ -52,10 +52,10 @@ struct RequestSlot {
     scratch: Option<u32>,
 }
 
-/// See [`super`].
+/// A queue that injects faults; see [`super`].
 ///
-/// The life of a slot: Free, `submit`, Below (Waits and ReadsOld before it for a torn write), completion, (Held,) Free; or Free, `submit`,
-/// Hangs, `cancel` or `reset`, Free.
+/// States of a slot: Free, `submit`, Forwarded (before it AwaitingIdle and ReadingOld for a torn write), completion, (Delayed,) Free; or
+/// Free, `submit`, Hung, `cancel` or `reset`, Free.
 pub struct FaultyQueue<Q, C> {
     queue: Q,
     clock: C,
@@ -68,12 +68,12 @@ pub struct FaultyQueue<Q, C> {
     segments: usize,
     free: Vec<u32>,
     local: VecDeque<Completion>,
-    /// Completions that nobody is owed.
+    /// Completions without a request.
     spurious: VecDeque<Completion>,
     delayed: u32,
     hung: u32,
     below: u32,
-    /// The torn write under way: until it has ended the queue is full.
+    /// The torn write in progress; the queue is full until it completes.
     torn: Option<u32>,
     arenas: Vec<Arena>,
     scratch: Arena,
@@ -84,14 +84,14 @@ pub struct FaultyQueue<Q, C> {
 }
 
 impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
-    /// As deep as the queue below. The clock is that of the model below.
+    /// Wraps a queue, with the same depth. `clock` is the clock of the model below.
     ///
     /// # Errors
     /// No memory.
     pub fn new(mut queue: Q, clock: C, faults: &Faults, seed: u64) -> io::Result<FaultyQueue<Q, C>> {
         let depth = queue.depth();
         let segments = usize::from(queue.geometry().segments_max);
-        // Pages that no fault needs are never touched.
+        // Pages are touched on first use only.
         let scratch = Arena::over(Arc::new(Region::private(SCRATCH_BYTES * SCRATCHES as usize, PageSize::Small)?));
         queue.register(&scratch).map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
         let request = Request::flush(Tag(0));
@@ -122,17 +122,17 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
         })
     }
 
-    /// The rules and counters.
+    /// Returns the rules and counters.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// The queue below.
+    /// Returns the inner queue, mutably.
     pub fn below(&mut self) -> &mut Q {
         &mut self.queue
     }
 
-    /// What happens to this request.
+    /// Returns the fault to inject into this request.
     fn choose(&mut self, request: &Request) -> Option<Fault> {
         if self.version != self.faults.version() {
             self.version = self.faults.version();
@@ -192,7 +192,7 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
         Submit::Queued
     }
 
-    /// Hands a request down as its fault has it.
+    /// Forwards a request with its fault.
     fn begin(&mut self, index: u32) -> Submit {
         let slot = self.slots[index as usize];
         let below = Request { tag: self.tag(index), ..slot.request };
@@ -228,7 +228,7 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
         }
     }
 
-    /// From Below, where every slot begins.
+    /// Changes the state of a slot from Forwarded, the initial state.
     fn set_state(&mut self, index: u32, state: SlotState) {
         debug_assert_eq!(self.slots[index as usize].state, SlotState::Forwarded);
         self.below -= 1;
@@ -241,7 +241,7 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
         self.queue.submit(below, &self.spans[first..first + spans])
     }
 
-    /// What the queue below says of a slot, as it is reported now, if it is.
+    /// Handles a completion of the inner queue. Returns it if it is to be reported now.
     fn complete(&mut self, index: u32, status: Status) -> Option<Completion> {
         let slot = self.slots[index as usize];
         if slot.state == SlotState::ReadingOld && status.is_ok() {
@@ -277,7 +277,7 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
         None
     }
 
-    /// Reports what was held back long enough.
+    /// Reports delayed requests whose delay is over.
     fn release_delayed(&mut self, completions: &mut [Completion]) -> usize {
         let now = self.clock.now();
         let alone = self.in_flight() == self.delayed + self.hung;
@@ -326,7 +326,7 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
         matches!(fault, Some(Fault::Torn(..) | Fault::FlipWrite(_)))
     }
 
-    /// A device that goes takes everything with it, and touches nothing any more.
+    /// Fails all requests: a device that is gone touches no memory any more.
     fn fail_all_as_gone(&mut self) {
         let _ = self.queue.reset();
         for index in 0..self.slots.len() as u32 {
@@ -438,7 +438,7 @@ impl<Q: Queue, C: Clock> Queue for FaultyQueue<Q, C> {
         self.queue.event()
     }
 
-    /// While completions are held back it says that there are some: they have no event of their own.
+    /// Returns `Ready` while completions are delayed: they have no event.
     fn arm(&mut self) -> Armed {
         if self.local.is_empty() && self.spurious.is_empty() && self.delayed == 0 { self.queue.arm() } else { Armed::Ready }
     }

@@ -1,4 +1,4 @@
-//! Which request fails how.
+//! Rules that select a request and its fault.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,53 +13,53 @@ use parking_lot::Mutex;
 pub enum HangKind {
     /// Until it is cancelled, or the queue is reset.
     UntilCancel,
-    /// Until the queue is reset: it cannot be cancelled.
+    /// Until the queue is reset; a cancel has no effect.
     UntilReset,
-    /// For ever: the queue cannot even be reset.
+    /// Forever; even a reset of the queue fails.
     ForEver,
 }
 
-/// What of a write reaches the medium, in sectors of 512 bytes.
+/// The part of a torn write that reaches the medium, in sectors of 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TornPart {
-    /// The first so many.
+    /// This many leading sectors.
     Prefix(u32),
-    /// The first ones, as many as chance has it, but not all.
+    /// A random number of leading sectors, but not all.
     AnyPrefix,
-    /// Any of them, but not all.
+    /// A random set of sectors, but not all.
     Any,
 }
 
-/// What happens to a request. What needs data does nothing to requests without, and is not counted then.
+/// A fault of a request. A fault that needs data ignores requests without data, and does not count them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Not done, and reported so.
+    /// The request has no effect and fails with this error.
     Fail(Error),
-    /// Not answered. A read that hangs goes on writing into its memory.
+    /// The request never completes. A hung read goes on writing into its memory.
     Hang(HangKind),
-    /// Reported this much later than it ended.
+    /// The completion is delayed by this duration.
     Slow(Duration),
-    /// Reported after so many others that ended later, or when no other is in flight.
+    /// The completion is delayed until this many later requests completed, or no other is in flight.
     Late(u32),
-    /// A write that reaches the medium in part, with what it is reported as.
+    /// Part of the write reaches the medium; the request completes with this status.
     Torn(TornPart, Status),
-    /// So many bits of what is read are wrong.
+    /// This many bits of the data read are flipped.
     FlipRead(u32),
-    /// So many bits of what is written are wrong on the medium.
+    /// This many bits of the data written are flipped on the medium.
     FlipWrite(u32),
-    /// Reported as done, and not done.
+    /// The request completes successfully without effect.
     Lost,
-    /// Written to another place: there, or anywhere.
+    /// The write goes to the wrong block: this one, or a random one.
     Misdirected(Option<Lba>),
-    /// Reported twice.
+    /// The request completes twice.
     Twice,
-    /// Beside its completion comes one with a tag that nobody sent.
+    /// A second completion follows, with a tag that was never submitted.
     Stray,
-    /// The device goes away with this request, for good.
+    /// The device disappears with this request, permanently.
     Gone,
 }
 
-/// What was injected, to be counted.
+/// The kind of an injected fault, for counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "as in `Fault`")]
@@ -83,7 +83,7 @@ pub enum FaultKind {
 const FAULT_KINDS: usize = FaultKind::Reset as usize + 1;
 
 impl Fault {
-    /// Its kind.
+    /// Returns the kind of this fault.
     pub fn kind(&self) -> FaultKind {
         match self {
             Fault::Fail(_) => FaultKind::Fail,
@@ -101,7 +101,7 @@ impl Fault {
         }
     }
 
-    /// Whether it can happen to such a request.
+    /// Returns whether the fault applies to such a request.
     pub(super) fn fits(&self, op: Op) -> bool {
         match self {
             Fault::FlipRead(_) => op == Op::Read,
@@ -112,48 +112,48 @@ impl Fault {
     }
 }
 
-/// To which of the requests that a rule is about it happens.
+/// Which of the matching requests a rule affects.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum FaultTrigger {
-    /// All.
+    /// Every matching request.
     Always,
-    /// The nth, counted from 1.
+    /// The nth matching request, counted from 1.
     Nth(u64),
-    /// The nth and all after it.
+    /// The nth matching request and all later ones.
     From(u64),
-    /// Every nth.
+    /// Every nth matching request.
     Every(u64),
-    /// Each with this probability.
+    /// Each matching request with this probability.
     Chance(f64),
 }
 
-/// A fault, and which requests it happens to.
+/// A fault and the requests that it affects.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FaultRule {
-    /// What is asked for; empty: anything.
+    /// The operations that match; empty: any.
     pub ops: Vec<Op>,
-    /// Blocks: requests that touch one of them. Flushes touch all.
+    /// A request matches if it touches one of these blocks. Flushes touch all.
     pub blocks: Range<u64>,
-    /// Which of these.
+    /// Which of the matching requests are affected.
     pub when: FaultTrigger,
-    /// What happens.
+    /// The fault that is injected.
     pub fault: Fault,
 }
 
 impl FaultRule {
-    /// For any request anywhere.
+    /// Creates a rule for any request.
     pub fn new(when: FaultTrigger, fault: Fault) -> FaultRule {
         FaultRule { ops: Vec::new(), blocks: 0..u64::MAX, when, fault }
     }
 
-    /// Only for such requests.
+    /// Restricts the rule to these operations.
     #[must_use]
     pub fn on(mut self, ops: &[Op]) -> FaultRule {
         self.ops = ops.to_vec();
         self
     }
 
-    /// Only for requests that touch these blocks.
+    /// Restricts the rule to requests that touch these blocks.
     #[must_use]
     pub fn within(mut self, blocks: Range<u64>) -> FaultRule {
         self.blocks = blocks;
@@ -166,11 +166,11 @@ impl FaultRule {
     }
 }
 
-/// Names a rule, to ask after it and to remove it.
+/// Identifies a rule, to query and to remove it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RuleId(u64);
 
-/// A rule at work.
+/// An installed rule with its counters.
 #[derive(Debug)]
 pub(super) struct ActiveRule {
     id: RuleId,
@@ -180,7 +180,7 @@ pub(super) struct ActiveRule {
 }
 
 impl ActiveRule {
-    /// The fault, if it happens to this request.
+    /// Returns the fault if the rule affects this request.
     pub(super) fn meets(&self, request: &Request, random: &mut fastrand::Rng) -> Option<Fault> {
         if !self.rule.is_about(request) {
             return None;
@@ -201,7 +201,7 @@ impl ActiveRule {
     }
 }
 
-/// The rules of a device, and what came of them. Clones are the same rules.
+/// The rules of a device and their counters. Clones share the rules.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     inner: Arc<FaultState>,
@@ -210,7 +210,7 @@ pub struct Faults {
 #[derive(Debug, Default)]
 struct FaultState {
     rules: Mutex<Vec<Arc<ActiveRule>>>,
-    /// Counts changes of the rules: queues look at this alone.
+    /// Version of the rules; queues check only this.
     version: AtomicU64,
     next: AtomicU64,
     resets_to_fail: AtomicU32,
@@ -218,7 +218,7 @@ struct FaultState {
 }
 
 impl Faults {
-    /// Adds a rule, after those that are there.
+    /// Appends a rule to the existing ones.
     pub fn add(&self, rule: FaultRule) -> RuleId {
         let id = RuleId(self.inner.next.fetch_add(1, Ordering::Relaxed));
         let active = ActiveRule { id, rule, seen: AtomicU64::new(0), happened: AtomicU64::new(0) };
@@ -227,29 +227,29 @@ impl Faults {
         id
     }
 
-    /// Removes a rule; what it did to requests in flight stays done.
+    /// Removes a rule; its effect on requests in flight remains.
     pub fn remove(&self, id: RuleId) {
         self.inner.rules.lock().retain(|active| active.id != id);
         self.inner.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Removes all rules.
+    /// Removes all rules of the device.
     pub fn clear(&self) {
         self.inner.rules.lock().clear();
         self.inner.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Lets the next so many resets fail.
+    /// Makes the next `count` resets fail.
     pub fn fail_resets(&self, count: u32) {
         self.inner.resets_to_fail.store(count, Ordering::Relaxed);
     }
 
-    /// How often something of this kind was injected.
+    /// Returns how often a fault of this kind was injected.
     pub fn injected(&self, kind: FaultKind) -> u64 {
         self.inner.injected[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// How often a rule was; none when it was removed.
+    /// Returns how often a rule was applied. `None`: the rule was removed.
     pub fn happened(&self, id: RuleId) -> Option<u64> {
         let rules = self.inner.rules.lock();
         rules.iter().find(|active| active.id == id).map(|active| active.happened.load(Ordering::Relaxed))

@@ -51,7 +51,7 @@ impl Bed {
         Tag(self.tags)
     }
 
-    /// Everything that is reported within a millisecond.
+    /// Returns all completions of the next millisecond.
     fn completions(&mut self) -> Vec<Completion> {
         let end = self.clock.now().after(Duration::from_millis(1));
         let mut all = Vec::new();

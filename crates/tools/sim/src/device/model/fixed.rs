@@ -1,4 +1,4 @@
-//! Models that know the end of a request at its begin; and the simplest of them.
+//! Models that know the completion time at submission, and the simplest of them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ use block::{Request, Time};
 
 use super::{DeviceModel, ReservationModel, Token};
 
-/// Every request takes the same time, any number at once: for experiments with completion modes.
+/// Every request takes the same time, with any number in parallel: for experiments with completion modes.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedLatency(pub Duration);
 
@@ -19,17 +19,17 @@ impl ReservationModel for FixedLatency {
     }
 }
 
-/// A [`ReservationModel`] with the requests that are in it.
+/// Adapts a [`ReservationModel`] to a [`DeviceModel`] by keeping the requests in flight.
 #[derive(Debug)]
 pub struct Reservations<R> {
     device: R,
-    /// Of two that end at the same time the one that began first is first.
+    /// At equal times the request submitted first comes first.
     due: BinaryHeap<Reverse<(Time, u64, Token)>>,
     begun: u64,
 }
 
 impl<R: ReservationModel> Reservations<R> {
-    /// For at most `depth` requests.
+    /// Creates the adapter for at most `depth` requests.
     pub fn new(device: R, depth: u32) -> Reservations<R> {
         Reservations { device, due: BinaryHeap::with_capacity(depth as usize), begun: 0 }
     }

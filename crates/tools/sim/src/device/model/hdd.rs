@@ -1,12 +1,11 @@
-//! Hard disks: an arm, a spindle, zones, a track buffer, a write cache, and a queue from which the disk chooses.
+//! Hard disks: an arm, a spindle, zones, a track buffer, a write cache and a reordering queue.
 //!
-//! The angle of the platters is a function of time, and the angle of a sector one of its address, so that what the disk
-//! does next depends on where it is: of the requests in its queue it takes the one it reaches first (as drives with NCQ
-//! do), and the oldest if that has waited too long. Cached writes go to the medium when no read waits, or when the cache is
-//! full. After a read the head goes on reading into the track buffer until it is needed elsewhere.
+//! The angle of the platters is a function of time and the angle of a sector a function of its address. As drives with NCQ do, the disk
+//! serves the request it can reach first, or the oldest one if that waited too long. Cached writes are destaged when no read waits, or
+//! when the cache is full. After a read the head reads on into the track buffer until it is needed elsewhere.
 //!
-//! The address stands for the place: the outer tracks come first. A stroke is a share of all tracks, so a small
-//! simulated disk has few tracks and the seek times of a whole one.
+//! The address determines the position: outer tracks come first. A seek distance is a share of all tracks, so a small simulated disk has
+//! few tracks but the seek times of a whole one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,38 +15,38 @@ use block::{Geometry, Op, Request, Time};
 use super::ssd::transfer;
 use super::{DeviceModel, Token};
 
-/// What a disk is made of. Rates in MB/s are 10^6 bytes per second.
+/// Parameters of a hard disk. Rates in MB/s are 10^6 bytes per second.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HddParams {
-    /// Turns in a minute.
+    /// Rotational speed, revolutions per minute.
     pub rpm: u32,
-    /// From one track to the next.
+    /// Track-to-track seek time for a read.
     pub seek_track: Duration,
-    /// Over all pairs of tracks, for a read.
+    /// Average seek time for a read, over all pairs of tracks.
     pub seek_average: Duration,
-    /// From the first track to the last.
+    /// Full-stroke seek time, first to last track.
     pub seek_full: Duration,
-    /// What a write needs more to settle.
+    /// Additional settle time of a write.
     pub settle_write: Duration,
-    /// Off the medium at the outermost track, MB/s.
+    /// Media rate at the outermost track, MB/s.
     pub outer_mb_s: u32,
-    /// At the innermost.
+    /// Media rate at the innermost track, MB/s.
     pub inner_mb_s: u32,
-    /// Steps between the two.
+    /// Number of zones between the two.
     pub zones: u32,
-    /// The interface, MB/s.
+    /// Rate of the interface, MB/s.
     pub interface_mb_s: u32,
-    /// What each request costs beside the mechanics.
+    /// Fixed cost of each request beside the mechanics.
     pub overhead: Duration,
-    /// Most that is read ahead, bytes.
+    /// Maximum read-ahead of the track buffer, bytes.
     pub read_ahead_bytes: u32,
-    /// Bytes of the write cache; 0: off, every write waits for the medium.
+    /// Size of the write cache, bytes. 0: off, every write waits for the medium.
     pub write_cache_bytes: u32,
 }
 
-/// A request is not passed over for longer than this.
+/// A request older than this is served next.
 const PASSED_OVER_MAX: Duration = Duration::from_millis(1000);
-/// Cached writes the disk keeps apart; adjacent ones are one.
+/// Number of separate dirty extents; adjacent ones merge.
 const CACHED_MAX: usize = 128;
 
 #[derive(Clone, Copy, Debug)]
@@ -61,36 +60,36 @@ struct Access {
 
 #[derive(Clone, Copy, Debug)]
 struct DirtyExtent {
-    /// The first of its writes, counted as they are accepted: what a flush waits for.
+    /// Number of its first write in order of acceptance; a flush waits for it.
     number: u64,
     at: u64,
     bytes: u64,
 }
 
-/// What the head does.
+/// The current activity of the head.
 #[derive(Clone, Copy, Debug)]
 enum HeadWork {
-    /// With the first byte that will be in the track buffer.
+    /// A request, with the first byte that will be in the track buffer.
     Request(Access, u64),
     Destage(DirtyExtent),
 }
 
-/// What the track buffer has, and how the head adds to it by reading on.
+/// The track buffer and the read-ahead that extends it.
 #[derive(Clone, Copy, Debug)]
 struct ReadAhead {
-    /// First byte that is in the buffer.
+    /// First byte in the buffer.
     from: u64,
     /// The head passed this byte ...
     at: u64,
     /// ... at this time.
     when: Time,
-    /// Where it stops, or has stopped.
+    /// Where read-ahead stops or has stopped.
     end: u64,
-    /// The head is still at it.
+    /// The head is still reading on.
     goes_on: bool,
 }
 
-/// One disk; see the module. It has one queue.
+/// The model of one hard disk with one queue; see the module documentation.
 #[derive(Debug)]
 pub struct HddModel {
     params: HddParams,
@@ -100,24 +99,24 @@ pub struct HddModel {
     curve: [f64; 3],
     turn: Duration,
     waiting: Vec<Access>,
-    /// Writes that found the cache full, and flushes, by the number they wait for.
+    /// Writes that found the cache full, and flushes, by the write they wait for.
     accepted_later: VecDeque<Access>,
     flushes: Vec<(u64, Token)>,
     dirty: Vec<DirtyExtent>,
     dirty_bytes: u64,
     numbered: u64,
     work: Option<(HeadWork, Time)>,
-    /// The head passed this byte at that time.
+    /// Byte that the head passed, and when.
     head: (u64, Time),
     ahead: Option<ReadAhead>,
-    /// It was the turn of a read: where both wait, reads and writes take turns.
+    /// A read was served last: reads and writes alternate when both wait.
     write_next: bool,
-    /// What ends without the mechanics: hits, accepted writes.
+    /// Completions without mechanics: buffer hits and cached writes.
     due: Vec<(Time, Token)>,
 }
 
 impl HddModel {
-    /// A disk of this size, for at most `depth` requests.
+    /// Creates a disk of this size for at most `depth` requests.
     pub fn new(params: HddParams, geometry: &Geometry, depth: u32) -> HddModel {
         let turn = Duration::from_secs(60) / params.rpm;
         let mean_mb_s = f64::from(params.outer_mb_s + params.inner_mb_s) / 2.0;
@@ -143,7 +142,7 @@ impl HddModel {
         }
     }
 
-    /// Off the medium at a byte, MB/s.
+    /// Returns the media rate at a byte, MB/s.
     fn rate(&self, at: u64) -> u32 {
         let zones = u64::from(self.params.zones);
         let zone = (u128::from(at) * u128::from(zones) / u128::from(self.bytes)).min(u128::from(zones - 1)) as u32;
@@ -151,13 +150,13 @@ impl HddModel {
         self.params.outer_mb_s - lost
     }
 
-    /// How long it takes to read or write from one byte to another, once the head is there.
+    /// Returns the transfer time from one byte to another, once the head is in position.
     fn passing(&self, at: u64, bytes: u64) -> Duration {
         transfer(bytes, self.rate(at))
     }
 
-    /// When the byte passes below the head for the first time after `now`. Tracks are skewed so that going on to the next
-    /// one loses nothing but what the rate has lost already: all tracks of a zone together are a spiral.
+    /// Returns when the byte first passes under the head after `now`. Tracks are skewed so that a track switch costs no more than the rate
+    /// already includes: all tracks of a zone form one spiral.
     fn rotated(&self, now: Time, at: u64) -> Time {
         let turn = self.turn.as_nanos() as u64;
         let wanted = self.passing(at, at).as_nanos() as u64 % turn;
@@ -174,7 +173,7 @@ impl HddModel {
         Duration::from_secs_f64(track + root * share.sqrt() + linear * share) + settle
     }
 
-    /// When the head has passed these bytes, if it turns to them at `now`.
+    /// Returns when the head has passed these bytes, if it turns to them at `now`.
     fn served(&self, now: Time, at: u64, bytes: u64, writes: bool) -> Time {
         if let Some(ahead) = self.going_on(now, at).filter(|_| !writes) {
             return now.max(ahead.when.after(self.passing(ahead.at, (at + bytes).saturating_sub(ahead.at))));
@@ -185,14 +184,14 @@ impl HddModel {
         self.rotated(now.after(self.seek(at, writes)), at).after(self.passing(at, bytes))
     }
 
-    /// The head comes to this byte by reading on, sooner than by moving.
+    /// Returns the read-ahead if it reaches this byte sooner than a seek would.
     fn going_on(&self, now: Time, at: u64) -> Option<&ReadAhead> {
         let ahead = self.ahead.as_ref().filter(|ahead| ahead.goes_on && ahead.from <= at)?;
         let passed = self.read_to(now, ahead);
         (passed < ahead.end && at <= passed + u64::from(self.params.read_ahead_bytes) / 8).then_some(ahead)
     }
 
-    /// Where the head has come to by reading on.
+    /// Returns the position of the head in its read-ahead.
     fn read_to(&self, now: Time, ahead: &ReadAhead) -> u64 {
         let passed = now.since(ahead.when).as_nanos() as u64;
         ahead.end.min(ahead.at + passed.saturating_mul(self.rate(ahead.at).into()) / 1000)
@@ -220,7 +219,7 @@ impl HddModel {
         self.dirty.len() < CACHED_MAX && self.dirty_bytes + access.bytes <= u64::from(self.params.write_cache_bytes)
     }
 
-    /// A flush ends when all that was accepted before it is on the medium.
+    /// Completes flushes whose earlier writes are all on the medium.
     fn end_flushes(&mut self, now: Time) {
         let working = if let Some((HeadWork::Destage(dirty), _)) = self.work { dirty.number } else { u64::MAX };
         let oldest = self.dirty.iter().map(|dirty| dirty.number).fold(working, u64::min);
@@ -235,7 +234,7 @@ impl HddModel {
         });
     }
 
-    /// What the head does next, at a moment at which it is free.
+    /// Chooses the next activity of the idle head.
     fn choose(&mut self, now: Time) {
         debug_assert!(self.work.is_none());
         self.answer_buffered(now);
@@ -278,11 +277,11 @@ impl HddModel {
         }
     }
 
-    /// What was fetched makes room to read on.
+    /// Extends the read-ahead after data was fetched.
     fn read_on_behind(&mut self, now: Time, fetched: u64) {
         let limit = u64::from(self.params.read_ahead_bytes);
         let Some(mut ahead) = self.ahead.filter(|ahead| ahead.goes_on) else { return };
-        // A head that has stopped there comes back to it only after a turn.
+        // A stopped head returns there only after a revolution.
         ahead.goes_on = self.read_to(now, &ahead) < ahead.end;
         if ahead.goes_on {
             ahead.from = ahead.from.max(fetched.saturating_sub(limit));
@@ -313,7 +312,7 @@ impl HddModel {
         (0..self.dirty.len()).min_by_key(|index| self.served(now, self.dirty[*index].at, 0, true))
     }
 
-    /// Everything the mechanics have done until `now`.
+    /// Advances the mechanics to `now`.
     fn run(&mut self, now: Time) {
         while let Some((work, end)) = self.work.filter(|(_, end)| *end <= now) {
             self.work = None;
@@ -341,8 +340,8 @@ impl HddModel {
     }
 }
 
-/// Seconds for a stroke over a share d of the disk: s + b sqrt(d) + c d, through the three figures of a data sheet. Over
-/// random pairs of places the mean of sqrt(d) is 8/15 and that of d 1/3.
+/// Returns the seek curve s + b sqrt(d) + c d in seconds, for a share d of the disk, through the three figures of a data sheet. Over
+/// random pairs of positions the mean of sqrt(d) is 8/15 and that of d is 1/3.
 fn seek_curve(params: &HddParams) -> [f64; 3] {
     let [track, average, full] = [params.seek_track, params.seek_average, params.seek_full].map(|time| time.as_secs_f64());
     let root = ((average - track) - (full - track) / 3.0) / (8.0 / 15.0 - 1.0 / 3.0);
@@ -394,7 +393,7 @@ impl DeviceModel for HddModel {
         count(self) < before
     }
 
-    /// Cached writes stay, as they do on a disk.
+    /// Cached writes survive a reset, as on a real disk.
     fn reset(&mut self, now: Time) {
         self.run(now);
         self.waiting.clear();

@@ -1,14 +1,11 @@
-//! When a request ends, by the parts a device is made of.
+//! Completion times from the parts that a device is made of.
 //!
-//! [`TimedQueue`] is the queue: it hands a request to the queue below at the moment at which the model says that it ends, so the
-//! device touches blocks and memory until the last moment. In virtual time that is deterministic and costs nothing; in
-//! real time `poll` reports what is due by the machine's clock, and completion modes can be measured.
+//! [`TimedQueue`] is the queue. It forwards a request to the inner queue when the model says that the request completes, so the device
+//! touches blocks and memory until the last moment. In virtual time this is deterministic and costs nothing. In real time `poll` reports
+//! what is due by the machine's clock, so completion modes can be measured.
 //!
-//! What real time costs, and how precise it is: `cargo run --release -p sim --example real_time`. On a virtual machine with two
-//! busy cores a poll that finds nothing due took 60 ns (3 ns with nothing in flight), polling saw a request 0.1 us after its time
-//! in the median, and a wait or the event 15 us after: that is the timer and the wake-up, of which a device's interrupt has
-//! the second part too. The work of the queue below, such as the copy of a memory device, comes on top and is done in `poll`:
-//! to measure completion modes take a null device.
+//! `cargo run --release -p sim --example real_time` measures the cost and the precision of real time. The work of the inner queue, such as
+//! a memory copy, is added and happens in `poll`: use a null device to measure completion modes.
 
 pub mod fixed;
 pub mod hdd;
@@ -28,34 +25,34 @@ pub use hdd::HddModel;
 pub use ssd::SsdModel;
 pub use timed::TimedQueue;
 
-/// A request in a model: who began it knows it by this.
+/// Identifies a request within a model.
 pub type Token = u64;
 
-/// Says when requests end.
+/// A model that decides when requests complete.
 pub trait DeviceModel: Send {
-    /// A request arrives. `now` never goes back.
+    /// Submits a request. `now` never decreases.
     fn begin(&mut self, now: Time, token: Token, request: &Request);
 
-    /// When something ends next; never, if nothing is in it.
+    /// Returns the next completion time; `Time::NEVER` if the model is idle.
     fn next(&self) -> Time;
 
-    /// Takes out one request that ended at `now` or before, the earliest first.
+    /// Removes and returns the earliest request that completed at `now` or before.
     fn pop_completed(&mut self, now: Time) -> Option<Token>;
 
-    /// Forgets a request, if it is still there.
+    /// Cancels a request. Returns whether it was still in the model.
     fn cancel(&mut self, now: Time, token: Token) -> bool;
 
-    /// Forgets all requests.
+    /// Removes all requests from the model.
     fn reset(&mut self, now: Time);
 }
 
-/// A device whose requests end when they must, known at their begin: nothing that comes later changes it.
+/// A model that knows the completion time at submission: later requests do not change it.
 pub trait ReservationModel: Send {
-    /// When this request ends, if it begins now.
+    /// Returns when the request completes if it is submitted now.
     fn end(&mut self, now: Time, request: &Request) -> Time;
 }
 
-/// Queues of one device share what it is made of.
+/// Queues of one device share its resources.
 impl<R: ReservationModel> ReservationModel for std::sync::Arc<parking_lot::Mutex<R>> {
     fn end(&mut self, now: Time, request: &Request) -> Time {
         self.lock().end(now, request)

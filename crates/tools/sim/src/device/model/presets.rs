@@ -1,12 +1,12 @@
-//! Devices by name: those of the five papers, and latencies for experiments with completion modes.
+//! Named devices: those of the five papers, and latencies for experiments with completion modes.
 //!
-//! A data sheet gives rates and seek times; of the inside it says little. Each preset says which figures are its sheet's
-//! ([`DataSheet`], which the tests hold the model to), and what was derived from them or taken from the class of flash. **How
-//! sure**: figures marked *seen* were read in the source named beside them when this was written; those marked *recalled* are
-//! what the product sheet is remembered to say, and should be compared with it before a claim rests on them.
+//! A data sheet states rates and seek times, and little about the internals. Each preset says which figures are from its sheet
+//! ([`DataSheet`], which the tests check) and which are derived or typical for the class of flash. **Confidence**: figures marked *seen*
+//! were read in the source named beside them; those marked *recalled* are from memory and should be checked before a claim depends on
+//! them.
 //!
-//! **What the tests prove**: that the parts together give the sheet's figures. Rates from which tPROG and the controller's interval
-//! were derived come out right by construction; random reads at depth 1 are the sum of chosen parts and not a sheet's figure.
+//! **What the tests prove**: that the parts together yield the sheet's figures. Rates from which tPROG and the controller interval were
+//! derived come out right by construction; random reads at depth 1 are the sum of chosen parts, not a sheet's figure.
 
 use std::time::Duration;
 
@@ -15,62 +15,62 @@ use block::Geometry;
 use super::hdd::HddParams;
 use super::ssd::SsdParams;
 
-/// What a data sheet promises; 10^6 bytes per second, requests of 128 KiB and 4 KiB.
+/// Figures of a data sheet; 10^6 bytes per second, requests of 128 KiB and 4 KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct DataSheet {
-    /// Sequential reads.
+    /// Rate of sequential reads, MB/s.
     pub read_mb_s: f64,
-    /// Sequential writes.
+    /// Rate of sequential writes, MB/s.
     pub write_mb_s: f64,
     /// Random reads per second ...
     pub read_iops: f64,
-    /// ... with so many in flight.
+    /// Queue depth of the random reads.
     pub read_depth: u32,
-    /// Random reads per second, one after the other: 1 / latency. Sheets seldom have it: that of the class.
+    /// Random reads per second at depth 1 (1 / latency). Sheets rarely state it: typical for the class.
     pub read_iops_single: f64,
-    /// Random writes per second: of a drive written full for data-centre drives, of a clean one for others.
+    /// Random writes per second: data-centre drives written full, others clean.
     pub write_iops: f64,
 }
 
-/// A solid-state drive.
+/// A named model of a solid-state drive.
 #[derive(Clone, Copy, Debug)]
 pub struct SsdPreset {
-    /// As people call it, in small letters.
+    /// Product name, in lower case, for commands.
     pub name: &'static str,
-    /// Bytes.
+    /// Capacity of the drive, in bytes.
     pub bytes: u64,
-    /// Deepest queue of the interface (SATA: 32).
+    /// Maximum queue depth of the interface (SATA: 32).
     pub depth_max: u32,
-    /// The inside.
+    /// Internal parameters of the drive model.
     pub params: SsdParams,
-    /// What it has to come to.
+    /// Data-sheet figures that the model must reach.
     pub sheet: DataSheet,
-    /// The sheet's random writes are of a clean drive.
+    /// The sheet's random writes are those of a clean drive.
     pub clean: bool,
-    /// A loss of power empties the write buffer.
+    /// A power cut empties the write buffer.
     pub volatile_cache: bool,
 }
 
-/// A hard disk.
+/// A named model of a hard disk.
 #[derive(Clone, Copy, Debug)]
 pub struct HddPreset {
-    /// As people call it, in small letters.
+    /// Product name, in lower case, for commands.
     pub name: &'static str,
-    /// Bytes.
+    /// Capacity of the disk, in bytes.
     pub bytes: u64,
-    /// The inside; seek times and rates are the sheet's.
+    /// Internal parameters; seek times and rates are from the sheet.
     pub params: HddParams,
 }
 
 impl SsdPreset {
-    /// How the whole drive looks from above.
+    /// Returns the block geometry of the whole drive.
     pub fn geometry(&self) -> Geometry {
         Geometry { volatile_cache: self.volatile_cache, ..Geometry::plain(512, self.bytes / 512) }
     }
 }
 
 impl HddPreset {
-    /// How the whole disk looks from above.
+    /// Returns the block geometry of the whole disk.
     pub fn geometry(&self) -> Geometry {
         Geometry { volatile_cache: true, discard: false, write_zeroes: false, ..Geometry::plain(512, self.bytes / 512) }
     }
@@ -86,7 +86,7 @@ const fn ns(ns: u64) -> Duration {
 
 const GB: u64 = 1_000_000_000;
 
-/// Paper 002, section 5.1: "Seagate PLC Nytro 5000", 400 GB: by the capacity the high-endurance M.2 model XP400HE30002
+/// testFS with SPDK, section 5.1: "Seagate PLC Nytro 5000", 400 GB: by the capacity the high-endurance M.2 model XP400HE30002
 /// (product manual 100810195).
 ///
 /// Recalled: 2500 / 900 MB/s sequential, 200 000 random reads, 40 000 sustained random writes per second, buffer protected by
@@ -132,7 +132,7 @@ pub const NYTRO_5000_400GB: SsdPreset = SsdPreset {
     volatile_cache: false,
 };
 
-/// Paper 000, table I: "WDS250G3X0E-00B3N0", which is the WD_BLACK SN770 of 250 GB (the table says 500 GB).
+/// SPDK-based user-level SSD cache, Table I: "WDS250G3X0E-00B3N0", which is the WD_BLACK SN770 of 250 GB (the table says 500 GB).
 ///
 /// *Seen*: 4000 / 2000 MB/s (a dealer's copy of the product sheet), 112-layer TLC of Kioxia, no DRAM. Recalled: 240 000 random
 /// reads, 470 000 random writes per second. The rates are those of the SLC mode; what comes after it is not modelled. Four
@@ -175,7 +175,7 @@ pub const SN770_250GB: SsdPreset = SsdPreset {
     volatile_cache: true,
 };
 
-/// Paper 001 names its device only "a commercial NVMe SSD"; the paper on the same library before it (its reference 21,
+/// The NVMeDirect paper names its device only "a commercial NVMe SSD"; the paper on the same library before it (its reference 21,
 /// HotStorage 2016) used the Intel 750 of 400 GB.
 ///
 /// Recalled: 2200 / 900 MB/s, 430 000 random reads, 230 000 random writes per second, protected buffer. 18 channels as in
@@ -218,7 +218,7 @@ pub const INTEL_750_400GB: SsdPreset = SsdPreset {
     volatile_cache: false,
 };
 
-/// Paper 004, section "Experiment Results": "a Toshiba NVMe drive" in a CloudLab m510, which is one of 256 GB of the XG3 line.
+/// nofscache (MBWU), section "Experiment Results": "a Toshiba NVMe drive" in a CloudLab m510, which is one of 256 GB of the XG3 line.
 ///
 /// Recalled, for the line and not for this size: 2400 / 1150 MB/s; the random figures are the class's. 16 dies of 128 Gbit MLC.
 pub const TOSHIBA_XG3_256GB: SsdPreset = SsdPreset {
@@ -258,7 +258,7 @@ pub const TOSHIBA_XG3_256GB: SsdPreset = SsdPreset {
     volatile_cache: true,
 };
 
-/// Paper 003, section V: OCZ RevoDrive X2, 100 GB: four SATA drives behind a bridge on a card.
+/// HyCache, section V: OCZ RevoDrive X2, 100 GB: four SATA drives behind a bridge on a card.
 ///
 /// *Seen*: four SF-1222 controllers and 32 packages of 4 GB, 34 nm MLC (bigbruin.com); at most 740 MB/s reads (techradar.com,
 /// of the 240 GB). Recalled: 690 MB/s writes, 100 000 random writes per second. The controllers compress: tPROG is what gives
@@ -300,7 +300,7 @@ pub const REVODRIVE_X2_100GB: SsdPreset = SsdPreset {
     volatile_cache: true,
 };
 
-/// Paper 003, table I: OCZ Octane 512 GB, the SATA SSD.
+/// HyCache, Table I: OCZ Octane 512 GB, the SATA SSD.
 ///
 /// *Seen* there: 480 / 330 MB/s and 26 000 requests per second, taken for reads and writes alike. SATA: 32 requests, one link
 /// for both directions, 550 MB/s after encoding and framing. 64 dies of 64 Gbit MLC; tPROG from the rate of writes.
@@ -341,7 +341,7 @@ pub const OCTANE_512GB: SsdPreset = SsdPreset {
     volatile_cache: true,
 };
 
-/// Every solid-state drive here.
+/// All presets of solid-state drives.
 pub const SSDS: &[SsdPreset] = &[NYTRO_5000_400GB, SN770_250GB, INTEL_750_400GB, TOSHIBA_XG3_256GB, REVODRIVE_X2_100GB, OCTANE_512GB];
 
 /// What 3.5-inch disks of 7200 turns have in common. Chosen: 0.1 ms for each request, 1 MiB read ahead.
@@ -360,16 +360,16 @@ const DESKTOP: HddParams = HddParams {
     write_cache_bytes: 16 << 20,
 };
 
-/// Paper 000, table I: Seagate ST500DM002, 500 GB. Recalled (product manual 100686584): 7200 turns, average seek 8.5 ms for reads
-/// and 9.5 ms for writes, 1.0 ms from track to track, 125 MB/s off the outer tracks, 16 MB of cache. Chosen: half the rate at the
-/// inner tracks and twice the average for the whole stroke, as 3.5-inch disks have.
+/// SPDK-based user-level SSD cache, Table I: Seagate ST500DM002, 500 GB. Recalled (product manual 100686584): 7200 turns, average seek
+/// 8.5 ms for reads and 9.5 ms for writes, 1.0 ms from track to track, 125 MB/s off the outer tracks, 16 MB of cache. Chosen: half the
+/// rate at the inner tracks and twice the average for the whole stroke, as 3.5-inch disks have.
 pub const ST500DM002: HddPreset = HddPreset { name: "st500dm002", bytes: 500 * GB, params: DESKTOP };
 
-/// Paper 003, section V: "Seagate Barracuda 1 TB" of 2012 or before: the 7200.12. Recalled: as above with 32 MB of cache.
+/// HyCache, section V: "Seagate Barracuda 1 TB" of 2012 or before: the 7200.12. Recalled: as above with 32 MB of cache.
 pub const BARRACUDA_1TB: HddPreset =
     HddPreset { name: "barracuda-1tb", bytes: 1000 * GB, params: HddParams { write_cache_bytes: 32 << 20, ..DESKTOP } };
 
-/// Paper 003, table I: Seagate Momentus XT 500 GB, 2.5-inch. *Seen* there: 131 MB/s reads, taken for the outer tracks. Recalled:
+/// HyCache, Table I: Seagate Momentus XT 500 GB, 2.5-inch. *Seen* there: 131 MB/s reads, taken for the outer tracks. Recalled:
 /// 7200 turns, 11 ms average seek for reads, 13 ms for writes, 32 MB. Its 4 GB of flash, a cache for reads alone, are left out.
 pub const MOMENTUS_XT_500GB: HddPreset = HddPreset {
     name: "momentus-xt-500gb",
@@ -387,7 +387,7 @@ pub const MOMENTUS_XT_500GB: HddPreset = HddPreset {
     },
 };
 
-/// Paper 003, table I: Hitachi Deskstar 7K4000, 4 TB. *Seen* there: 144 MB/s. *Seen*: 8.2 ms average seek, in the specification of the
+/// HyCache, Table I: Hitachi Deskstar 7K4000, 4 TB. *Seen* there: 144 MB/s. *Seen*: 8.2 ms average seek, in the specification of the
 /// Ultrastar 7K4000, the same mechanics (HGST, section 4.4.1.1). Recalled: 64 MB.
 pub const DESKSTAR_7K4000: HddPreset = HddPreset {
     name: "deskstar-7k4000",
@@ -395,7 +395,7 @@ pub const DESKSTAR_7K4000: HddPreset = HddPreset {
     params: HddParams { seek_average: us(8200), outer_mb_s: 144, inner_mb_s: 70, write_cache_bytes: 64 << 20, ..DESKTOP },
 };
 
-/// Every hard disk here.
+/// All presets of hard disks.
 pub const HDDS: &[HddPreset] = &[ST500DM002, BARRACUDA_1TB, MOMENTUS_XT_500GB, DESKSTAR_7K4000];
 
 /// For experiments with completion modes: an Optane-like drive, a fast NVMe drive, a common one, a SATA drive.

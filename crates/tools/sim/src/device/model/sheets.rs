@@ -8,7 +8,7 @@ use super::workload::{Measurement, Workload, measure};
 use super::{HddModel, SsdModel, TimedQueue};
 use crate::device::clock::{Virtual, VirtualClock};
 
-/// How far the model may be from the sheet.
+/// Permitted relative deviation from the data sheet.
 const TOLERANCE: f64 = 0.10;
 
 fn ssd(preset: &SsdPreset, clean: bool, workload: Workload) -> Measurement {

@@ -1,11 +1,11 @@
-//! Solid-state drives: a link, a controller, a write buffer, channels and dies of flash.
+//! Solid-state drives: a link, a controller, a write buffer, channels and flash dies.
 //!
-//! A read passes the controller, waits for its dies, senses a page on each, and crosses channel and link. A write ends when
-//! it is in the buffer; the buffer is emptied by programs, which go round the dies, and when it is full a write waits for
-//! them. A die that has no clean block left collects garbage in between, and whoever waits for that die waits longer.
+//! A read passes the controller, waits for its dies, senses a page on each, and crosses channel and link. A write completes when it is in
+//! the buffer. Programs, which rotate over the dies, empty the buffer; a write waits when it is full. A die without clean blocks collects
+//! garbage in between, which delays requests for that die.
 //!
-//! What is left out: thermal limits, read disturb, wear; the mapping is by address (neighbours within a page share a die), not
-//! by what was written when.
+//! Not modelled: thermal limits, read disturb, wear. The mapping is by address (neighbours within a page share a die), not by time of
+//! writing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,12 +15,12 @@ use block::{Geometry, Op, Request, Time};
 
 use super::ReservationModel;
 
-/// What a drive is made of. Rates in MB/s are 10^6 bytes per second.
+/// Parameters of a solid-state drive. Rates in MB/s are 10^6 bytes per second.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SsdParams {
-    /// Independent buses to the flash.
+    /// Number of independent buses to the flash.
     pub channels: u32,
-    /// Dies in all, spread over the channels.
+    /// Number of dies, spread over the channels.
     pub dies: u32,
     /// Bytes of a flash page: what one read senses.
     pub page_bytes: u32,
@@ -28,37 +28,37 @@ pub struct SsdParams {
     pub planes: u32,
     /// Programs until a block of a die is full.
     pub programs_per_block: u32,
-    /// Sensing a page (tR).
+    /// Time to sense a page (tR).
     pub read_page: Duration,
-    /// Programming a page on all planes (tPROG).
+    /// Time to program a page on all planes (tPROG).
     pub program_page: Duration,
-    /// Erasing a block (tBERS).
+    /// Time to erase a block (tBERS).
     pub erase: Duration,
     /// Rate of one channel, MB/s.
     pub channel_mb_s: u32,
     /// Rate of the link to the host for reads, MB/s: what the interface leaves, or the controller.
     pub read_mb_s: u32,
-    /// The same for writes, MB/s.
+    /// Rate of the link to the host for writes, MB/s.
     pub write_mb_s: u32,
     /// Reads and writes share the link (SATA).
     pub half_duplex: bool,
-    /// What a read costs beside flash and transfers, without keeping anybody else waiting.
+    /// Fixed cost of a read beside flash and transfers; it delays no other request.
     pub read_latency: Duration,
-    /// What a write into the buffer costs, likewise.
+    /// Fixed cost of a write into the buffer; it delays no other request.
     pub write_latency: Duration,
-    /// For how long a read keeps the controller: the inverse of the most reads per second.
+    /// How long a read occupies the controller: the inverse of the maximum reads per second.
     pub read_interval: Duration,
-    /// The same for a write.
+    /// How long a write occupies the controller.
     pub write_interval: Duration,
-    /// Bytes of the write buffer.
+    /// Size of the write buffer, bytes.
     pub buffer_bytes: u32,
-    /// The buffer survives a loss of power: a flush has nothing to do.
+    /// The buffer survives a power cut: a flush is a no-op.
     pub protected_buffer: bool,
-    /// With random writes over the whole drive: percent of a block that is still in use when it is collected.
+    /// Percentage of a block that is still in use when it is collected, with random writes over the whole drive.
     pub collected_percent: u32,
 }
 
-/// One drive of that kind; see the module.
+/// The model of one solid-state drive; see the module documentation.
 #[derive(Debug)]
 pub struct SsdModel {
     params: SsdParams,
@@ -68,16 +68,16 @@ pub struct SsdModel {
     write_link_free: Time,
     dies: Box<[Die]>,
     channels: Box<[Time]>,
-    /// Programs under way, by their end.
+    /// Completion times of programs in progress.
     programs: BinaryHeap<Reverse<Time>>,
     /// Bytes in the buffer that no program has taken yet.
     unprogrammed: u64,
     next_die: usize,
     last_program: Time,
     write_end: u64,
-    /// Of the last writes, the share that did not follow its predecessor.
+    /// Share of recent writes that did not follow their predecessor.
     random_share: f64,
-    /// Programs until there is nothing clean left.
+    /// Programs until no clean block is left.
     clean_programs: u64,
     stalls: u64,
 }
@@ -85,18 +85,18 @@ pub struct SsdModel {
 #[derive(Clone, Copy, Default, Debug)]
 struct Die {
     free: Time,
-    /// The page in its register, counted from 1.
+    /// The page in the die's register, counted from 1.
     page: u64,
     programs: u32,
-    /// Collecting that is owed, and done in slices.
+    /// Garbage collection that is due, done in slices.
     owed: Duration,
 }
 
 impl Die {
-    /// When a page is in the register, for a request that comes at `start`.
+    /// Returns when a page is in the register, for a request that arrives at `start`.
     ///
-    /// Requests that wait while a page is sensed or fetched get their part of it too (ONFI: Change Read Column). One that comes
-    /// when the die has gone idle finds the register given up: no data sheet says so, but see [`crate::device::curve`].
+    /// Requests that wait while a page is sensed or transferred share it (ONFI: Change Read Column). A request that arrives when the die
+    /// is idle senses again: no data sheet says so, but see [`crate::device::curve`].
     fn sense(&mut self, start: Time, page: u64, takes: Duration) -> Time {
         if self.page == page + 1 && start < self.free {
             return self.free;
@@ -110,7 +110,7 @@ impl Die {
 const PROGRAMS_PER_SLICE: u32 = 4;
 
 impl SsdModel {
-    /// A drive that has been written full before: every block has to be collected before it is written again.
+    /// Creates a drive that was written full: every block is collected before it is written again.
     pub fn new(params: SsdParams, geometry: &Geometry) -> SsdModel {
         let rows = params.buffer_bytes / (params.page_bytes * params.planes) + 2;
         SsdModel {
@@ -132,14 +132,14 @@ impl SsdModel {
         }
     }
 
-    /// The same with `bytes` clean: nothing is collected until they are written.
+    /// Makes `bytes` clean: nothing is collected until they are written.
     #[must_use]
     pub fn with_clean(mut self, bytes: u64) -> SsdModel {
         self.clean_programs = bytes / self.row_bytes();
         self
     }
 
-    /// How often a program waited for garbage collection.
+    /// Returns how often a program waited for garbage collection.
     pub fn stalls(&self) -> u64 {
         self.stalls
     }
@@ -180,7 +180,7 @@ impl SsdModel {
         if params.half_duplex {
             self.write_link_free = self.write_link_free.max(self.read_link_free);
         }
-        // What came first has crossed the link while the rest came: one page is still to cross.
+        // Earlier pages crossed the link meanwhile: one page remains.
         let last = transfer(bytes.min(page_bytes), params.read_mb_s);
         done.after(last).max(self.read_link_free).after(params.read_latency)
     }
@@ -198,13 +198,13 @@ impl SsdModel {
             self.read_link_free = self.read_link_free.max(self.write_link_free);
         }
         let arrived = self.fill_buffer(self.write_link_free, bytes);
-        // The link stands while the buffer is full.
+        // The link stalls while the buffer is full.
         self.write_link_free = arrived;
         let accepted = arrived.after(params.write_latency);
         if request.fua && !params.protected_buffer { self.flush(accepted) } else { accepted }
     }
 
-    /// When there is room for it; the programs it makes necessary begin.
+    /// Returns when the buffer has room, and starts the programs that this requires.
     fn fill_buffer(&mut self, mut now: Time, bytes: u64) -> Time {
         let mut left = bytes;
         while left > 0 {
@@ -247,10 +247,10 @@ impl SsdModel {
         self.programs.push(Reverse(end));
     }
 
-    /// How long a die collects garbage before its next program.
+    /// Returns how long a die collects garbage before its next program.
     ///
-    /// A block that is collected with a share v in use gives 1 - v of a block: a full block costs 1 / (1 - v) collections,
-    /// each of them an erase and copies of v of its pages.
+    /// Collecting a block with a share v in use yields 1 - v of a block, so a full block costs 1 / (1 - v) collections, each an erase and
+    /// copies of v of its pages.
     fn collect(&mut self, index: usize) -> Duration {
         let params = self.params;
         if self.clean_programs > 0 {
@@ -272,7 +272,7 @@ impl SsdModel {
         stall
     }
 
-    /// When everything that was accepted is in the flash.
+    /// Returns when all accepted data is in flash.
     fn flush(&mut self, now: Time) -> Time {
         if self.params.protected_buffer {
             return now;
@@ -297,7 +297,7 @@ impl ReservationModel for SsdModel {
     }
 }
 
-/// How long bytes take at a rate.
+/// Returns the transfer time of `bytes` at a rate.
 pub(super) fn transfer(bytes: u64, mb_s: u32) -> Duration {
     Duration::from_nanos(bytes * 1000 / u64::from(mb_s))
 }

@@ -1,4 +1,4 @@
-//! A queue whose requests take the time that a model says.
+//! A queue whose requests take the time that a model computes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,11 +14,11 @@ use crate::device::clock::{DeviceClock, Real, Virtual, VirtualClock};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SlotState {
     Free,
-    /// In the model: nothing has happened to blocks and memory.
+    /// In the model: blocks and memory are untouched.
     Waiting,
-    /// Its time has come, and the queue below was full.
+    /// Due, but the inner queue was full.
     Due,
-    /// In the queue below.
+    /// In the inner queue.
     Forwarded,
 }
 
@@ -30,31 +30,31 @@ struct RequestSlot {
     state: SlotState,
 }
 
-/// See the module. The queue below does the work, at once or in time of its own, which is added.
-/// While it works on something `arm` says that there is something to poll: its event is not waited for.
+/// A queue with modelled completion times. The inner queue does the work, at once or in additional time. While it has requests, `arm`
+/// returns `Ready`: its event is not used.
 ///
-/// The life of a slot: Free, `submit`, Waiting, the model's end, (Due,) Below, completion, Free. `cancel` takes it from
-/// Waiting to Free: reported as cancelled, and nothing was done.
+/// States of a slot: Free, `submit`, Waiting, the model's completion, (Due,) Forwarded, completion, Free. `cancel` returns a Waiting slot
+/// to Free: the request is reported as cancelled and had no effect.
 #[derive(Debug)]
 pub struct TimedQueue<Q, M, T> {
     queue: Q,
     model: M,
     timing: T,
     slots: Box<[RequestSlot]>,
-    /// The memory of each slot's request, `segments` for each.
+    /// Spans of each slot's request, `segments` for each.
     spans: Box<[Span]>,
     segments: usize,
     free: Vec<u32>,
     due: VecDeque<u32>,
-    /// Ended here: cancelled.
+    /// Requests completed here: cancelled or invalid ones.
     local: VecDeque<Completion>,
     below: u32,
-    /// Somebody waits for the event.
+    /// A caller waits for the event.
     armed: bool,
 }
 
 impl<Q: Queue, R: ReservationModel> TimedQueue<Q, Reservations<R>, Virtual> {
-    /// In virtual time.
+    /// Creates a queue in virtual time.
     pub fn simulated(queue: Q, device: R, clock: &VirtualClock) -> Self {
         let depth = queue.depth();
         TimedQueue::new(queue, Reservations::new(device, depth), Virtual::new(clock))
@@ -62,10 +62,10 @@ impl<Q: Queue, R: ReservationModel> TimedQueue<Q, Reservations<R>, Virtual> {
 }
 
 impl<Q: Queue, R: ReservationModel> TimedQueue<Q, Reservations<R>, Real> {
-    /// In real time.
+    /// Creates a queue in real time.
     ///
     /// # Errors
-    /// No descriptor for the timer.
+    /// No timer descriptor is available.
     pub fn real(queue: Q, device: R) -> io::Result<Self> {
         let depth = queue.depth();
         Ok(TimedQueue::new(queue, Reservations::new(device, depth), Real::new()?))
@@ -73,7 +73,7 @@ impl<Q: Queue, R: ReservationModel> TimedQueue<Q, Reservations<R>, Real> {
 }
 
 impl<Q: Queue, M: DeviceModel, T: DeviceClock> TimedQueue<Q, M, T> {
-    /// As deep as the queue below.
+    /// Wraps a queue, with the same depth.
     pub fn new(queue: Q, model: M, timing: T) -> TimedQueue<Q, M, T> {
         let depth = queue.depth();
         let segments = usize::from(queue.geometry().segments_max);
@@ -94,17 +94,17 @@ impl<Q: Queue, M: DeviceModel, T: DeviceClock> TimedQueue<Q, M, T> {
         }
     }
 
-    /// Its clock.
+    /// Returns the clock of the queue.
     pub fn timing(&self) -> &T {
         &self.timing
     }
 
-    /// What says when requests end.
+    /// Returns the model that computes completion times.
     pub fn model(&mut self) -> &mut M {
         &mut self.model
     }
 
-    /// The queue below.
+    /// Returns the inner queue, mutably.
     pub fn below(&mut self) -> &mut Q {
         &mut self.queue
     }
@@ -113,7 +113,7 @@ impl<Q: Queue, M: DeviceModel, T: DeviceClock> TimedQueue<Q, M, T> {
         u64::from(self.slots[index as usize].generation) << 32 | u64::from(index)
     }
 
-    /// The slot, if that is still the request it has.
+    /// Returns the slot of a token if the request is still in it.
     fn index(&self, token: u64) -> Option<u32> {
         let index = (token & 0xffff_ffff) as u32;
         let slot = self.slots.get(index as usize)?;
@@ -128,13 +128,13 @@ impl<Q: Queue, M: DeviceModel, T: DeviceClock> TimedQueue<Q, M, T> {
         slot.request.tag
     }
 
-    /// When there is something to do.
+    /// Returns when the queue has something to do.
     #[inline]
     fn next(&self) -> Time {
         if self.below > 0 || !self.local.is_empty() || !self.due.is_empty() { Time(0) } else { self.model.next() }
     }
 
-    /// Hands what is due, at most `room` requests, to the queue below.
+    /// Forwards due requests, at most `room`, to the inner queue.
     #[inline]
     fn forward(&mut self, now: Time, room: usize) {
         while self.due.len() + (self.below as usize) < room

@@ -1,4 +1,4 @@
-//! The queue of a model: its contract, in virtual and in real time.
+//! Tests the queue contract of a model in virtual and in real time.
 
 use std::time::Duration;
 

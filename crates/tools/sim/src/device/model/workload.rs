@@ -1,4 +1,4 @@
-//! The workloads of data sheets, and what a device makes of them.
+//! The workloads of data sheets, and their measurement.
 
 use std::time::Duration;
 
@@ -7,44 +7,47 @@ use block::{Arena, Clock, Completion, Lba, Op, Queue, Request, Submit, Tag};
 /// One kind of request, at one depth.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// What.
+    /// The operation of every request.
     pub op: Op,
-    /// At random places, else one after the other from the first block on.
+    /// Random positions; otherwise sequential from the first block on.
     pub random: bool,
-    /// Bytes of one request.
+    /// Size of one request, in bytes.
     pub bytes: u32,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub depth: u32,
-    /// How many; the first tenth is not counted, but at least the first `depth`.
+    /// Number of requests; the first tenth, but at least `depth`, is not counted.
     pub requests: u32,
 }
 
 impl Workload {
-    /// Random requests of 4 KiB.
+    /// Creates a workload of random 4 KiB requests.
     pub fn random(op: Op, depth: u32, requests: u32) -> Workload {
         Workload { op, random: true, bytes: 4096, depth, requests }
     }
 
-    /// Sequential requests of 128 KiB.
+    /// Creates a workload of sequential 128 KiB requests.
     pub fn sequential(op: Op, depth: u32, requests: u32) -> Workload {
         Workload { op, random: false, bytes: 128 << 10, depth, requests }
     }
 }
 
-/// What came out.
+/// The result of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Measurement {
-    /// Requests per second.
+    /// Number of completed requests per second.
     pub iops: f64,
-    /// 10^6 bytes per second.
+    /// Bandwidth, in 10^6 bytes per second.
     pub mb_s: f64,
-    /// Mean time of a request.
+    /// Mean latency of a request.
     pub mean: Duration,
-    /// The longest.
+    /// Longest latency of a request.
     pub longest: Duration,
 }
 
-/// Runs a workload. A request that fails or a queue that takes none is our own mistake. Allocates its memory at the begin.
+/// Runs a workload and returns its figures. Allocates at the start.
+///
+/// # Panics
+/// If a request fails or the queue is full.
 pub fn measure(queue: &mut dyn Queue, clock: &dyn Clock, workload: Workload, seed: u64) -> Measurement {
     let arena = Arena::private(workload.bytes as usize).expect("memory");
     queue.register(&arena).expect("registered");

@@ -7,57 +7,57 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const HEADER_BYTES: usize = 64;
 /// Length and checksum.
 pub(super) const FRAME_HEAD_BYTES: usize = 8;
-/// Most bytes of events in a frame.
+/// Maximum size of the events of a frame, bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 32 << 10;
-/// Most bytes of one event.
+/// Maximum size of one event, bytes.
 pub(super) const EVENT_BYTES_MAX: usize = 48;
 
-/// Why a recording is not read on.
+/// Why a recording cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// Not a recording, or its begin is damaged.
+    /// The file is no recording, or its header is damaged.
     #[error("the file is no recording, or its header is damaged")]
     RecordingHeader,
-    /// Made by a later version.
+    /// A later version made the recording.
     #[error("the recording has version {0}, this program knows 1")]
     Version(u32),
-    /// It ends within a frame, as after a crash.
+    /// The file ends within a frame, as after a crash.
     #[error("the recording ends within the frame at byte {0}")]
     CutOff(u64),
-    /// A checksum is wrong.
+    /// The checksum of a frame is wrong.
     #[error("the frame at byte {0} of the recording is damaged")]
     Frame(u64),
-    /// The checksum is right, and the content makes no sense.
+    /// The checksum is right but the content is invalid.
     #[error("an event in the frame at byte {0} of the recording has no meaning")]
     QueueEvent(u64),
 }
 
-/// What a recording begins with: the queue it is of.
+/// The header of a recording: the recorded queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordingHeader {
-    /// How the device looked.
+    /// Geometry of the recorded device.
     pub geometry: Geometry,
-    /// Most requests in flight.
+    /// Maximum number of requests in flight.
     pub depth: u32,
 }
 
-/// Something that happened. Times are since the begin of the recording.
+/// One recorded event. Times count from the start of the recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueEvent {
-    /// A request was taken.
+    /// A request was submitted and accepted.
     Submit(Time, Request),
-    /// The device was told.
+    /// The doorbell was rung for submitted requests.
     Ring(Time),
-    /// A request was reported.
+    /// A request completed with this status.
     Complete(Time, Tag, Status),
     /// A request was to be cancelled.
     Cancel(Time, Tag),
-    /// The queue was reset.
+    /// The queue was reset, with this status.
     Reset(Time, Status),
 }
 
 impl QueueEvent {
-    /// When.
+    /// Returns the time of the event.
     pub fn time(&self) -> Time {
         match self {
             QueueEvent::Submit(time, _)
@@ -123,14 +123,14 @@ impl RecordingHeader {
     }
 }
 
-/// Turns events into bytes, each with the time since the one before.
+/// Encodes events, each with the time since the previous one.
 #[derive(Debug, Default)]
 pub(super) struct Encoder {
     last: u64,
 }
 
 impl Encoder {
-    /// At most [`EVENT_BYTES_MAX`] bytes more.
+    /// Appends at most [`EVENT_BYTES_MAX`] bytes.
     pub(super) fn push(&mut self, event: &QueueEvent, to: &mut Vec<u8>) {
         let time = event.time().0.max(self.last);
         let since = time - self.last;
@@ -161,7 +161,7 @@ impl Encoder {
     }
 }
 
-/// 0 for success; errors from 1 on; 0x10000 and the errno for others.
+/// Encodes a status: 0 is success, errors start at 1, 0x10000 plus errno for others.
 fn status_code(status: Status) -> u32 {
     match status {
         Ok(()) => 0,
@@ -194,7 +194,7 @@ fn status_of(code: u64) -> Option<Status> {
     }
 }
 
-/// Seven bits in each byte, the low ones first; the top bit says that more follow.
+/// Appends a varint: seven bits in each byte, low bits first; the top bit marks continuation.
 fn varint(mut number: u64, to: &mut Vec<u8>) {
     while number >= 0x80 {
         to.push(number as u8 | 0x80);
@@ -203,7 +203,7 @@ fn varint(mut number: u64, to: &mut Vec<u8>) {
     to.push(number as u8);
 }
 
-/// Reads a recording that is in memory. Its events come in order; after an error nothing comes.
+/// Reads a recording in memory. Yields events in order; an error ends the iteration.
 #[derive(Clone, Debug)]
 pub struct Recording<'a> {
     header: RecordingHeader,
@@ -217,16 +217,16 @@ pub struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    /// Of a whole file.
+    /// Opens a recording from the bytes of its file.
     ///
     /// # Errors
-    /// Its header is not that of a recording we know.
+    /// The header is not that of a known recording.
     pub fn new(bytes: &'a [u8]) -> Result<Recording<'a>, RecordingError> {
         let header = RecordingHeader::from_bytes(bytes)?;
         Ok(Recording { header, bytes, frame: &[], frame_at: 0, next: HEADER_BYTES, last: 0, failed: false })
     }
 
-    /// The queue it is of.
+    /// Returns the header of the recording.
     pub fn header(&self) -> &RecordingHeader {
         &self.header
     }
@@ -309,7 +309,7 @@ impl Iterator for Recording<'_> {
     }
 }
 
-/// Of the frame's place and its events, so that a frame is good only where it was written.
+/// Returns the checksum over a frame's position and events, so that a frame is valid only where it was written.
 pub(super) fn frame_crc(at: u64, events: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&at.to_le_bytes()), events)
 }

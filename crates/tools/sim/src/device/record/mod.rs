@@ -1,8 +1,7 @@
-//! Recording what goes through a queue, and doing it again.
+//! Recording the requests of a queue, and replaying them.
 //!
-//! [`RecordingQueue`] is the queue; the file it writes is described in docs/formats.md ("recordings"). [`Recording`] reads it: a
-//! damaged file is an error. [`replay`] does it again on any queue, and compares how each request ended. What was written is
-//! not recorded, only that it was.
+//! [`RecordingQueue`] is the queue; docs/formats.md describes its file ("recordings"). [`Recording`] reads it; a damaged file is an error.
+//! [`replay`] replays it on any queue and compares completions. Written data is not recorded.
 
 mod format;
 mod queue;

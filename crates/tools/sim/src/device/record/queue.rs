@@ -8,13 +8,13 @@ use block::{Arena, Armed, Clock, Completion, Error, Geometry, Queue, Request, Sp
 
 use super::format::{EVENT_BYTES_MAX, Encoder, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, HEADER_BYTES, QueueEvent, RecordingHeader, frame_crc};
 
-/// Records all that goes through a queue. Events are gathered in memory; each 32 KiB of them are written in one go, during
-/// which the path stands still. If that fails the recording ends there, the queue goes on, and [`RecordingQueue::finish`] says so.
+/// Records all requests of a queue. Events are buffered; each 32 KiB are written at once, which blocks the queue. After a write error the
+/// recording ends, the queue continues, and [`RecordingQueue::finish`] returns the error.
 pub struct RecordingQueue<Q, C, W: Write> {
     queue: Q,
     clock: C,
     begin: Time,
-    /// None after a failure.
+    /// The destination, or the error that ended the recording.
     to: Result<W, io::ErrorKind>,
     at: u64,
     encoder: Encoder,
@@ -23,10 +23,10 @@ pub struct RecordingQueue<Q, C, W: Write> {
 }
 
 impl<Q: Queue, C: Clock, W: Write> RecordingQueue<Q, C, W> {
-    /// Writes the header at once.
+    /// Wraps a queue and writes the header.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The header cannot be written.
     pub fn new(queue: Q, clock: C, mut to: W) -> io::Result<RecordingQueue<Q, C, W>> {
         let header = RecordingHeader { geometry: queue.geometry().clone(), depth: queue.depth() };
         to.write_all(&header.to_bytes())?;
@@ -36,10 +36,10 @@ impl<Q: Queue, C: Clock, W: Write> RecordingQueue<Q, C, W> {
         Ok(RecordingQueue { queue, clock, begin, to: Ok(to), at: HEADER_BYTES as u64, encoder: Encoder::default(), frame })
     }
 
-    /// Writes what is left; gives back the queue and where it was written.
+    /// Writes the buffered events. Returns the inner queue and the destination.
     ///
     /// # Errors
-    /// The recording was not, or not all, written.
+    /// The recording is incomplete.
     pub fn finish(mut self) -> io::Result<(Q, W)> {
         self.write_frame();
         let mut to = self.to.map_err(io::Error::from)?;
@@ -47,7 +47,7 @@ impl<Q: Queue, C: Clock, W: Write> RecordingQueue<Q, C, W> {
         Ok((self.queue, to))
     }
 
-    /// The queue below.
+    /// Returns the inner queue, mutably.
     pub fn below(&mut self) -> &mut Q {
         &mut self.queue
     }

@@ -1,4 +1,4 @@
-//! Doing again what was recorded.
+//! Replaying a recording on a queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -8,44 +8,43 @@ use block::{Arena, Buf, Clock, Completion, Queue, Request, Span, Status, Submit,
 
 use super::format::{QueueEvent, Recording, RecordingError};
 
-/// How fast.
+/// The pace of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplayPace {
-    /// Each request as soon as those have ended that had ended before it was submitted: what depended on each other
-    /// still does.
+    /// Each request as soon as those completed that had completed before its recorded submission, so dependencies are kept.
     Fast,
-    /// Each request when it was submitted, or as soon after that as the queue has room.
+    /// Each request at its recorded time, or later if the queue is full.
     Recorded,
 }
 
-/// A request that ended otherwise.
+/// A request that completed with another status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplayDifference {
-    /// What was asked for.
+    /// The request that was submitted.
     pub request: Request,
-    /// As recorded; none: it was never reported.
+    /// The recorded status. `None`: never completed.
     pub recorded: Option<Status>,
-    /// Now; none: it was not reported.
+    /// The replayed status. `None`: not completed.
     pub replayed: Option<Status>,
 }
 
-/// What came of it.
+/// The result of a replay.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ReplayResult {
-    /// Requests.
+    /// Number of requests that were replayed.
     pub requests: u64,
-    /// Those that ended otherwise: how many, and the first thousand.
+    /// Number of requests with another status.
     pub differ: u64,
-    /// See above.
+    /// The first thousand of these requests.
     pub differences: Vec<ReplayDifference>,
-    /// How long the recording is.
+    /// Duration of the whole recording.
     pub recorded: Duration,
-    /// How long it took now.
+    /// Duration of the whole replay.
     pub took: Duration,
 }
 
 const DIFFERENCES_MAX: usize = 1000;
-/// Memory for requests in flight; what needs more is replayed with one request at a time.
+/// Memory for requests in flight; larger needs are replayed one request at a time.
 const ARENA_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Debug)]
@@ -61,20 +60,20 @@ struct QueueReplay<'a> {
     queue: &'a mut dyn Queue,
     clock: &'a dyn Clock,
     arena: Arena,
-    /// By our own tag.
+    /// Requests in flight by the replay's tag.
     flying: HashMap<u64, InFlightRequest>,
-    /// Ours, by the recorded one, while the recording has it in flight.
+    /// Replay tags by recorded tag, while the recording has the request in flight.
     tags: HashMap<u64, u64>,
     waiting: VecDeque<u64>,
     next_tag: u64,
     result: ReplayResult,
 }
 
-/// Does a recording again. What is written has no meaning: **the content of the device is lost**. Cancels are repeated; resets
-/// are not, but end what they ended: such requests are waited for, and their status is not compared.
+/// Replays a recording. Written data is meaningless: **the content of the device is lost**. Cancels are repeated. Resets are not, but
+/// requests that a reset ended are awaited without comparing their status.
 ///
 /// # Errors
-/// The recording is damaged from somewhere on: all before that was replayed.
+/// The recording is damaged; all events before the damage were replayed.
 ///
 /// # Panics
 /// If there is no memory for a single request.
@@ -148,7 +147,7 @@ impl QueueReplay<'_> {
         self.flying.insert(ours, flying);
     }
 
-    /// Memory for a request; of one that no device takes, too little of it, so that it is refused.
+    /// Allocates memory for a request; too little for an invalid one, so that the device rejects it.
     fn memory(&mut self, request: &Request) -> Option<Buf> {
         let geometry = self.queue.geometry();
         let bytes = u64::from(request.blocks) * u64::from(geometry.block_bytes);
@@ -186,7 +185,7 @@ impl QueueReplay<'_> {
         }
     }
 
-    /// Takes what has ended; if nothing has, waits for something.
+    /// Reaps completions, and waits if there are none.
     fn step(&mut self) {
         self.queue.ring();
         if self.poll() == 0 {
@@ -207,7 +206,7 @@ impl QueueReplay<'_> {
         count
     }
 
-    /// Compares a request that has ended there and here.
+    /// Compares a request that completed in both.
     fn settle(&mut self, ours: u64) {
         let Some(flying) = self.flying.get(&ours) else { return };
         if let (Some(recorded), Some(replayed)) = (flying.recorded, flying.replayed) {
@@ -245,7 +244,7 @@ impl QueueReplay<'_> {
         let mut left: Vec<(u64, InFlightRequest)> = self.flying.drain().collect();
         left.sort_by_key(|(ours, _)| *ours);
         for (_, flying) in left {
-            // What the recording was cut off before: nothing to compare with.
+            // The recording was truncated before this completion: nothing to compare.
             if flying.recorded.is_some() {
                 self.differs(ReplayDifference { request: flying.request, recorded: flying.recorded, replayed: flying.replayed });
             }
@@ -253,7 +252,7 @@ impl QueueReplay<'_> {
     }
 }
 
-/// Whether a request may change the device: what a careful tool asks before it replays.
+/// Returns whether any request of a recording may change the device, so that a tool can ask before it replays.
 pub fn changes(recording: Recording<'_>) -> bool {
     recording.flatten().any(|event| matches!(event, QueueEvent::Submit(_, request) if request.op.writes()))
 }

@@ -15,7 +15,7 @@ fn device() -> MemoryDevice {
     MemoryDevice::new(512, 1 << 20).expect("memory")
 }
 
-/// A recording of `count` requests by chance, of which those that touch block 100 fail.
+/// Creates a recording of `count` random requests; those that touch block 100 fail.
 fn recorded(seed: u64, count: u64) -> Vec<u8> {
     let clock = VirtualClock::default();
     let faults = Faults::default();
@@ -107,7 +107,7 @@ fn a_damaged_recording_is_an_error() {
     let bytes = recorded(2, 200);
     let sound = events(&bytes).expect("sound");
     for length in 0..bytes.len() {
-        // A recording may end where a frame does: here only after its header.
+        // A recording may end at a frame boundary: here only after its header.
         let cut = events(&bytes[..length]);
         assert!(cut.is_err() || length == format::HEADER_BYTES, "{length}: {cut:?}");
     }
@@ -137,7 +137,7 @@ fn nonsense_with_right_checksums_is_an_error_too() {
         bytes.extend((frame.len() as u32).to_le_bytes());
         bytes.extend(format::frame_crc(bytes.len() as u64 - 4, &frame).to_le_bytes());
         bytes.extend(&frame);
-        // Whatever it says, it says it without a panic, and it can be replayed.
+        // Damage may cause any error, but no panic.
         let Ok(recording) = Recording::new(&bytes) else { panic!("the header is sound") };
         assert!(recording.clone().count() <= frame.len() + 1);
         let clock = VirtualClock::default();

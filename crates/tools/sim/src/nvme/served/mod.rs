@@ -1,13 +1,13 @@
-//! The software controller behind a vfio-user socket: one host after the other, from other processes.
+//! The software controller behind a vfio-user socket, for one host process after the other.
 //!
 //! ```text
-//!   session   one thread: answers messages (registers, memory, interrupts), ends with its connection
-//!   worker    one thread: looks at doorbells in memory, fetches, answers; sleeps when nothing comes for a while
+//! session   one thread: handles messages (registers, memory, interrupts), ends with its connection
+//! worker    one thread: polls doorbells in memory, fetches, completes; sleeps when idle
 //! ```
 //!
-//! Doorbells are in a memfd that the host may map. One that asks for the bell (an eventfd, GET_REGION_IO_FDS) rings it with each
-//! doorbell; with doorbells in its own memory (Doorbell Buffer Config) only when the worker has said that it sleeps. For hosts that
-//! know neither, the worker looks once in a millisecond. What a host sends is not believed: see `session`.
+//! Doorbells are in a memfd that the host may map. A host that requests the doorbell eventfd (GET_REGION_IO_FDS) signals it with each
+//! doorbell; with shadow doorbells (Doorbell Buffer Config) only while the worker sleeps. For other hosts the worker polls once in a
+//! millisecond. Messages of a host are not trusted: see `session`.
 
 mod session;
 mod worker;
@@ -41,11 +41,11 @@ pub struct Server {
     page: Arc<Region>,
     /// Wakes the worker.
     bell: OwnedFd,
-    /// Wakes who waits for hosts.
+    /// Wakes the thread that waits for hosts.
     ending: OwnedFd,
     ended: AtomicBool,
     connection: Mutex<Option<Arc<Link>>>,
-    /// The host rings the bell.
+    /// The host signals the eventfd.
     has_bell: AtomicBool,
     sessions: AtomicU64,
     spin: Duration,
@@ -58,11 +58,10 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Listens; hosts are served by [`Server::run`]. Only our own user can connect. `spin`: how long doorbells are looked at all the
-    /// time after something came.
+    /// Binds the socket; [`Server::run`] serves hosts. Only the same user can connect. `spin`: how long the worker polls after activity.
     ///
     /// # Errors
-    /// Somebody listens there, or there is no memory.
+    /// The address is in use, or there is no memory.
     pub fn bind(path: &Path, shape: ControllerConfig, seed: u64, spin: Duration) -> io::Result<Server> {
         let page = Arc::new(Region::shared("nvme-registers", REGISTER_BYTES)?);
         let event = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
@@ -82,25 +81,25 @@ impl Server {
         })
     }
 
-    /// What is behind the socket: for faults, and for what it has done.
+    /// Returns the controller, for faults and counters.
     pub fn controller(&self) -> &SoftController {
         &self.controller
     }
 
-    /// The blocks of a namespace are in this file, which is as long as they are.
+    /// Moves the blocks of a namespace into this file, which has their size.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn put_into(&self, namespace: u32, file: File) -> io::Result<()> {
         self.controller.put_into(namespace, file)
     }
 
-    /// Hosts that were served to their end.
+    /// Returns the number of completed sessions.
     pub fn sessions(&self) -> u64 {
         self.sessions.load(Ordering::Acquire)
     }
 
-    /// Serves hosts, one after the other, until [`Server::end`]; then the socket's file is removed.
+    /// Serves hosts one after the other until [`Server::end`], then removes the socket.
     ///
     /// # Errors
     /// The socket fails.
@@ -109,7 +108,7 @@ impl Server {
             scope.spawn(|| self.work());
             let served = self.serve();
             self.end();
-            // Somebody may have removed it before.
+            // The file may have been removed already.
             let _ = std::fs::remove_file(&self.path);
             served
         })
@@ -123,7 +122,7 @@ impl Server {
                 Ok(_) | Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             }
-            // Whoever came may be gone again.
+            // The host may have disconnected already.
             let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) else { continue };
             let Ok(link) = Link::over(socket).map(Arc::new) else { continue };
             *self.connection.lock() = Some(Arc::clone(&link));
@@ -131,7 +130,7 @@ impl Server {
                 self.controller.start_afresh();
                 Session::new(self, &link).run();
             }
-            // In this order: nothing of the host's memory is touched once it can see that the connection is closed.
+            // The order matters: host memory is not touched after the host can see the closed connection.
             self.has_bell.store(false, Ordering::Release);
             self.controller.start_afresh();
             *self.connection.lock() = None;
@@ -141,14 +140,14 @@ impl Server {
         Ok(())
     }
 
-    /// Breaks the connection of the host that is there. The next one is served.
+    /// Closes the connection of the current host; the next one is served.
     pub fn disconnect(&self) {
         if let Some(link) = &*self.connection.lock() {
             link.cut();
         }
     }
 
-    /// The power goes; the host is cut off, the next one finds what is left. See [`SoftController::power_cut`].
+    /// Simulates a power cut and disconnects the host. See [`SoftController::power_cut`].
     ///
     /// # Errors
     /// The file of a namespace cannot be written.
@@ -158,7 +157,7 @@ impl Server {
         cut
     }
 
-    /// Ends [`Server::run`], soon.
+    /// Makes [`Server::run`] return soon afterwards.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
         ring(&self.ending);
@@ -167,12 +166,12 @@ impl Server {
     }
 }
 
-/// Makes an event readable.
+/// Signals an eventfd.
 fn ring(event: impl AsFd) {
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
 
-/// What an older server left there is removed.
+/// Removes the socket of an older server.
 fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     let address = SocketAddrUnix::new(path)?;
@@ -184,7 +183,7 @@ fn listen_at(path: &Path) -> io::Result<OwnedFd> {
         std::fs::remove_file(path)?;
         bind(&socket, &address)?;
     }
-    // Nobody can connect before `listen`.
+    // No host can connect before `listen`.
     rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
     listen(&socket, 8)?;
     Ok(socket)

@@ -1,4 +1,4 @@
-//! One host, from its connection to its end. Whatever it sends is checked; what is wrong is refused, what is no message ends it.
+//! One host session. Every message is checked: invalid requests are refused, malformed messages end the session.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -18,14 +18,14 @@ use shm::Region;
 
 use super::{REGISTER_BYTES, Server, ring};
 
-/// ReplyMode long a host may take to read an answer.
+/// How long a host may take to read a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Most memory of one mapping, and where in its file it may begin.
+/// Maximum size of one mapping, and maximum offset in its file.
 const MAPPED_MAX: u64 = 1 << 36;
 const CONFIGURATION_BYTES: usize = 256;
 const CAPABILITIES: &[u8] = b"{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":4096}}\0";
 
-/// An answer, with what goes beside it.
+/// A reply with its attachments.
 struct Answer<'a> {
     body: Body,
     fds: Vec<BorrowedFd<'a>>,
@@ -41,20 +41,21 @@ pub(super) struct Session<'a> {
     server: &'a Server,
     link: &'a Link,
     configuration: [u8; CONFIGURATION_BYTES],
-    /// Nothing else is answered before.
+    /// The version message comes first.
     has_version: bool,
 }
 
 impl<'a> Session<'a> {
+    /// Creates a session for a connected host.
     pub fn new(server: &'a Server, link: &'a Link) -> Session<'a> {
         let mut configuration = [0; CONFIGURATION_BYTES];
-        // Vendor and device as QEMU's controllers have them; class: NVMe.
+        // Vendor and device of QEMU's controllers; class NVMe.
         configuration[..4].copy_from_slice(&[0x36, 0x1b, 0x10, 0x00]);
         configuration[8..12].copy_from_slice(&[2, 2, 8, 1]);
         Session { server, link, configuration, has_version: false }
     }
 
-    /// Until the host goes, or says what is no message.
+    /// Serves the host until it disconnects or sends a malformed message.
     pub fn run(&mut self) {
         while let Ok(message) = self.link.receive(None) {
             let header = message.header;
@@ -101,7 +102,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// None: too short. Of another version: refused.
+    /// Handles the version message. `None`: too short; other versions are refused.
     fn version(&mut self, mut fields: Fields<'_>) -> Option<Result<Answer<'a>, Errno>> {
         let (major, _minor) = (fields.u16()?, fields.u16()?);
         if major != 0 {
@@ -135,7 +136,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// One for all doorbells.
+    /// Returns one eventfd for all doorbells.
     fn bells(&self, mut fields: Fields<'_>) -> Option<Answer<'a>> {
         let (argsz, _, index) = (fields.u32()?, fields.u32()?, fields.u32()?);
         (index == REGION_REGISTERS).then_some(())?;
@@ -167,7 +168,7 @@ impl<'a> Session<'a> {
                 let events = fds.into_iter().map(as_event).collect::<Option<Vec<_>>>()?;
                 (start..end).zip(events).for_each(|(vector, event)| self.server.controller.set_event(vector, Some(event)));
             }
-            // None of all: the end of interrupts.
+            // No vector at all: disables interrupts.
             flags if flags == SET_NONE | SET_TRIGGER => {
                 let (start, end) = if count == 0 { (0, self.vectors()) } else { (start, end) };
                 (start..end).for_each(|vector| self.server.controller.set_event(vector, None));
@@ -177,7 +178,7 @@ impl<'a> Session<'a> {
         Some(Body::new().into())
     }
 
-    /// HostMemory that cannot be shrunk under us, and no other.
+    /// Maps memory that cannot shrink, and no other.
     fn map(&self, mut fields: Fields<'_>, fds: Vec<OwnedFd>) -> Result<Answer<'a>, Errno> {
         let words = (|| Some((fields.u32()?, fields.u32()?, fields.u64()?, fields.u64()?, fields.u64()?)))();
         let (_, _, from, at, bytes) = words.ok_or(Errno::INVAL)?;
@@ -203,7 +204,7 @@ impl<'a> Session<'a> {
         found.then(|| Body::new().bytes(&body[..24]).into()).ok_or(Errno::NOENT)
     }
 
-    /// (region, first byte, bytes) of an access that is within its region.
+    /// Returns (region, offset, bytes) of an access within its region.
     fn access(fields: &mut Fields<'_>) -> Option<(u32, usize, usize)> {
         let (at, region, count) = (fields.u64()?, fields.u32()?, fields.u32()?);
         let most = match region {
@@ -234,7 +235,7 @@ impl<'a> Session<'a> {
         let (region, at, count) = Session::access(&mut fields)?;
         let data = Some(fields.0).filter(|data| data.len() == count)?;
         match region {
-            // Of all that is there only the command register can be written.
+            // Only the command register is writable.
             REGION_CONFIGURATION if at == 4 => self.configuration[4..4 + count.min(2)].copy_from_slice(&data[..count.min(2)]),
             REGION_CONFIGURATION => {}
             _ => {

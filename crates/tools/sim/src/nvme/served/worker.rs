@@ -1,4 +1,4 @@
-//! Who looks at the doorbells.
+//! The thread that polls the doorbells.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,21 +8,21 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Server;
 
-/// Between two looks when the host rings no bell.
+/// Delay between two polls if the host does not signal.
 const NAP_LEAST: Duration = Duration::from_micros(50);
 const NAP_MOST: Duration = Duration::from_millis(1);
-/// With nobody to ring.
+/// Delay without a host.
 const LONG: Duration = Duration::from_secs(10);
 
 impl Server {
-    /// Until the end.
+    /// Runs until the server ends.
     pub(super) fn work(&self) {
         let mut nap = NAP_LEAST;
         while !self.ended.load(Ordering::Acquire) {
             if self.look_awake() {
                 nap = NAP_LEAST;
             }
-            // From now on hosts ring; what came before they knew is seen by this look.
+            // Hosts signal from now on; this poll sees doorbells written before they know.
             if self.controller.work(false) {
                 continue;
             }
@@ -31,12 +31,12 @@ impl Server {
         }
     }
 
-    /// Until nothing came for a while. True: something came.
+    /// Polls until idle. Returns whether there was anything.
     fn look_awake(&self) -> bool {
         let mut last = Instant::now();
         let mut any = false;
         loop {
-            // The time is looked at less often than doorbells are.
+            // Time is read less often than doorbells.
             for _ in 0..16 {
                 if self.controller.work(true) {
                     any = true;
@@ -55,7 +55,7 @@ impl Server {
         let is_alone = self.connection.lock().is_none();
         let most = if is_alone || self.has_bell.load(Ordering::Acquire) { LONG } else { nap };
         let most = self.controller.idle().map_or(most, |due| due.min(most));
-        // A signal ends it early, which does no harm.
+        // A signal ends the wait early, which is harmless.
         let _ = poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&timespec(most)));
         let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
     }

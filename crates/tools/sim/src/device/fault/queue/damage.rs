@@ -1,4 +1,4 @@
-//! What is done to data: torn writes, flipped bits, memory that a hung read writes into.
+//! Damage to data: torn writes, flipped bits, memory that a hung read overwrites.
 
 use block::{Clock, Op, Queue, Request, Submit};
 
@@ -6,7 +6,7 @@ use super::{FaultyQueue, SCRATCH_BYTES, SECTOR, SlotState};
 use crate::device::fault::rules::{Fault, TornPart};
 
 impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
-    /// Begins the torn write once it is alone.
+    /// Starts the torn write once it is alone.
     pub(super) fn read_old(&mut self) -> Submit {
         let Some(index) = self.torn.filter(|torn| self.slots[*torn as usize].state == SlotState::AwaitingIdle) else {
             return Submit::Queued;
@@ -27,7 +27,7 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
         self.queue.submit(&below, &[span])
     }
 
-    /// The data of a write, in one piece.
+    /// Copies the data of a write into the scratch buffer.
     pub(super) fn copy_to_scratch(&mut self, index: u32) -> usize {
         let mut bytes = 0;
         let first = index as usize * self.segments;
@@ -45,7 +45,7 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
         self.scratch.region().write(scratch * SCRATCH_BYTES, &self.bytes[..bytes]);
     }
 
-    /// What was there is read: now the sectors that arrive.
+    /// Writes the sectors that arrive over the old content.
     pub(super) fn tear(&mut self, index: u32) -> Submit {
         let Some(Fault::Torn(torn, _)) = self.slots[index as usize].fault else { unreachable!("only torn writes read first") };
         let bytes = self.copy_to_scratch(index);
@@ -82,7 +82,7 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
         }
     }
 
-    /// A read that hangs is still written by the device.
+    /// Overwrites the memory of hung reads, as a device may.
     pub(super) fn touch_hung(&mut self) {
         let index = self.random.u32(..self.slots.len() as u32);
         let slot = &self.slots[index as usize];
@@ -96,7 +96,7 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
     }
 }
 
-/// Turns bits round.
+/// Flips random bits of the buffer.
 pub(super) fn flip(bytes: &mut [u8], bits: u32, random: &mut fastrand::Rng) {
     for _ in 0..bits {
         bytes[random.usize(..bytes.len())] ^= 1 << random.u32(..8);
