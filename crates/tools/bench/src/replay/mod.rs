@@ -1,8 +1,8 @@
 //! Traces of real systems, replayed through the product's own cache code.
 //!
-//! A [`Trace`] is a sequence of page numbers. A [`Cache`] returns for each page whether it is a hit, and admits it otherwise: page caches
-//! ([`Frames`], [`Shared`]), the file policies ([`Files`], one page a file), and both tiers together ([`TieredCache`]). None does I/O, so
-//! a replay takes seconds and is deterministic. [`reference`] has published counts for some traces.
+//! A [`Trace`] is a sequence of page numbers. A [`Cache`] returns for each page whether it is a hit, and admits it otherwise: the page
+//! cache ([`Shared`]), the file policies ([`Files`], one page a file), and both tiers together ([`TieredCache`]). None does I/O, so a
+//! replay takes seconds and is deterministic. [`reference`] has published counts for some traces.
 
 mod files;
 pub mod reference;
