@@ -2,7 +2,7 @@
 # When a file on the HDD comes up: at its second touch, at its open, never; and which sizes and rules keep it down.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
-root_only
+needs_fuse
 
 mkdir -p "$HDD/deep"
 for file in one two three tiny huge rule.iso pinned.iso deep/db; do

@@ -2,7 +2,7 @@
 # Paths that both sides hold: directories are joined; of anything else the SSD's is shown, the HDD's is kept and told.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
-root_only
+needs_fuse
 
 mkdir -p "$SSD"/{shared/deep,dir-on-ssd,link-on-hdd} "$HDD"/{shared/deep,file-on-ssd,only}
 echo s >"$SSD/shared/s"

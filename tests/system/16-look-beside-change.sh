@@ -4,7 +4,7 @@
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 need cc
-root_only
+needs_fuse
 
 cat >"$SCRATCH/beside.c" <<'C'
 // beside DIR ROUNDS CHANGE: how often the kernel had something else than the file system when a change beside a look was over.

@@ -40,7 +40,7 @@ try:
     file.fsync()
     sys.exit("no conflict")
 except OSError as error:
-    print(error)
+    print(error, flush=True)
 os._exit(0)
 PYTHON
 work() { HOTSHELF_CONFIG=$XDG_CONFIG_HOME/hotshelf/caches/$name.toml python3 work.py "$@"; }

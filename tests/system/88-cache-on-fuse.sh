@@ -13,7 +13,8 @@ export PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1 HOTSHELF_CONFIG=$SCRATC
 mkdir disk fuse runtime
 printf '%s\n' '[cache]' "name = \"fuse-$$\"" "runtime_dir = \"$SCRATCH/runtime\"" 'memory = "4MiB"' 'dirty_age = "1h"' \
     "ssd = \"$SCRATCH/image\"" 'ssd_size = "16MiB"' >cache.toml
-bindfs disk fuse || skip "bindfs does not mount"
+[[ $(id -u) == 0 ]] && others=() || others=(--no-allow-other)
+bindfs "${others[@]}" disk fuse || skip "bindfs does not mount"
 for file in disk/direct fuse/through; do
     python3 -c 'import os, sys, hotshelf
 path = sys.argv[1]
