@@ -4,7 +4,7 @@
 # the kernel, which does not drop the pages that readers brought in meanwhile. ext4 is measured beside, with the same program.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
-root_only
+needs_fuse
 need python3
 modes="aio-direct aio-writeonly direct writeonly mapped"
 switch=/sys/module/fuse/parameters/enable_uring

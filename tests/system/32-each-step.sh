@@ -3,7 +3,7 @@
 # the sides hold what the tables of docs/durability.md say, and the next mount makes one whole file of it.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
-root_only
+needs_fuse
 
 mkdir -p "$SSD" "$HDD" "$MNT"
 head -c 300000 /dev/urandom >"$SCRATCH/old"

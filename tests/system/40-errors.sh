@@ -2,7 +2,7 @@
 # Bad input gets one clear line, and nothing is lost.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
-root_only
+needs_fuse
 
 mkdir -p "$SSD" "$HDD" "$MNT" "$SCRATCH/other"
 echo data >"$HDD/file"

@@ -21,6 +21,16 @@ pub struct Ours {
     pub umask: u16,
 }
 
+/// Returns the credentials of this process.
+pub fn myself() -> Creds {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return Creds::root();
+    }
+    let groups = rustix::process::getgroups().expect("known").into_iter().map(|group| group.as_raw()).collect();
+    Creds { uid: uid.as_raw(), gid: rustix::process::getegid().as_raw(), groups, umask: 0o022, check: true }
+}
+
 type Outcome = Result<String, rawfs::fs::Error>;
 
 const BELOW: &[u8] = b"/top/below";
@@ -33,8 +43,11 @@ impl Ours {
         let (store, _) = Store::open(disk, &Settings::default()).expect("a store");
         Fs::format(&store, Timestamp::now()).expect("a file system");
         let (fs, _) = Fs::open(store, settings.clone()).expect("opened");
+        let owner = SetAttr { owner: Some((Some(myself().uid), Some(myself().gid))), ..SetAttr::default() };
         for path in [&b"/top"[..], BELOW] {
             fs.mkdir(fs.root(), path, 0o777, &Creds::root()).expect("made");
+            let made = fs.lookup(fs.root(), path, true, &Creds::root()).expect("just made");
+            fs.set_attr(&made, &owner, &Creds::root()).expect("set");
         }
         let base = fs.lookup(fs.root(), BELOW, true, &Creds::root()).expect("just made");
         Ours { fs: Some(fs), base: Some(base), slots: Default::default(), device, settings, umask: 0o022 }
@@ -65,10 +78,10 @@ impl Ours {
         self.fs = Some(fs);
     }
 
-    /// Does a call as root, or as one of [`USERS`].
+    /// Does a call as the user of this process, or as one of [`USERS`].
     pub fn run(&mut self, call: &Call, user: Option<usize>) -> CallResult {
         let creds = match user {
-            None => Creds { umask: self.umask, ..Creds::root() },
+            None => Creds { umask: self.umask, ..myself() },
             Some(user) => {
                 let user = &USERS[user];
                 Creds { uid: user.uid, gid: user.gid, groups: user.groups.to_vec(), umask: self.umask, check: true }
@@ -92,7 +105,7 @@ impl Ours {
 
     /// As `lstat`.
     pub fn stat(&self, path: &str) -> Result<tree::Stat, Errno> {
-        self.fs().stat(self.base(), path.as_bytes(), false, &Creds::root()).map(|stat| converted(&stat)).map_err(|error| error.errno())
+        self.fs().stat(self.base(), path.as_bytes(), false, &myself()).map(|stat| converted(&stat)).map_err(|error| error.errno())
     }
 
     pub fn stat_slot(&self, slot: usize) -> Result<tree::Stat, Errno> {
