@@ -18,8 +18,8 @@ use ssdcache::Shape;
 use crate::below::{Around, Listed};
 use crate::config::Config;
 use crate::error::{Error, Kind};
-use crate::note::{Note, Said};
-use crate::place::Place;
+use crate::note::{Note, NoteContent};
+use crate::place::InstancePaths;
 use crate::rules::Rules;
 use crate::size::Size;
 use crate::ssd::{Ssd, Take};
@@ -50,7 +50,7 @@ pub struct Attachment {
     /// Notices changes from outside while files are open.
     pub watch: Watch,
     /// Where the segment is; none: private.
-    pub place: Option<Place>,
+    pub place: Option<InstancePaths>,
     /// Files that are open in this process.
     pub open_files: Arc<AtomicUsize>,
     /// Pages that files of this process keep in memory.
@@ -74,7 +74,7 @@ struct Found {
     /// Why it goes without the SSD.
     without: Option<Error>,
     running: Config,
-    place: Option<Place>,
+    place: Option<InstancePaths>,
 }
 
 impl Attachment {
@@ -86,7 +86,7 @@ impl Attachment {
         if config.private {
             return private(config)?.attach();
         }
-        let place = Place::of(config)?;
+        let place = InstancePaths::of(config)?;
         let held = place.hold()?;
         let found = find_or_make(config, place.clone()).inspect_err(|_| {
             // Nothing was made, and nothing stays.
@@ -172,7 +172,7 @@ impl Attachment {
         }
         if let Some(note) = self.around.note.as_ref().filter(|_| self.ssd.is_some() && self.shelf.ssd_state().failed.is_none()) {
             // If that fails it says what it said: less.
-            let _ = note.write(Some(Said::Clean));
+            let _ = note.write(Some(NoteContent::Clean));
         }
         if self.running.keep { Ok(()) } else { place.remove(&held) }
     }
@@ -257,7 +257,7 @@ fn is_there(region: &Region, path: &Path) -> bool {
 }
 
 /// The directory's lock is held.
-fn find_or_make(config: &Config, place: Place) -> Result<Found, Error> {
+fn find_or_make(config: &Config, place: InstancePaths) -> Result<Found, Error> {
     match Region::open_file(&place.segment, place.sharing.group) {
         Ok(region) => join(place, region),
         Err(AttachError::System(error)) if error.kind() == std::io::ErrorKind::NotFound => make(config, place),
@@ -274,7 +274,7 @@ pub fn refused(segment: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::new(Kind::Segment, Errno::PROTO, what)
 }
 
-fn join(place: Place, region: Region) -> Result<Found, Error> {
+fn join(place: InstancePaths, region: Region) -> Result<Found, Error> {
     let layout = Layout::read(&region).map_err(|why| refused(&place.segment, &why))?;
     let running = Config::parse(&Layout::settings(&region)).map_err(|why| refused(&place.segment, &why))?;
     let (region, processes) = match kept(&place.segment) {
@@ -323,7 +323,7 @@ fn kept(segment: &Path) -> Option<(Arc<Region>, Arc<ProcessSlots>)> {
     KEPT.lock().iter().find(|(region, _)| is_there(region, segment)).cloned()
 }
 
-fn keep(place: &Place, region: &Arc<Region>, processes: &Arc<ProcessSlots>) {
+fn keep(place: &InstancePaths, region: &Arc<Region>, processes: &Arc<ProcessSlots>) {
     let mut kept = KEPT.lock();
     if !kept.iter().any(|(known, _)| Arc::ptr_eq(known, region)) {
         // Those of a segment that is gone have nothing to lose.
@@ -362,7 +362,7 @@ impl Plan {
 fn plan(config: &Config) -> Result<Plan, Error> {
     let mut running = config.clone();
     let (ssd, without) = first_ssd(config)?;
-    running.ssd = config.ssd.as_deref().map(crate::driven::absolute);
+    running.ssd = config.ssd.as_deref().map(crate::user_space_nvme::absolute);
     let frames = u32::try_from((memory(config)? / 4096).max(FRAMES_MIN)).map_err(|_| Error::invalid("[cache] memory: at most 16 TiB"))?;
     running.memory = Some(Size::Bytes(u64::from(frames) * 4096));
     let sizes = Sizes { frames: Frames::new(frames), ssd: ssd.as_ref().map(|ssd| ssd.shape), files: config.files };
@@ -390,8 +390,8 @@ fn first_ssd(config: &Config) -> Result<(Option<Ssd>, Option<Error>), Error> {
             }
             Ok((Some(ssd), None))
         }
-        Err(error) if !config.mode.keeps_dirty() && matches!(said, Some(Said::Clean | Said::Void)) => Ok((None, Some(error))),
-        Err(error) if said == Some(Said::Clean) => Err(error),
+        Err(error) if !config.mode.keeps_dirty() && matches!(said, Some(NoteContent::Clean | NoteContent::Void)) => Ok((None, Some(error))),
+        Err(error) if said == Some(NoteContent::Clean) => Err(error),
         Err(error) => {
             let what = format!(
                 "{error}. The cache does not begin without its SSD, which may hold what no file has yet: bring it back, \
@@ -402,16 +402,16 @@ fn first_ssd(config: &Config) -> Result<(Option<Ssd>, Option<Error>), Error> {
     }
 }
 
-fn open_first(path: &Path, config: &Config, said: Option<Said>) -> Result<Ssd, Error> {
+fn open_first(path: &Path, config: &Config, said: Option<NoteContent>) -> Result<Ssd, Error> {
     let failed = |what: &str| Err(Error::new(Kind::Device, Errno::IO, format!("{}: {what}", path.display())));
     match said {
-        Some(Said::Void) => failed(
+        Some(NoteContent::Void) => failed(
             "this SSD failed while it was in use, and files were written without it, so what it holds is old: \
              `hotshelf cache create --force` makes it anew",
         ),
-        Some(Said::Lost) => failed("this SSD failed while it was in use, with pages that no file has"),
-        Some(Said::Dirty) => Ssd::open(path, Take::First(None), config),
-        Some(Said::Clean) | None => Ssd::open(path, Take::First(config.ssd_size), config),
+        Some(NoteContent::Lost) => failed("this SSD failed while it was in use, with pages that no file has"),
+        Some(NoteContent::Dirty) => Ssd::open(path, Take::First(None), config),
+        Some(NoteContent::Clean) | None => Ssd::open(path, Take::First(config.ssd_size), config),
     }
 }
 
@@ -469,7 +469,7 @@ fn seed() -> u64 {
     uuid[..8].iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte))
 }
 
-fn make(config: &Config, place: Place) -> Result<Found, Error> {
+fn make(config: &Config, place: InstancePaths) -> Result<Found, Error> {
     // One that was left behind belongs to a segment that is gone.
     let _ = unlink(&place.locks);
     let plan = plan(config)?;

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use ssdcache::FileKey;
 
 use crate::key::key_of;
-use crate::note::{Note, Said};
+use crate::note::{Note, NoteContent};
 
 /// What `O_DIRECT` wants everything to be a multiple of; more than any drive asks for.
 const ALIGN: usize = 4096;
@@ -347,16 +347,16 @@ impl datapath::shelf::World for Around {
     }
 
     fn is_clean(&self) -> bool {
-        self.note.as_ref().and_then(Note::read) == Some(Said::Clean)
+        self.note.as_ref().and_then(Note::read) == Some(NoteContent::Clean)
     }
 
     fn note_clean(&self, is_clean: bool) -> io::Result<()> {
         let Some(note) = &self.note else { return Ok(()) };
-        if is_clean { note.write(Some(Said::Clean)) } else { note.write_dirty() }
+        if is_clean { note.write(Some(NoteContent::Clean)) } else { note.write_dirty() }
     }
 
     fn note_void(&self, is_owed: bool) -> io::Result<()> {
-        let said = if is_owed { Said::Lost } else { Said::Void };
+        let said = if is_owed { NoteContent::Lost } else { NoteContent::Void };
         self.note.as_ref().map_or(Ok(()), |note| note.write(Some(said)))
     }
 

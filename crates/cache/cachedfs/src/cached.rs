@@ -1,8 +1,8 @@
-//! An open file that goes through the cache, in one process.
+//! An open file of the cache, in one process.
 //!
-//! *Pass-through*: while it is in force, calls go to the file as they are, past the engine. Before the first of them that writes,
-//! what is cached of the file is dropped; when the mode changes while one is under way, what it wrote is dropped once more;
-//! and when it is over, the file is looked at as if others had written it.
+//! *Pass-through*: calls bypass the cache and go to the backing file. Before the first write, the cached pages of the file are dropped. If
+//! the mode changes during a write, its range is dropped again. When pass-through ends, each process compares the backing file with its
+//! record, as after a change by another program.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,49 +21,49 @@ use crate::attach::Attachment;
 use crate::below::{Local, is_removed, path_of};
 use crate::watch::Watched;
 
-/// See the module.
+/// An open file of the cache in this process.
 pub struct Cached {
-    /// The engine's.
+    /// The file in the cache engine.
     pub open: Open,
-    /// The file below, to read and, if we may, to write.
+    /// The backing file, open for reading and, if the process may write it, for writing.
     pub local: Arc<Local>,
-    /// Of the process that took it in.
+    /// The generation of the process that opened it.
     pub generation: u32,
-    /// The last change of the mode that was noticed, and bits above it: [`BARE`], [`DROPPED`], [`REFUSES_WRITES`], [`IS_NEW`].
+    /// The last change of the mode that was noticed, and bits above it: [`BYPASSES`], [`DROPPED`], [`REFUSES_WRITES`], [`IS_NEW`].
     settled: AtomicU64,
     settling: Mutex<()>,
     age: Option<(Duration, Mutex<Instant>)>,
     watched: OnceLock<i32>,
-    /// Of a group's cache: the directories on its path, and what the file said of its rights when it was last looked at.
+    /// In a group's cache: the watched directories on the file's path, and its permissions when they were last checked.
     shared: Option<Mutex<Shared>>,
-    /// Pages that stay.
+    /// Pages that stay in memory while the file is open.
     pins: Mutex<Vec<Pin>>,
     part: Arc<Attachment>,
     /// Dropped last.
     _counted: Counted,
 }
 
-/// See [`Cached::check_shared`].
+/// What [`Cached::check_shared`] remembers.
 struct Shared {
     rights: (u32, u32, u32),
     directories: Vec<i32>,
 }
 
-/// Mode, owner and group.
+/// Returns mode, owner and group.
 fn rights_of(stat: &rustix::fs::Stat) -> (u32, u32, u32) {
     (stat.st_mode, stat.st_uid, stat.st_gid)
 }
 
-/// Calls go to the file as they are.
-const BARE: u64 = 1 << 33;
-/// What was cached of it has been dropped since.
+/// Calls bypass the cache.
+const BYPASSES: u64 = 1 << 33;
+/// The cached pages of the file were dropped since it bypasses the cache.
 const DROPPED: u64 = 1 << 32;
-/// It is bare, in read-only mode.
+/// It bypasses the cache, and the instance or the file is read-only.
 const REFUSES_WRITES: u64 = 1 << 34;
-/// It was opened a moment ago, and compared with the backing file then.
+/// It was just opened, and compared with the backing file.
 const IS_NEW: u64 = 1 << 35;
 
-/// One of those that are open in this process.
+/// Counts an open file of this process until it is dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Drop for Counted {
@@ -78,28 +78,28 @@ impl std::fmt::Debug for Cached {
     }
 }
 
-/// What is opened.
+/// A file to be opened, and how.
 #[derive(Debug)]
 pub struct Opening {
-    /// The file below.
+    /// The backing file.
     pub local: Arc<Local>,
-    /// As the rules have it.
+    /// Mode and admission, from the rules and the options.
     pub how: How,
-    /// How it will be read.
+    /// The expected access pattern.
     pub advice: Advice,
-    /// Its pages stay in memory, as far as there is room for such.
+    /// Whether its pages are pinned in memory, as far as the limit for pinned pages allows.
     pub pin: bool,
-    /// After a conflict, what is below counts.
+    /// Whether a conflict is resolved by discarding the dirty pages.
     pub discard: bool,
-    /// What it writes is below after so long.
+    /// How long its writes may stay dirty.
     pub dirty_age: Option<Duration>,
 }
 
 impl Cached {
-    /// Takes it in.
+    /// Opens a file in the cache engine and watches it.
     ///
     /// # Errors
-    /// As [`OpenFailed`] says.
+    /// Those of [`OpenFailed`].
     pub fn open(to: &Arc<Attachment>, opening: &Opening, count: &Arc<AtomicUsize>) -> Result<Arc<Cached>, OpenFailed> {
         let Opening { local, how, advice, pin, discard, dirty_age } = opening;
         let key = crate::key::key_of(local.fd()).map_err(OpenFailed::Failed)?;
@@ -149,73 +149,72 @@ impl Cached {
             }
         }
         made.open.advise(*advice);
-        let is_bare = made.is_bare().map_err(OpenFailed::Failed)?;
-        if *pin && !is_bare {
+        let bypasses = made.bypasses().map_err(OpenFailed::Failed)?;
+        if *pin && !bypasses {
             made.keep_pages();
         }
         Ok(made)
     }
 
-    /// The engine.
+    /// Returns the cache engine.
     #[inline]
     pub fn shelf(&self) -> &Arc<Shelf> {
         self.open.shelf()
     }
 
-    /// The time, of the coarse clock.
+    /// Returns the time of the coarse clock in milliseconds.
     #[inline]
     pub fn now_ms(&self) -> u32 {
         datapath::shelf::World::now_ms(&*self.part.around)
     }
 
-    /// As `is_bare`. None: the mode changed since the last call, which is to be looked at.
+    /// Returns what `bypasses` does, or none if the mode changed since the last call.
     #[inline(always)]
-    pub fn is_settled_bare(&self) -> Option<bool> {
+    pub fn is_settled_bypass(&self) -> Option<bool> {
         let (now, settled) = (u64::from(self.shelf().mode_changes()), self.settled.load(Ordering::Acquire));
         if settled == now {
             return Some(false);
         }
         std::hint::cold_path();
-        (settled & !(DROPPED | REFUSES_WRITES) == now | BARE).then_some(true)
+        (settled & !(DROPPED | REFUSES_WRITES) == now | BYPASSES).then_some(true)
     }
 
-    /// Whether calls go to the file as they are.
+    /// Returns whether calls bypass the cache.
     #[inline(always)]
-    pub fn is_bare(&self) -> Result<bool, Errno> {
-        match self.is_settled_bare() {
-            Some(is_bare) => Ok(is_bare),
+    pub fn bypasses(&self) -> Result<bool, Errno> {
+        match self.is_settled_bypass() {
+            Some(bypasses) => Ok(bypasses),
             None => self.settle(),
         }
     }
 
-    /// The mode changed since the last call.
+    /// Finds out, after a change of the mode, whether calls bypass the cache.
     #[cold]
     #[inline(never)]
     fn settle(&self) -> Result<bool, Errno> {
         let _settling = self.settling.lock();
         loop {
             let change = self.shelf().mode_changes();
-            let is_bare = self.open.bypasses_cache();
-            let refuses_writes = is_bare && self.open.mode() == Mode::ReadOnly;
-            // All others come here, too, until it is done.
+            let bypasses = self.open.bypasses_cache();
+            let refuses_writes = bypasses && self.open.mode() == Mode::ReadOnly;
+            // Until this is done, the calls of other threads come here, too.
             let before = self.settled.swap(u64::from(change.wrapping_sub(1)), Ordering::AcqRel);
-            let was_bare = before & BARE != 0;
-            if is_bare != was_bare && self.watched.get().is_some() {
-                self.part.watch.mind_writes(self.fd(), !is_bare);
+            let has_bypassed = before & BYPASSES != 0;
+            if bypasses != has_bypassed && self.watched.get().is_some() {
+                self.part.watch.mind_writes(self.fd(), !bypasses);
             }
-            if !is_bare && before & IS_NEW == 0 {
-                // It may have been bare for other processes, without a call of this one meanwhile.
+            if !bypasses && before & IS_NEW == 0 {
+                // Other processes may have bypassed the cache while this one made no call.
                 match self.look_below() {
-                    // The cache's pages are read in a conflict, unless this process itself has just read the file without them.
-                    Err(Errno::STALE) if !was_bare => {}
+                    // In a conflict the cached pages are read, unless this process has just read the backing file.
+                    Err(Errno::STALE) if !has_bypassed => {}
                     looked => looked?,
                 }
             }
-            let bits = if is_bare { BARE } else { 0 } | if refuses_writes { REFUSES_WRITES } else { 0 };
+            let bits = if bypasses { BYPASSES } else { 0 } | if refuses_writes { REFUSES_WRITES } else { 0 };
             self.settled.store(u64::from(change) | bits, Ordering::Release);
-            // Somebody else who has the file open may have settled meanwhile, as it is now.
             if self.shelf().mode_changes() == change {
-                return Ok(is_bare);
+                return Ok(bypasses);
             }
         }
     }
@@ -225,25 +224,24 @@ impl Cached {
         directories.iter().filter_map(|dir| self.part.watch.add_directory(dir.as_fd(), watched)).collect()
     }
 
-    /// Of a group's cache: whether every member may still see the file. If not, nothing of it stays in the segment, and from then on it is
-    /// used
-    /// past the cache by all. Without `anyway`, its path is looked at only if its rights have changed.
+    /// Checks, in a group's cache, whether every member may still read the file. If not, its pages are removed from the segment, and all
+    /// processes bypass the cache for it from then on. Without `anyway`, its path is checked only if its permissions have changed.
     pub fn check_shared(&self, anyway: bool) {
         let Some(shared) = &self.shared else { return };
         let Ok(stat) = fstat(self.fd()) else { return };
-        // Held to the end: who looks meanwhile finds it done.
+        // Held to the end, so that a concurrent check waits for the result.
         let mut shared = shared.lock();
         let before = std::mem::replace(&mut shared.rights, rights_of(&stat));
         if (anyway || before != rights_of(&stat)) && !self.part.may_share(self.fd()) {
-            // What could not be written below is told by the next flush.
+            // The next flush reports what could not be written back.
             let _ = self.part.withdraw(self.fd());
         }
     }
 
-    /// Looks whether somebody else changed the file.
+    /// Checks whether another program changed the file.
     ///
     /// # Errors
-    /// ESTALE: and there were changes of ours.
+    /// ESTALE: another program changed it, and it has dirty pages.
     pub fn look_below(&self) -> Result<(), Errno> {
         self.check_shared(false);
         self.open.look_below().map_err(|failed| match failed {
@@ -251,53 +249,53 @@ impl Cached {
             OpenFailed::Failed(errno) => errno,
             _ => Errno::IO,
         })?;
-        // Somebody else made it longer than pages have names.
+        // Another program made it longer than the cache can index.
         let is_too_long = self.open.size() >= crate::limits::FILE_BYTES_MAX && !self.open.bypasses_cache();
         if is_too_long { self.open.set_mode(Mode::PassThrough) } else { Ok(()) }
     }
 
-    /// A call that changes the file past the cache: in pass-through. `range`: of bytes.
+    /// Runs a call that changes these bytes of the backing file, bypassing the cache.
     ///
     /// # Errors
     /// EROFS in read-only mode; what was cached could not be dropped; or the call's own.
     #[inline(always)]
-    pub fn past<T>(&self, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    pub fn bypass<T>(&self, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         let settled = self.settled.load(Ordering::Acquire);
         if settled & REFUSES_WRITES != 0 {
             return Err(Errno::ROFS);
         }
-        if settled & (BARE | DROPPED) != BARE | DROPPED {
+        if settled & (BYPASSES | DROPPED) != BYPASSES | DROPPED {
             self.drop_all(settled)?;
         }
         let result = call();
-        // Compared with what was before the call: others may have settled since, and have read what it wrote over.
-        if settled & !DROPPED != u64::from(self.shelf().mode_changes()) | BARE {
-            // First: until the change is known to be ours, whoever looks drops what is older.
+        // Compared with the mode before the call: since a change of it, other threads may have cached what the call overwrote.
+        if settled & !DROPPED != u64::from(self.shelf().mode_changes()) | BYPASSES {
+            // First: until the change is recorded as ours, a check drops the older pages.
             self.drop_range(range)?;
             self.open.was_changed_past();
         }
         result
     }
 
-    /// Likewise where nothing is to be dropped before. None: something is, or afterwards: `past` does all of it, once more.
+    /// Runs such a call if no page has to be dropped. Returns none if the caller has to run it again with `bypass`.
     #[inline(always)]
-    pub fn past_at_once<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Option<Result<T, Errno>> {
+    pub fn bypass_at_once<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Option<Result<T, Errno>> {
         let settled = self.settled.load(Ordering::Acquire);
-        if settled & (BARE | DROPPED | REFUSES_WRITES) != BARE | DROPPED {
+        if settled & (BYPASSES | DROPPED | REFUSES_WRITES) != BYPASSES | DROPPED {
             return None;
         }
         let result = call();
-        (settled & !DROPPED == u64::from(self.shelf().mode_changes()) | BARE).then_some(result)
+        (settled & !DROPPED == u64::from(self.shelf().mode_changes()) | BYPASSES).then_some(result)
     }
 
-    /// Before the first change past the cache.
+    /// Drops all cached pages of the file, before the first write that bypasses the cache.
     #[cold]
     #[inline(never)]
     fn drop_all(&self, settled: u64) -> Result<(), Errno> {
         self.open.clean()?;
         self.open.discard()?;
-        if settled & BARE != 0 {
-            // Unless the mode has changed meanwhile: what was cached since is not dropped.
+        if settled & BYPASSES != 0 {
+            // Not if the mode has changed: pages may have been cached since.
             let _ = self.settled.compare_exchange(settled, settled | DROPPED, Ordering::AcqRel, Ordering::Relaxed);
         }
         Ok(())
@@ -309,7 +307,7 @@ impl Cached {
         self.open.drop_pages(range.start / PAGE_BYTES as u64..range.end.div_ceil(PAGE_BYTES as u64))
     }
 
-    /// Reads all its pages and pins them, until a quarter of the memory is pinned by this process.
+    /// Reads and pins its pages, until this process has pinned a quarter of the memory.
     fn keep_pages(&self) {
         let most = self.shelf().sizes().frames.frames as usize / 4;
         let mut pins = self.pins.lock();
@@ -320,7 +318,7 @@ impl Cached {
             }
             match self.open.pin(page * PAGE_BYTES as u64, PAGE_BYTES) {
                 Ok((pin, ..)) => pins.push(pin),
-                // No room, or it cannot be read: whoever reads it is told.
+                // No room, or an error that a read will report.
                 Err(_) => {
                     self.part.pinned.fetch_sub(1, Ordering::AcqRel);
                     return;
@@ -329,10 +327,10 @@ impl Cached {
         }
     }
 
-    /// Its name may be another, or gone.
+    /// Records the new name of the file, or that it was removed.
     pub fn look_for_name(&self) {
         match path_of(self.fd()) {
-            // Not even its name stays where not all may see it.
+            // Where not all members may read it, not even its name stays.
             Some(_) if !self.part.may_share(self.fd()) => self.check_shared(true),
             Some(path) => self.open.renamed(&path),
             None if is_removed(self.fd()) => self.open.unlinked(),
@@ -347,7 +345,7 @@ impl Cached {
 
 impl Watched for Cached {
     fn touched(&self) {
-        // A conflict stays marked, and is told by the next sync.
+        // A conflict stays marked: the next sync reports it.
         let _ = self.look_below();
         self.check_shared(true);
         self.look_for_name();
@@ -358,7 +356,7 @@ impl Watched for Cached {
         let mut last = last.lock();
         if now.duration_since(*last) >= *age / 2 {
             *last = now;
-            // What fails is told by the next sync.
+            // The next sync reports an error.
             let _ = self.open.clean();
         }
         true
@@ -405,25 +403,25 @@ mod test {
         let file = file.expect("opened");
         let cached = Arc::clone(file.to_read().expect("through the cache"));
         file.set_mode(Mode::PassThrough).expect("switched");
-        assert_eq!(cached.is_bare(), Ok(true));
+        assert_eq!(cached.bypasses(), Ok(true));
         let call = || {
             // Another thread's, between the look at the mode and the write.
             file.set_mode(Mode::WriteBack).expect("switched");
             assert_eq!(&*file.view(0..100).expect("read"), b"before");
             below.write_all_at(b"later!", 0).map_err(|_| Errno::IO)
         };
-        cached.past(0..6, call).expect("written");
+        cached.bypass(0..6, call).expect("written");
         assert_eq!(&*file.view(0..100).expect("read"), b"later!");
         file.set_mode(Mode::PassThrough).expect("switched");
-        assert_eq!(cached.is_bare(), Ok(true));
-        assert!(cached.past_at_once(|| Ok(())).is_none(), "what was read is to be dropped");
-        cached.past(0..6, || Ok(())).expect("dropped");
-        assert!(cached.past_at_once(|| Ok(())).is_some());
+        assert_eq!(cached.bypasses(), Ok(true));
+        assert!(cached.bypass_at_once(|| Ok(())).is_none(), "what was read is to be dropped");
+        cached.bypass(0..6, || Ok(())).expect("dropped");
+        assert!(cached.bypass_at_once(|| Ok(())).is_some());
         let call = || {
             file.set_mode(Mode::WriteBack).expect("switched");
             Ok(())
         };
-        assert!(cached.past_at_once(call).is_none(), "what others have read meanwhile is to be dropped");
+        assert!(cached.bypass_at_once(call).is_none(), "what others have read meanwhile is to be dropped");
     }
 
     fn instance_with_file(dir: &Path) -> (Arc<Instance>, crate::File, Arc<Cached>) {
@@ -442,13 +440,13 @@ mod test {
         let (_instance, file, cached) = instance_with_file(dir.path());
         for len in [100, 3] {
             file.set_mode(Mode::PassThrough).expect("switched");
-            assert_eq!(cached.is_bare(), Ok(true));
+            assert_eq!(cached.bypasses(), Ok(true));
             let call = || {
                 file.set_mode(Mode::WriteBack).expect("switched");
                 assert!(file.len().is_ok());
                 rustix::fs::ftruncate(file.fd(), len)
             };
-            cached.past(0..u64::MAX, call).expect("truncated");
+            cached.bypass(0..u64::MAX, call).expect("truncated");
             assert_eq!(file.len().expect("a length"), len);
         }
     }
@@ -466,7 +464,7 @@ mod test {
         let time = rustix::fs::Timespec { tv_sec: mtime.st_mtime, tv_nsec: mtime.st_mtime_nsec as _ };
         rustix::fs::futimens(file.fd(), &rustix::fs::Timestamps { last_access: time, last_modification: time }).expect("times");
         assert_eq!(&*file.view(0..100).expect("read"), b"later!");
-        assert_eq!(cached.is_bare(), Ok(true));
+        assert_eq!(cached.bypasses(), Ok(true));
         let read_only = Errno::ROFS.raw_os_error();
         let errno = |result: Result<(), crate::Error>| result.expect_err("read-only").errno();
         assert_eq!(errno(file.write_at(0, b"x").map(drop)), read_only);
@@ -475,7 +473,7 @@ mod test {
         assert_eq!(errno(file.punch_hole(0..3)), read_only);
         assert_eq!(errno(file.allocate(0..9000, false)), read_only);
         assert_eq!(errno(file.prepare_mapping(true)), read_only);
-        assert!(cached.past_at_once(|| Ok(())).is_none());
+        assert!(cached.bypass_at_once(|| Ok(())).is_none());
         instance.set_mode(Mode::WriteBack).expect("switched");
         assert_eq!(file.write_at(0, b"x").map_err(|error| error.errno()), Ok(1));
     }

@@ -207,7 +207,7 @@ impl Config {
             return Err(Error::invalid("[cache] ssd_size: without `ssd` there is nothing of that size"));
         }
         if let Some(ssd) = &self.ssd {
-            crate::driven::check(ssd, self)?;
+            crate::user_space_nvme::check(ssd, self)?;
         }
         if self.permissions.is_some_and(|bits| bits & !0o666 != 0 || bits & 0o600 != 0o600) {
             return Err(Error::invalid("[cache] permissions: 0o600, with bits of 0o066 for others"));

@@ -1,6 +1,6 @@
 //! An open file. In pass-through each call is the plain one.
 
-mod lent;
+mod pinned;
 mod position;
 
 use std::io::{IoSlice, IoSliceMut};
@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, FallocateFlags, OFlags, Stat, Timestamps};
 use rustix::io::Errno;
 use ssdcache::Mode;
 
-pub use lent::{Lent, Pinned};
+pub use pinned::{Pinned, PinnedPage};
 pub use position::Whence;
 
 use crate::cached::{Cached, Opening};
@@ -52,10 +52,10 @@ enum Wrote {
 }
 
 /// Where a call goes.
-pub(crate) enum Way<'a> {
-    Through(&'a Arc<Cached>),
+pub(crate) enum IoPath<'a> {
+    Cached(&'a Arc<Cached>),
     /// In pass-through.
-    Past(&'a Cached),
+    Bypass(&'a Cached),
     /// What is never cached.
     Uncached,
 }
@@ -80,8 +80,8 @@ impl File {
         let cached = instance.take_in(&opening, &path)?;
         if flags.contains(OFlags::APPEND) {
             // Ours alone, so that `set_appends` holds in pass-through, too.
-            let told = rustix::fs::fcntl_getfl(&fd).and_then(|flags| rustix::fs::fcntl_setfl(&fd, flags - OFlags::APPEND));
-            told.map_err(|errno| Error::system(errno, "opening", &path))?;
+            let to_error = rustix::fs::fcntl_getfl(&fd).and_then(|flags| rustix::fs::fcntl_setfl(&fd, flags - OFlags::APPEND));
+            to_error.map_err(|errno| Error::system(errno, "opening", &path))?;
         }
         let cached = Some((opening, PerProcess::new(cached)?));
         Ok(File { instance, fd, path, flags, appends: appends(flags), position: Mutex::new(0), cached, is_regular: true })
@@ -90,7 +90,7 @@ impl File {
     /// What an errno of a call on it means, and what to do.
     #[cold]
     #[inline(never)]
-    pub fn told(&self, doing: &'static str, errno: Errno) -> Error {
+    pub fn to_error(&self, doing: &'static str, errno: Errno) -> Error {
         match sentence(errno) {
             Some((kind, sentence)) => Error::system(errno, doing, &self.path).because(kind, sentence),
             None if errno == Errno::ROFS && self.is_cached() => Error::system(errno, doing, &self.path)
@@ -112,32 +112,32 @@ impl File {
 
     /// Where calls go, as it was at the last one. None: this process has not taken the file in yet, or a mode has changed since.
     #[inline(always)]
-    pub(crate) fn settled_way(&self) -> Option<Way<'_>> {
-        let Some((_, here)) = &self.cached else { return Some(Way::Uncached) };
+    pub(crate) fn settled_path(&self) -> Option<IoPath<'_>> {
+        let Some((_, here)) = &self.cached else { return Some(IoPath::Uncached) };
         let cached = here.get()?;
-        if cached.is_settled_bare()? {
+        if cached.is_settled_bypass()? {
             std::hint::cold_path();
-            return Some(Way::Past(cached));
+            return Some(IoPath::Bypass(cached));
         }
-        Some(Way::Through(cached))
+        Some(IoPath::Cached(cached))
     }
 
     /// Where calls go, in this process.
     #[inline(always)]
-    fn way(&self, doing: &'static str) -> Result<Way<'_>, Error> {
-        let Some((opening, here)) = &self.cached else { return Ok(Way::Uncached) };
+    fn io_path(&self, doing: &'static str) -> Result<IoPath<'_>, Error> {
+        let Some((opening, here)) = &self.cached else { return Ok(IoPath::Uncached) };
         let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;
-        match cached.is_bare() {
-            Ok(false) => Ok(Way::Through(cached)),
-            Ok(true) => Ok(Way::Past(cached)),
-            Err(errno) => Err(self.told(doing, errno)),
+        match cached.bypasses() {
+            Ok(false) => Ok(IoPath::Cached(cached)),
+            Ok(true) => Ok(IoPath::Bypass(cached)),
+            Err(errno) => Err(self.to_error(doing, errno)),
         }
     }
 
     /// Through the cache; none: past it.
     #[inline(always)]
-    fn through(&self, doing: &'static str) -> Result<Option<&Arc<Cached>>, Error> {
-        Ok(if let Way::Through(cached) = self.way(doing)? { Some(cached) } else { None })
+    fn cached_path(&self, doing: &'static str) -> Result<Option<&Arc<Cached>>, Error> {
+        Ok(if let IoPath::Cached(cached) = self.io_path(doing)? { Some(cached) } else { None })
     }
 
     /// Whether a file that is not cached may be changed: in read-only mode nothing is written, whatever way it would go.
@@ -149,13 +149,13 @@ impl File {
 
     /// For what changes the file in pass-through.
     #[inline]
-    fn past<T>(&self, doing: &'static str, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Error> {
+    fn bypass<T>(&self, doing: &'static str, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Error> {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
         let result = match here {
-            Some(cached) => cached.past(range, call),
+            Some(cached) => cached.bypass(range, call),
             None => self.may_change().and_then(|()| call()),
         };
-        result.map_err(|errno| self.told(doing, errno))
+        result.map_err(|errno| self.to_error(doing, errno))
     }
 
     /// Whether it was opened to be read.
@@ -172,14 +172,14 @@ impl File {
 
     #[inline]
     fn may_read(&self) -> Result<(), Error> {
-        if self.is_readable() { Ok(()) } else { Err(self.told("reading", Errno::BADF)) }
+        if self.is_readable() { Ok(()) } else { Err(self.to_error("reading", Errno::BADF)) }
     }
 
     /// As the kernel looks at each range before anything else.
     #[inline]
     fn is_range(&self, doing: &'static str, at: u64, len: usize) -> Result<(), Error> {
         let is_one = at.checked_add(len as u64).is_some_and(|end| end <= limits::END);
-        if is_one { Ok(()) } else { Err(self.told(doing, Errno::INVAL)) }
+        if is_one { Ok(()) } else { Err(self.to_error(doing, Errno::INVAL)) }
     }
 
     /// How much of a write is within what the file may become ([`crate::limits`]).
@@ -191,19 +191,19 @@ impl File {
             Err((errno, is_own)) => {
                 // The kernel refuses it in its own way: with a signal.
                 let refused = if is_own { plain::write_at(self.fd(), at, &[0]).err() } else { None };
-                Err(self.told("writing", refused.unwrap_or(errno)))
+                Err(self.to_error("writing", refused.unwrap_or(errno)))
             }
         }
     }
 
     /// A file that becomes longer than pages have names is used past the cache, by all, from then on.
     fn leave_cache(&self, cached: &Cached, doing: &'static str) -> Result<(), Error> {
-        cached.open.set_mode(Mode::PassThrough).map_err(|errno| self.told(doing, errno))
+        cached.open.set_mode(Mode::PassThrough).map_err(|errno| self.to_error(doing, errno))
     }
 
     #[inline]
     fn may_write(&self) -> Result<(), Error> {
-        if self.is_writable() { Ok(()) } else { Err(self.told("writing", Errno::BADF)) }
+        if self.is_writable() { Ok(()) } else { Err(self.to_error("writing", Errno::BADF)) }
     }
 
     /// Reads at a position, without moving the file's own. Less than asked for: the end of the file.
@@ -225,7 +225,7 @@ impl File {
 
     #[inline(always)]
     fn read_by(&self, at: u64, to: &mut [u8], read: impl FnOnce(&Open, u64, &mut [u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
-        let read = match self.through("reading")? {
+        let read = match self.cached_path("reading")? {
             Some(cached) => {
                 self.may_read()?;
                 self.is_range("reading", at, to.len())?;
@@ -233,14 +233,14 @@ impl File {
             }
             None => plain::read_at(self.fd(), at, to),
         };
-        read.map_err(|errno| self.told("reading", errno))
+        read.map_err(|errno| self.to_error("reading", errno))
     }
 
     /// For [`crate::Reads`]: where it is cached in this process. None: `read_at` knows what to do.
     #[inline]
     pub(crate) fn to_read(&self) -> Option<&Arc<Cached>> {
         self.may_read().ok()?;
-        self.through("reading").ok()?
+        self.cached_path("reading").ok()?
     }
 
     /// Likewise into several buffers, one after the other.
@@ -248,8 +248,8 @@ impl File {
     /// # Errors
     /// As preadv(2).
     pub fn read_vectored_at(&self, at: u64, to: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
-        let Some(cached) = self.through("reading")? else {
-            return plain::read_vectored_at(self.fd(), at, to).map_err(|errno| self.told("reading", errno));
+        let Some(cached) = self.cached_path("reading")? else {
+            return plain::read_vectored_at(self.fd(), at, to).map_err(|errno| self.to_error("reading", errno));
         };
         self.may_read()?;
         self.is_range("reading", at, to.iter().map(|buffer| buffer.len()).fold(0, usize::saturating_add))?;
@@ -263,7 +263,7 @@ impl File {
                     }
                 }
                 Err(_) if done > 0 => break,
-                Err(errno) => return Err(self.told("reading", errno)),
+                Err(errno) => return Err(self.to_error("reading", errno)),
             }
         }
         Ok(done)
@@ -288,16 +288,16 @@ impl File {
 
     #[inline(always)]
     fn write_by(&self, at: u64, from: &[u8], write: impl Fn(&Open, u64, &[u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
-        let written = match self.way("writing")? {
-            Way::Through(cached) => match self.write_through(cached, Some(at), from, &write)? {
+        let written = match self.io_path("writing")? {
+            IoPath::Cached(cached) => match self.write_through(cached, Some(at), from, &write)? {
                 Wrote::At(_, len) => return Ok(len),
                 Wrote::TooFar(len) => return self.write_by(at, &from[..len], write),
             },
-            Way::Past(_) if self.appends() => return self.append_some(from).map(|(_, len)| len),
-            Way::Past(cached) => cached.past(at..at.saturating_add(from.len() as u64), || plain::write_at(self.fd(), at, from)),
-            Way::Uncached => self.may_change().and_then(|()| plain::write_at(self.fd(), at, from)),
+            IoPath::Bypass(_) if self.appends() => return self.append_some(from).map(|(_, len)| len),
+            IoPath::Bypass(cached) => cached.bypass(at..at.saturating_add(from.len() as u64), || plain::write_at(self.fd(), at, from)),
+            IoPath::Uncached => self.may_change().and_then(|()| plain::write_at(self.fd(), at, from)),
         };
-        written.map_err(|errno| self.told("writing", errno))
+        written.map_err(|errno| self.to_error("writing", errno))
     }
 
     /// At a position, or at the end.
@@ -327,9 +327,9 @@ impl File {
             Some(at) => write(&cached.open, at, from).map(|_| at),
             None => cached.open.append(from),
         };
-        let at = written.map_err(|errno| self.told("writing", errno))?;
+        let at = written.map_err(|errno| self.to_error("writing", errno))?;
         if self.flags.intersects(OFlags::SYNC | OFlags::DSYNC) && !from.is_empty() {
-            cached.open.sync().map_err(|errno| self.told("writing", errno))?;
+            cached.open.sync().map_err(|errno| self.to_error("writing", errno))?;
         }
         Ok(Wrote::At(at, from.len()))
     }
@@ -340,17 +340,17 @@ impl File {
     /// As pwritev(2).
     pub fn write_vectored_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<usize, Error> {
         let whole: usize = from.iter().map(|buffer| buffer.len()).sum();
-        let written = match self.way("writing")? {
+        let written = match self.io_path("writing")? {
             // Together: an append is one piece, and a failure leaves no part that was told as written.
-            Way::Through(_) => match from {
+            IoPath::Cached(_) => match from {
                 [one] => return self.write_at(at, one),
                 several => return self.write_at(at, &gathered(several, whole)),
             },
-            Way::Past(_) if self.appends() => return self.append_some(&gathered(from, whole)).map(|(_, len)| len),
-            Way::Past(cached) => cached.past(at..at.saturating_add(whole as u64), || plain::write_vectored_at(self.fd(), at, from)),
-            Way::Uncached => self.may_change().and_then(|()| plain::write_vectored_at(self.fd(), at, from)),
+            IoPath::Bypass(_) if self.appends() => return self.append_some(&gathered(from, whole)).map(|(_, len)| len),
+            IoPath::Bypass(cached) => cached.bypass(at..at.saturating_add(whole as u64), || plain::write_vectored_at(self.fd(), at, from)),
+            IoPath::Uncached => self.may_change().and_then(|()| plain::write_vectored_at(self.fd(), at, from)),
         };
-        written.map_err(|errno| self.told("writing", errno))
+        written.map_err(|errno| self.to_error("writing", errno))
     }
 
     /// Writes at the end of the file, whole, with no other writer of the instance between. Returns where it was written.
@@ -365,13 +365,13 @@ impl File {
     pub(crate) fn append_some(&self, from: &[u8]) -> Result<(u64, usize), Error> {
         self.may_write()?;
         let mut from = from;
-        if let Some(cached) = self.through("writing")? {
+        if let Some(cached) = self.cached_path("writing")? {
             match self.write_through(cached, None, from, Open::write)? {
                 Wrote::At(at, len) => return Ok((at, len)),
                 Wrote::TooFar(len) => from = &from[..len],
             }
         }
-        self.past("writing", 0..u64::MAX, || plain::append(self.fd(), from))
+        self.bypass("writing", 0..u64::MAX, || plain::append(self.fd(), from))
     }
 
     /// Bytes of the file, as all users of the instance see it.
@@ -379,7 +379,7 @@ impl File {
     /// # Errors
     /// As fstat(2).
     pub fn len(&self) -> Result<u64, Error> {
-        match self.through("stat")? {
+        match self.cached_path("stat")? {
             Some(cached) => Ok(cached.open.size()),
             None => Ok(self.stat_below()?.st_size as u64),
         }
@@ -394,7 +394,7 @@ impl File {
     }
 
     fn stat_below(&self) -> Result<Stat, Error> {
-        rustix::fs::fstat(self.fd()).map_err(|errno| self.told("stat", errno))
+        rustix::fs::fstat(self.fd()).map_err(|errno| self.to_error("stat", errno))
     }
 
     /// A view of a range as it is now: a copy, in one piece, shorter at the end of the file. Unlike with mmap(2), later writes are
@@ -404,7 +404,7 @@ impl File {
     /// As `read_at`.
     pub fn view(&self, range: Range<u64>) -> Result<Box<[u8]>, Error> {
         let whole = range.end.min(self.len()?).saturating_sub(range.start);
-        let whole = usize::try_from(whole).map_err(|_| self.told("reading", Errno::NOMEM))?;
+        let whole = usize::try_from(whole).map_err(|_| self.to_error("reading", Errno::NOMEM))?;
         let mut bytes = vec![0; whole];
         let mut done = 0;
         while done < whole {
@@ -423,10 +423,10 @@ impl File {
     /// As fsync(2); each handle that could have relied on what failed is told once. [`Kind::Conflict`]: the file was changed from
     /// outside meanwhile.
     pub fn sync(&self, data_only: bool) -> Result<(), Error> {
-        let told = |errno| self.told("syncing", errno);
-        let Some(cached) = self.through("syncing")? else { return plain::sync(self.fd(), data_only).map_err(told) };
-        cached.look_below().map_err(told)?;
-        cached.open.sync().map_err(told)
+        let to_error = |errno| self.to_error("syncing", errno);
+        let Some(cached) = self.cached_path("syncing")? else { return plain::sync(self.fd(), data_only).map_err(to_error) };
+        cached.look_below().map_err(to_error)?;
+        cached.open.sync().map_err(to_error)
     }
 
     /// Writes everything of the file below, and it is durable there. (After `sync` it is safe, but may be on the SSD.)
@@ -434,8 +434,8 @@ impl File {
     /// # Errors
     /// As `sync`.
     pub fn clean(&self) -> Result<(), Error> {
-        match self.through("writing below")? {
-            Some(cached) => cached.open.clean().map_err(|errno| self.told("writing below", errno)),
+        match self.cached_path("writing below")? {
+            Some(cached) => cached.open.clean().map_err(|errno| self.to_error("writing below", errno)),
             None => self.sync(false),
         }
     }
@@ -445,8 +445,8 @@ impl File {
     /// # Errors
     /// As fstat(2).
     pub fn discard(&self) -> Result<(), Error> {
-        match self.through("discarding")? {
-            Some(cached) => cached.open.discard().map_err(|errno| self.told("discarding", errno)),
+        match self.cached_path("discarding")? {
+            Some(cached) => cached.open.discard().map_err(|errno| self.to_error("discarding", errno)),
             None => Ok(()),
         }
     }
@@ -456,18 +456,18 @@ impl File {
     /// # Errors
     /// As ftruncate(2).
     pub fn set_len(&self, bytes: u64) -> Result<(), Error> {
-        if let Some(cached) = self.through("truncating")? {
+        if let Some(cached) = self.cached_path("truncating")? {
             if !self.is_writable() {
-                return Err(self.told("truncating", Errno::INVAL));
+                return Err(self.to_error("truncating", Errno::INVAL));
             }
             self.may_become(cached, "truncating", bytes)?;
             if bytes > limits::FILE_BYTES_MAX {
                 self.leave_cache(cached, "truncating")?;
                 return self.set_len(bytes);
             }
-            return cached.open.set_len(bytes).map_err(|errno| self.told("truncating", errno));
+            return cached.open.set_len(bytes).map_err(|errno| self.to_error("truncating", errno));
         }
-        self.past("truncating", 0..u64::MAX, || rustix::fs::ftruncate(self.fd(), bytes))
+        self.bypass("truncating", 0..u64::MAX, || rustix::fs::ftruncate(self.fd(), bytes))
     }
 
     /// Whether the file may become so long, as the kernel's `inode_newsize_ok` has it.
@@ -478,25 +478,25 @@ impl File {
         if bytes > limits::own() {
             // The kernel refuses it with a signal.
             let refused = plain::write_at(self.fd(), bytes, &[0]).err();
-            return Err(self.told(doing, refused.unwrap_or(Errno::FBIG)));
+            return Err(self.to_error(doing, refused.unwrap_or(Errno::FBIG)));
         }
         let is_possible = limits::is_sure(bytes) || bytes <= cached.local.largest();
-        if is_possible { Ok(()) } else { Err(self.told(doing, Errno::FBIG)) }
+        if is_possible { Ok(()) } else { Err(self.to_error(doing, Errno::FBIG)) }
     }
 
     /// `O_TRUNC`: what open(2) would have done, if it is a regular file. That needs the right to write, whatever it was opened for.
     pub(crate) fn cut(&self, is_regular: impl FnOnce() -> bool) -> Result<(), Error> {
-        let told = |errno| self.told("truncating", errno);
+        let to_error = |errno| self.to_error("truncating", errno);
         if self.is_writable() {
             return if self.is_cached() || is_regular() { self.set_len(0) } else { Ok(()) };
         }
         if !self.is_cached() && !is_regular() {
             return Ok(());
         }
-        let writable = crate::below::reopen(self.fd(), OFlags::WRONLY).map_err(told)?;
-        match self.through("truncating")? {
-            Some(cached) => cached.open.set_len(0).map_err(told),
-            None => self.past("truncating", 0..u64::MAX, || rustix::fs::ftruncate(&writable, 0)),
+        let writable = crate::below::reopen(self.fd(), OFlags::WRONLY).map_err(to_error)?;
+        match self.cached_path("truncating")? {
+            Some(cached) => cached.open.set_len(0).map_err(to_error),
+            None => self.bypass("truncating", 0..u64::MAX, || rustix::fs::ftruncate(&writable, 0)),
         }
     }
 
@@ -506,17 +506,17 @@ impl File {
     /// As fallocate(2) with `FALLOC_FL_PUNCH_HOLE`.
     pub fn punch_hole(&self, range: Range<u64>) -> Result<(), Error> {
         let bytes = range.end.saturating_sub(range.start);
-        if let Some(cached) = self.through("punching a hole")? {
+        if let Some(cached) = self.cached_path("punching a hole")? {
             self.may_write()?;
             if bytes == 0 {
-                return Err(self.told("punching a hole", Errno::INVAL));
+                return Err(self.to_error("punching a hole", Errno::INVAL));
             }
             if !limits::is_sure(range.end) && range.end > cached.local.largest() {
-                return Err(self.told("punching a hole", Errno::FBIG));
+                return Err(self.to_error("punching a hole", Errno::FBIG));
             }
-            return cached.open.punch(range.start, bytes).map_err(|errno| self.told("punching a hole", errno));
+            return cached.open.punch(range.start, bytes).map_err(|errno| self.to_error("punching a hole", errno));
         }
-        self.past("punching a hole", range.clone(), || plain::punch_hole(self.fd(), &range))
+        self.bypass("punching a hole", range.clone(), || plain::punch_hole(self.fd(), &range))
     }
 
     /// Reserves space; unless `keep_size`, the file then reaches to its end.
@@ -526,19 +526,19 @@ impl File {
     pub fn allocate(&self, range: Range<u64>, keep_size: bool) -> Result<(), Error> {
         let how = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
         let bytes = range.end.saturating_sub(range.start);
-        let told = |errno| self.told("allocating", errno);
-        let Some(cached) = self.through("allocating")? else {
-            return self.past("allocating", range.clone(), || rustix::fs::fallocate(self.fd(), how, range.start, bytes));
+        let to_error = |errno| self.to_error("allocating", errno);
+        let Some(cached) = self.cached_path("allocating")? else {
+            return self.bypass("allocating", range.clone(), || rustix::fs::fallocate(self.fd(), how, range.start, bytes));
         };
         self.may_write()?;
         if cached.open.mode() == Mode::ReadOnly {
-            return Err(told(Errno::ROFS));
+            return Err(to_error(Errno::ROFS));
         }
         if bytes == 0 {
-            return Err(told(Errno::INVAL));
+            return Err(to_error(Errno::INVAL));
         }
         if !limits::is_sure(range.end) && range.end > cached.local.largest() {
-            return Err(told(Errno::FBIG));
+            return Err(to_error(Errno::FBIG));
         }
         if !keep_size {
             self.may_become(cached, "allocating", range.end)?;
@@ -547,9 +547,9 @@ impl File {
             self.leave_cache(cached, "allocating")?;
             return self.allocate(range, keep_size);
         }
-        cached.open.ours_timed(|| rustix::fs::fallocate(self.fd(), FallocateFlags::KEEP_SIZE, range.start, bytes)).map_err(told)?;
+        cached.open.ours_timed(|| rustix::fs::fallocate(self.fd(), FallocateFlags::KEEP_SIZE, range.start, bytes)).map_err(to_error)?;
         if !keep_size && range.end > cached.open.size() {
-            cached.open.set_len(range.end).map_err(told)?;
+            cached.open.set_len(range.end).map_err(to_error)?;
         }
         Ok(())
     }
@@ -559,15 +559,15 @@ impl File {
     /// # Errors
     /// As futimens(3).
     pub fn set_times(&self, times: &Timestamps) -> Result<(), Error> {
-        let told = |errno| self.told("setting times", errno);
-        match self.through("setting times")? {
+        let to_error = |errno| self.to_error("setting times", errno);
+        match self.cached_path("setting times")? {
             Some(cached) => {
-                cached.open.clean().map_err(told)?;
-                cached.open.ours_timed(|| rustix::fs::futimens(self.fd(), times)).map_err(told)?;
+                cached.open.clean().map_err(to_error)?;
+                cached.open.ours_timed(|| rustix::fs::futimens(self.fd(), times)).map_err(to_error)?;
                 cached.open.times_were_set();
                 Ok(())
             }
-            None => self.may_change().and_then(|()| rustix::fs::futimens(self.fd(), times)).map_err(told),
+            None => self.may_change().and_then(|()| rustix::fs::futimens(self.fd(), times)).map_err(to_error),
         }
     }
 
@@ -577,10 +577,10 @@ impl File {
     /// # Errors
     /// What the call says.
     pub fn set_attributes<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Error> {
-        let told = |errno| self.told("changing its attributes", errno);
-        match self.through("changing its attributes")? {
-            Some(cached) => cached.open.ours(|| call(self.fd())).map_err(told),
-            None => call(self.fd()).map_err(told),
+        let to_error = |errno| self.to_error("changing its attributes", errno);
+        match self.cached_path("changing its attributes")? {
+            Some(cached) => cached.open.ours(|| call(self.fd())).map_err(to_error),
+            None => call(self.fd()).map_err(to_error),
         }
     }
 
@@ -591,11 +591,11 @@ impl File {
     /// As `clean`; EROFS if the mapping is to be written to in read-only mode.
     pub fn prepare_mapping(&self, is_written: bool) -> Result<(), Error> {
         if is_written {
-            self.may_change().map_err(|errno| self.told("mapping", errno))?;
+            self.may_change().map_err(|errno| self.to_error("mapping", errno))?;
         }
         let Some((opening, here)) = &self.cached else { return Ok(()) };
         let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;
-        cached.open.map(is_written).map_err(|errno| self.told("mapping", errno))
+        cached.open.map(is_written).map_err(|errno| self.to_error("mapping", errno))
     }
 
     /// As fstat(2), with the size and times that our writes make.
@@ -608,7 +608,7 @@ impl File {
             return self.instance.stat(self.fd(), Path::new(""), AtFlags::EMPTY_PATH);
         }
         let mut stat = self.stat_below()?;
-        if let Some(cached) = self.through("stat")? {
+        if let Some(cached) = self.cached_path("stat")? {
             cached.check_shared(false);
             if cached.open.is_changed(crate::below::stamp_of(&stat)) {
                 // A conflict is told by sync.
@@ -639,7 +639,7 @@ impl File {
     /// Those of openat(2), if this process may not open the file once more, and of `replace`.
     pub fn leave_description(&self, replace: impl FnOnce(OwnedFd, BorrowedFd<'_>) -> Result<(), Errno>) -> Result<(), Error> {
         let Some((opening, _)) = &self.cached else { return Ok(()) };
-        opening.local.leave_description(replace).map_err(|errno| self.told("locking", errno))
+        opening.local.leave_description(replace).map_err(|errno| self.to_error("locking", errno))
     }
 
     /// The flags it was opened with.
@@ -687,7 +687,7 @@ impl File {
     pub fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         let Some((opening, here)) = &self.cached else { return Ok(()) };
         let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;
-        cached.open.set_mode(mode).map_err(|errno| self.told("changing its mode", errno))
+        cached.open.set_mode(mode).map_err(|errno| self.to_error("changing its mode", errno))
     }
 
     /// Closes it and says what went wrong with writing it below, if something did and nobody was told. Not a `sync`.
@@ -705,7 +705,7 @@ impl File {
     pub fn untold(&self) -> Result<(), Error> {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
         match here.and_then(|cached| cached.open.untold()) {
-            Some(errno) => Err(self.told("closing", errno)),
+            Some(errno) => Err(self.to_error("closing", errno)),
             None => Ok(()),
         }
     }

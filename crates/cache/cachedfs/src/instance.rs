@@ -20,7 +20,7 @@ use crate::file::File;
 use crate::forks::PerProcess;
 use crate::key::key_of;
 use crate::options::Options;
-use crate::place::Place;
+use crate::place::InstancePaths;
 use crate::plain;
 use crate::status::{Met, Status};
 
@@ -99,11 +99,11 @@ impl Instance {
         mode: rustix::fs::Mode,
         options: &Options,
     ) -> Result<File, Error> {
-        let told: Arc<Path> = path.into();
-        let failed = |errno| Error::system(errno, "opening", &told);
+        let given: Arc<Path> = path.into();
+        let failed = |errno| Error::system(errno, "opening", &given);
         if flags.intersects(OFlags::PATH | OFlags::DIRECTORY) || flags.contains(OFlags::TMPFILE) {
             let fd = openat(at, path, flags, mode).map_err(failed)?;
-            return Ok(File::plain(Arc::clone(self), fd, told, flags));
+            return Ok(File::plain(Arc::clone(self), fd, given, flags));
         }
         // Cut off through the cache, or the cache would not know.
         let is_cut = flags.contains(OFlags::TRUNC);
@@ -121,12 +121,12 @@ impl Instance {
         let file = match self.opening(&fd, flags, options).map_err(failed)? {
             Some(opening) => {
                 let again = rustix::io::fcntl_dupfd_cloexec(&fd, 0).map_err(failed)?;
-                match File::cached(Arc::clone(self), again, Arc::clone(&told), flags, opening) {
-                    Err(error) if error.kind() == Kind::Full => File::plain(Arc::clone(self), fd, Arc::clone(&told), flags),
+                match File::cached(Arc::clone(self), again, Arc::clone(&given), flags, opening) {
+                    Err(error) if error.kind() == Kind::Full => File::plain(Arc::clone(self), fd, Arc::clone(&given), flags),
                     opened => opened?,
                 }
             }
-            None => File::plain(Arc::clone(self), fd, Arc::clone(&told), flags),
+            None => File::plain(Arc::clone(self), fd, Arc::clone(&given), flags),
         };
         if is_cut {
             file.cut(|| fstat(file.fd()).is_ok_and(|stat| is_regular(&stat)))?;
@@ -182,16 +182,16 @@ impl Instance {
         }
         let part = self.part()?;
         Cached::open(part, opening, &part.open_files).map_err(|failed| {
-            let told = |errno| Error::system(errno, "opening", path);
+            let to_error = |errno| Error::system(errno, "opening", path);
             match failed {
-                OpenFailed::NoRecord | OpenFailed::LongPath => told(Errno::NFILE).because(Kind::Full, &failed.to_string()),
-                OpenFailed::Conflict => told(Errno::STALE).because(Kind::Conflict, crate::stranded::CONFLICT),
-                OpenFailed::Unsure => told(Errno::IO).because(
+                OpenFailed::NoRecord | OpenFailed::LongPath => to_error(Errno::NFILE).because(Kind::Full, &failed.to_string()),
+                OpenFailed::Conflict => to_error(Errno::STALE).because(Kind::Conflict, crate::stranded::CONFLICT),
+                OpenFailed::Unsure => to_error(Errno::IO).because(
                     Kind::Device,
                     "the cache's SSD cannot be read, and may hold newer pages of this file: bring the SSD back and start the programs \
                      anew, or give up what only it has with `hotshelf cache flush --discard-lost`",
                 ),
-                OpenFailed::Failed(errno) => told(errno),
+                OpenFailed::Failed(errno) => to_error(errno),
             }
         })
     }
@@ -409,7 +409,7 @@ impl Instance {
 
     /// The segment that a configuration means, whether or not it is there.
     pub fn segment_path(config: &Config) -> PathBuf {
-        Place::of(config).map_or_else(|_| config.runtime_dir.clone(), |place| place.segment)
+        InstancePaths::of(config).map_or_else(|_| config.runtime_dir.clone(), |place| place.segment)
     }
 
     /// Whether the instance runs: somebody takes part.
@@ -434,7 +434,7 @@ impl Instance {
             let what = "bytes in its memory are not written below: open it once more to write them, or say that they may be lost";
             return busy(format!("the cache `{}`: {} {what}", config.name, status.dirty_bytes));
         }
-        let place = Place::of(config)?;
+        let place = InstancePaths::of(config)?;
         let held = place.hold()?;
         place.remove(&held)
     }
@@ -459,7 +459,7 @@ fn detached() -> Error {
 
 /// What tells instances apart.
 fn identity(config: &Config) -> Result<(bool, PathBuf), Error> {
-    if config.private { Ok((true, PathBuf::from(&config.name))) } else { Ok((false, Place::of(config)?.segment)) }
+    if config.private { Ok((true, PathBuf::from(&config.name))) } else { Ok((false, InstancePaths::of(config)?.segment)) }
 }
 
 fn is_regular(stat: &Stat) -> bool {

@@ -5,7 +5,7 @@
 //! cannot be cached (pipes, devices, directories, /proc, `O_PATH`) is passed to the kernel, each call as it is.
 //!
 //! - [`Config`] is the table `[cache]` of the configuration file; [`Options`] are what one open asks for.
-//! - `driven.rs`: an SSD that programs drive themselves, by the process that leads.
+//! - `user_space_nvme.rs`: an SSD that programs drive themselves, by the process that leads.
 //! - `image.rs`: the SSD while nobody uses it: making, looking over, removing. `settings.rs`: where settings are.
 //! - [`Reads`] are reads that nobody stands and waits for.
 //! - `file.rs`: the calls on an open file. `file/position.rs`: those from its position. `file/lent.rs`: its pages, looked at in place.
@@ -16,7 +16,6 @@ mod attach;
 mod below;
 mod cached;
 mod config;
-pub mod driven;
 mod error;
 mod file;
 mod forks;
@@ -38,12 +37,13 @@ mod size;
 mod ssd;
 mod status;
 mod stranded;
+pub mod user_space_nvme;
 mod watch;
 
 pub use attach::machine_memory_bytes;
 pub use config::{Admit, Config, RuleConfig, mode_name, mode_of};
 pub use error::{Error, Kind};
-pub use file::{File, Lent, Pinned, Whence};
+pub use file::{File, Pinned, PinnedPage, Whence};
 pub use instance::Instance;
 pub use options::{Advice, Options};
 pub use quick::{Not, Thought};

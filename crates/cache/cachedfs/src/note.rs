@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// What a note says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Said {
+pub enum NoteContent {
     /// Nothing is dirty there.
     Clean,
     /// Something may be.
@@ -24,7 +24,8 @@ pub enum Said {
     Lost,
 }
 
-const WORDS: [(Said, &[u8; 6]); 4] = [(Said::Clean, b"clean "), (Said::Dirty, b"dirty "), (Said::Void, b"void  "), (Said::Lost, b"lost  ")];
+const WORDS: [(NoteContent, &[u8; 6]); 4] =
+    [(NoteContent::Clean, b"clean "), (NoteContent::Dirty, b"dirty "), (NoteContent::Void, b"void  "), (NoteContent::Lost, b"lost  ")];
 
 /// The note of one SSD.
 #[derive(Clone, Debug)]
@@ -41,7 +42,7 @@ impl Note {
     }
 
     fn at(dir: &Path, ssd: &Path) -> Note {
-        let ssd = crate::driven::absolute(ssd);
+        let ssd = crate::user_space_nvme::absolute(ssd);
         // Not what a link leads to: that may be gone when the note is wanted.
         let parent = ssd.parent().and_then(|parent| fs::canonicalize(parent).ok());
         let ssd = parent.zip(ssd.file_name()).map_or(ssd.clone(), |(parent, name)| parent.join(name));
@@ -55,7 +56,7 @@ impl Note {
     }
 
     /// What it says; one of another SSD says nothing.
-    pub fn read(&self) -> Option<Said> {
+    pub fn read(&self) -> Option<NoteContent> {
         let text = fs::read(&self.path).ok()?;
         let (word, rest) = text.split_at_checked(6)?;
         if rest.strip_suffix(b"\n") != Some(self.ssd.as_os_str().as_bytes()) {
@@ -69,14 +70,14 @@ impl Note {
     /// # Errors
     /// It says that nothing is, and stays.
     pub fn write_dirty(&self) -> io::Result<()> {
-        self.write(Some(Said::Dirty)).or_else(|error| if self.read() == Some(Said::Clean) { Err(error) } else { Ok(()) })
+        self.write(Some(NoteContent::Dirty)).or_else(|error| if self.read() == Some(NoteContent::Clean) { Err(error) } else { Ok(()) })
     }
 
     /// Says it from now on; none: nothing.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn write(&self, said: Option<Said>) -> io::Result<()> {
+    pub fn write(&self, said: Option<NoteContent>) -> io::Result<()> {
         if self.read() == said && (said.is_some() || !self.path.exists()) {
             return Ok(());
         }
@@ -117,7 +118,14 @@ mod test {
         let note = Note::at(&state, &dir.path().join("ssd"));
         assert_eq!(note.read(), None);
         note.write(None).expect("nothing to remove");
-        for said in [Some(Said::Clean), Some(Said::Clean), Some(Said::Lost), None, Some(Said::Dirty), Some(Said::Void)] {
+        for said in [
+            Some(NoteContent::Clean),
+            Some(NoteContent::Clean),
+            Some(NoteContent::Lost),
+            None,
+            Some(NoteContent::Dirty),
+            Some(NoteContent::Void),
+        ] {
             note.write(said).expect("written");
             assert_eq!(note.read(), said);
         }

@@ -1,8 +1,8 @@
-//! Where an instance's segment is: `NAME.segment` and `NAME.lock` (and the socket `NAME.queues`) in a directory of the user's, or of the
-//! group's.
+//! The files of an instance: `NAME.segment`, `NAME.lock` and the socket `NAME.queues`, in a directory of the user or of the group.
 //!
-//! The directory lies in one that everybody may write to, so it is looked at before it is used: no link, ours, closed to others.
-//! Whoever makes, takes up or removes a segment locks `NAME.making` (flock(2)) for that moment, so that two who begin at once get one.
+//! That directory is in one that every user may write to, so it is checked before use: no symbolic link, owned by the user, closed to
+//! others. A process that creates, opens or removes a segment locks `NAME.making` (flock(2)) meanwhile, so that two processes that start
+//! at the same time share one segment.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,40 +19,40 @@ use shm::{FileAccess, ProcessSlots};
 use crate::config::Config;
 use crate::error::{Error, Kind};
 
-/// See the module.
+/// The paths of an instance's files.
 #[derive(Clone, Debug)]
-pub struct Place {
-    /// The directory.
+pub struct InstancePaths {
+    /// The directory of the files.
     pub dir: PathBuf,
-    /// The segment's file.
+    /// The shared-memory segment.
     pub segment: PathBuf,
     /// The lock file: opened by a process once, see `shm::ProcessSlots`.
     pub locks: PathBuf,
-    /// Locked by who makes or removes the segment.
+    /// Locked while a process creates or removes the segment.
     pub making: PathBuf,
-    /// Where who leads hands out queues of an SSD that he drives himself (`driven.rs`).
+    /// The socket on which the leader hands out queues of a user-space NVMe drive (`user_space_nvme.rs`).
     pub queues: PathBuf,
-    /// With whom they are shared.
+    /// The users that share them.
     pub sharing: FileAccess,
 }
 
-/// Nobody else makes or removes a segment while this is there.
+/// Keeps other processes from creating or removing the segment until it is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct InstanceLock {
     _file: OwnedFd,
 }
 
-/// How long somebody may take to make or remove a segment.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How often we look whether he is done.
+/// How long creating or removing a segment may take.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+/// The interval of trying the lock.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-impl Place {
-    /// The place that a configuration means. Nothing is made.
+impl InstancePaths {
+    /// Returns the paths for a configuration. Creates nothing.
     ///
     /// # Errors
     /// There is no such group.
-    pub fn of(config: &Config) -> Result<Place, Error> {
+    pub fn of(config: &Config) -> Result<InstancePaths, Error> {
         let group = config.group.as_deref().map(group_of).transpose()?;
         let dir = match group {
             None => format!("hotshelf-{}", geteuid().as_raw()),
@@ -61,7 +61,7 @@ impl Place {
         let dir = config.runtime_dir.join(dir);
         let permissions = config.permissions.unwrap_or(if group.is_some() { 0o660 } else { 0o600 });
         let file = |ending: &str| dir.join(format!("{}.{ending}", config.name));
-        Ok(Place {
+        Ok(InstancePaths {
             segment: file("segment"),
             locks: file("lock"),
             making: file("making"),
@@ -75,7 +75,7 @@ impl Place {
     ///
     /// # Errors
     /// [`Kind::Segment`]: the directory is not what it should be. [`Kind::Full`], EBUSY: somebody takes too long.
-    pub fn hold(&self) -> Result<Held, Error> {
+    pub fn hold(&self) -> Result<InstanceLock, Error> {
         self.ensure()?;
         let begun = Instant::now();
         loop {
@@ -83,12 +83,12 @@ impl Place {
                 .map_err(|why| Error::new(Kind::Segment, Errno::PERM, format!("{}: {why}: remove it", self.making.display())))?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // Not one that was removed before we had it.
-                Ok(()) if self.is_named(&file) => return Ok(Held { _file: file }),
+                Ok(()) if self.is_named(&file) => return Ok(InstanceLock { _file: file }),
                 Ok(()) | Err(Errno::INTR) => continue,
-                Err(Errno::WOULDBLOCK) if begun.elapsed() < PATIENCE => std::thread::sleep(LOOK_AGAIN),
+                Err(Errno::WOULDBLOCK) if begun.elapsed() < LOCK_TIMEOUT => std::thread::sleep(LOOK_AGAIN),
                 Err(Errno::WOULDBLOCK) => {
                     let holder = crate::image::holder(&file.into()).map_or("a process".to_owned(), |pid| format!("process {pid}"));
-                    let what = format!("{}: {holder} has been making or removing this cache for {PATIENCE:?}", self.segment.display());
+                    let what = format!("{}: {holder} has been making or removing this cache for {LOCK_TIMEOUT:?}", self.segment.display());
                     return Err(Error::new(Kind::Full, Errno::BUSY, what));
                 }
                 Err(errno) => return Err(self.failed(errno, "locking the making of the shared memory")),
@@ -114,7 +114,7 @@ impl Place {
     }
 
     /// Removes the segment. By who holds it.
-    pub fn remove(&self, _held: &Held) -> Result<(), Error> {
+    pub fn remove(&self, _held: &InstanceLock) -> Result<(), Error> {
         for path in [&self.segment, &self.locks, &self.queues, &self.making] {
             match rustix::fs::unlink(path.as_path()) {
                 Ok(()) | Err(Errno::NOENT) => {}
@@ -209,7 +209,7 @@ mod test {
     #[test]
     fn the_directory_is_ours_alone_or_it_is_refused() {
         let tmp = tempfile::tempdir().expect("a directory");
-        let place = Place::of(&config(tmp.path())).expect("a place");
+        let place = InstancePaths::of(&config(tmp.path())).expect("a place");
         drop(place.hold().expect("made"));
         assert_eq!(std::fs::metadata(&place.dir).expect("there").permissions().mode() & 0o777, 0o700);
         std::fs::set_permissions(&place.dir, PermissionsExt::from_mode(0o755)).expect("changed");
@@ -226,9 +226,9 @@ mod test {
     fn a_group_has_a_directory_of_its_own() {
         let tmp = tempfile::tempdir().expect("a directory");
         let group = rustix::process::getegid().as_raw();
-        let place = Place::of(&Config { group: Some(group.to_string()), ..config(tmp.path()) }).expect("a place");
+        let place = InstancePaths::of(&Config { group: Some(group.to_string()), ..config(tmp.path()) }).expect("a place");
         drop(place.hold().expect("made"));
         assert_eq!(std::fs::metadata(&place.dir).expect("there").permissions().mode() & 0o777, 0o770);
-        assert!(Place::of(&Config { group: Some("no such group".into()), ..config(tmp.path()) }).is_err());
+        assert!(InstancePaths::of(&Config { group: Some("no such group".into()), ..config(tmp.path()) }).is_err());
     }
 }

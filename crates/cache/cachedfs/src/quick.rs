@@ -1,15 +1,15 @@
-//! Calls that take the shortest way: past the cache, or a hit of one page. None of them waits for another user of the cache, or says what
-//! went wrong in it: what they do not do, the long way does ([`File::read_at`], [`File::write_at`], [`File::lend`]), from its begin.
+//! Fast paths: a call that bypasses the cache, or a hit of one page. They never wait and never report an error of the cache. If one of them
+//! declines, the caller starts again with the full call ([`File::read_at`], [`File::write_at`], [`File::pin_page`]).
 
 pub use pagecache::shared::Not;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::cached::Cached;
-use crate::file::{File, Lent, Way};
+use crate::file::{File, IoPath, PinnedPage};
 use crate::plain;
 
-/// A place of a file, whose page is on its way to the processor.
+/// A page that the cache predicts to hold a position of a file. Its bytes are being prefetched.
 #[derive(Clone, Copy)]
 pub struct Thought<'a> {
     cached: &'a Cached,
@@ -18,15 +18,15 @@ pub struct Thought<'a> {
 }
 
 impl File {
-    /// As [`File::read_at`], of one page, which is looked for where it is thought to be, or `BY_INDEX`.
+    /// Reads from one page, which it looks up in the predicted frame or, if `BY_INDEX`, in the index.
     ///
     /// # Errors
-    /// [`Not`]: nothing was read. Else as pread(2); [`File::told`] makes an error of it.
+    /// [`Not`]: nothing was read. The inner error is that of pread(2); [`File::to_error`] converts it.
     #[inline(always)]
     pub fn read_at_once<const BY_INDEX: bool>(&self, at: u64, to: &mut [u8]) -> Result<Result<usize, Errno>, Not> {
-        let cached = match self.settled_way().ok_or(Not::Done)? {
-            Way::Through(cached) => cached,
-            Way::Past(_) | Way::Uncached => return Ok(plain::read_at(self.fd(), at, to)),
+        let cached = match self.settled_path().ok_or(Not::Done)? {
+            IoPath::Cached(cached) => cached,
+            IoPath::Bypass(_) | IoPath::Uncached => return Ok(plain::read_at(self.fd(), at, to)),
         };
         let page = cached.open.think::<BY_INDEX>(at)?;
         page.prefetch();
@@ -36,17 +36,17 @@ impl File {
         page.read(to).map(Ok).ok_or(Not::Done)
     }
 
-    /// As [`File::write_at`], to one page, likewise.
+    /// Writes to one page, which it looks up as [`File::read_at_once`] does.
     ///
     /// # Errors
-    /// [`Not`]: it is not written, or is to be written once more. Else as pwrite(2); [`File::told`] makes an error of it.
+    /// [`Not`]: the caller has to write all of it again. The inner error is that of pwrite(2); [`File::to_error`] converts it.
     #[inline(always)]
     pub fn write_at_once<const BY_INDEX: bool>(&self, at: u64, from: &[u8]) -> Result<Result<usize, Errno>, Not> {
-        let cached = match self.settled_way().ok_or(Not::Done)? {
-            Way::Through(cached) => cached,
-            Way::Past(_) if self.appends() => return Err(Not::Done),
-            Way::Past(cached) => return cached.past_at_once(|| plain::write_at(self.fd(), at, from)).ok_or(Not::Done),
-            Way::Uncached => return Ok(self.may_change().and_then(|()| plain::write_at(self.fd(), at, from))),
+        let cached = match self.settled_path().ok_or(Not::Done)? {
+            IoPath::Cached(cached) => cached,
+            IoPath::Bypass(_) if self.appends() => return Err(Not::Done),
+            IoPath::Bypass(cached) => return cached.bypass_at_once(|| plain::write_at(self.fd(), at, from)).ok_or(Not::Done),
+            IoPath::Uncached => return Ok(self.may_change().and_then(|()| plain::write_at(self.fd(), at, from))),
         };
         let page = cached.open.think::<BY_INDEX>(at)?;
         if !self.is_writable()
@@ -60,13 +60,13 @@ impl File {
         Ok(Ok(from.len()))
     }
 
-    /// The first step of [`File::lend`].
+    /// Predicts the page of a position: the first step of [`File::pin_page`].
     ///
     /// # Errors
-    /// [`Not`]: there may be nothing to lend.
+    /// [`Not`]: there may be no page to pin.
     #[inline(always)]
     pub fn think<const BY_INDEX: bool>(&self, at: u64) -> Result<Thought<'_>, Not> {
-        let Some(Way::Through(cached)) = self.settled_way() else { return Err(Not::Done) };
+        let Some(IoPath::Cached(cached)) = self.settled_path() else { return Err(Not::Done) };
         let page = cached.open.think::<BY_INDEX>(at)?;
         let bytes = page.prefetch();
         if self.is_readable() { Ok(Thought { cached, page, bytes }) } else { Err(Not::Done) }
@@ -74,18 +74,18 @@ impl File {
 }
 
 impl Thought<'_> {
-    /// Where the bytes are, if it is the page.
+    /// Returns the address of the bytes, which is right only if the prediction is.
     #[inline(always)]
     pub fn as_ptr(self) -> *const u8 {
         self.bytes
     }
 
-    /// The second. `keep` gets what is lent before it is; what it kept means nothing if this is None.
+    /// Pins the page if the prediction is right. `keep` gets the page before that is known: if this returns none, it must forget the page.
     #[inline(always)]
-    pub fn lend<R>(self, len: usize, keep: impl FnOnce(Lent) -> R) -> Option<R> {
+    pub fn pin<R>(self, len: usize, keep: impl FnOnce(PinnedPage) -> R) -> Option<R> {
         if len == 0 {
             return None;
         }
-        self.page.pin(len, |pin, len| keep(Lent::new(pin, self.bytes, len, self.cached.generation)))
+        self.page.pin(len, |pin, len| keep(PinnedPage::new(pin, self.bytes, len, self.cached.generation)))
     }
 }

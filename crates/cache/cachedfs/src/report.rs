@@ -8,7 +8,7 @@ use shm::{AttachError, ProcessSlot, ProcessSlots, Region};
 use crate::attach::{Attachment, refused};
 use crate::config::Config;
 use crate::error::Error;
-use crate::place::Place;
+use crate::place::InstancePaths;
 use crate::status::{Latency, Lost, Memory, ProcessStatus, Refused, Ssd, Status, Stranded, Tier};
 
 const PAGE: u64 = 4096;
@@ -23,8 +23,8 @@ pub fn of(part: &Attachment, config: &Config) -> Status {
     };
     status.segment = part.place.as_ref().map(|place| place.segment.clone());
     since(&mut status);
-    if let (Some(told), Some(ssd)) = (&mut status.ssd, &part.ssd) {
-        told.uuid = crate::image::hex(&ssd.uuid);
+    if let (Some(to_error), Some(ssd)) = (&mut status.ssd, &part.ssd) {
+        to_error.uuid = crate::image::hex(&ssd.uuid);
     }
     status.notes.extend(part.around.notes.lock().iter().cloned());
     status.notes.extend(differences(config, &part.running));
@@ -39,7 +39,7 @@ pub fn look(config: &Config) -> Result<Option<Status>, Error> {
     if config.private {
         return Ok(None);
     }
-    let place = Place::of(config)?;
+    let place = InstancePaths::of(config)?;
     if place.open()?.is_none() {
         return Ok(None);
     }

@@ -40,7 +40,7 @@ impl Config {
 
     /// What a cache on this SSD is called when nobody says: the last part of the path, and of an extension nothing.
     pub fn name_for(ssd: &Path) -> String {
-        if let Some(name) = crate::driven::short_name(ssd) {
+        if let Some(name) = crate::user_space_nvme::short_name(ssd) {
             return name;
         }
         let stem = ssd.file_stem().unwrap_or_default().to_string_lossy();

@@ -2,7 +2,7 @@
 //!
 //! Every process that takes part holds a shared lock (flock(2)) on it. Who makes an instance, or takes up one in which nobody lives,
 //! needs the lock alone for a moment; so one SSD never has two instances, and tools that work offline ask for it alone, too. An SSD
-//! that is a controller (`driven.rs`) has a file of its own for that lock.
+//! that is a controller (`user_space_nvme.rs`) has a file of its own for that lock.
 
 use std::fs::File;
 use std::io::Read;
@@ -18,11 +18,11 @@ use rustix::io::Errno;
 use ssdcache::{CacheOpenError, PAGE_BYTES, Page, Shape, Superblock};
 
 use crate::config::Config;
-use crate::driven::{self, Blocks, Lock, Owned, Served};
 use crate::error::{Error, Kind};
 use crate::image;
-use crate::place::Place;
+use crate::place::InstancePaths;
 use crate::size::Size;
+use crate::user_space_nvme::{self, Blocks, Lock, Owned, Served};
 
 /// So long a process that is being killed may take to close its files.
 const DYING: Duration = Duration::from_millis(300);
@@ -41,11 +41,11 @@ pub struct Ssd {
     pub uuid: [u8; 16],
     /// What the file system calls it: such a file is not cached. None: it has no file.
     pub file: Option<(u64, u64)>,
-    lock: Held,
+    lock: SsdLock,
 }
 
 /// Its lock.
-enum Held {
+enum SsdLock {
     File(File),
     Driven(Lock),
 }
@@ -71,15 +71,15 @@ impl Ssd {
     /// # Errors
     /// [`Kind::Device`]: it belongs to something else, or to another instance; it is not there and no size was said.
     pub fn open(path: &Path, take: Take, config: &Config) -> Result<Ssd, Error> {
-        let path = driven::absolute(path);
-        if driven::is_meant(&path) {
-            return Ssd::driven(path, take, config);
+        let path = user_space_nvme::absolute(path);
+        if user_space_nvme::is_meant(&path) {
+            return Ssd::open_controller(path, take, config);
         }
         let file = open_or_make(&path, take)?;
         lock(&file, &path, take)?;
         let superblock = superblock(&file, &path)?;
         let options = FileOptions { exclusive: false, round_down: true, ..FileOptions::default() };
-        let failed = |error: OpenError| told(Errno::from_raw_os_error(error.errno()), error.to_string());
+        let failed = |error: OpenError| to_error(Errno::from_raw_os_error(error.errno()), error.to_string());
         let device = FileDevice::open(&path, &options).map_err(failed)?;
         let plain = FileDevice::open(&path, &FileOptions { engine: Engine::Plain, ..options }).map_err(failed)?;
         let stat = fstat(&file).map_err(|errno| Error::system(errno, "looking at the SSD", &path.as_path().into()))?;
@@ -90,12 +90,12 @@ impl Ssd {
             uuid: superblock.uuid,
             file: Some((stat.st_dev, stat.st_ino)),
             path,
-            lock: Held::File(file),
+            lock: SsdLock::File(file),
         })
     }
 
     /// Of a controller: only the first looks at it, for who leads will own it.
-    fn driven(path: PathBuf, take: Take, config: &Config) -> Result<Ssd, Error> {
+    fn open_controller(path: PathBuf, take: Take, config: &Config) -> Result<Ssd, Error> {
         let held = loop {
             let held = Lock::open(&path)?;
             lock(&held.file, &path, take)?;
@@ -111,22 +111,22 @@ impl Ssd {
                 (found.shape, found.uuid)
             }
         };
-        let place = Place::of(config)?;
+        let place = InstancePaths::of(config)?;
         let pages = shape.device_pages();
         let plain = Arc::new(Owned::new(&path, config, &place, pages).inspect_err(|_| held.let_go())?);
-        Ok(Ssd { device: Arc::new(Served::new(&place, pages)), plain, shape, uuid, file: None, path, lock: Held::Driven(held) })
+        Ok(Ssd { device: Arc::new(Served::new(&place, pages)), plain, shape, uuid, file: None, path, lock: SsdLock::Driven(held) })
     }
 
     /// This process has left the instance: others may have it alone.
     pub fn let_go(&self) {
         match &self.lock {
-            Held::File(file) => drop(flock(file, FlockOperation::Unlock)),
-            Held::Driven(lock) => lock.let_go(),
+            SsdLock::File(file) => drop(flock(file, FlockOperation::Unlock)),
+            SsdLock::Driven(lock) => lock.let_go(),
         }
     }
 }
 
-fn told(errno: Errno, sentence: String) -> Error {
+fn to_error(errno: Errno, sentence: String) -> Error {
     Error::new(Kind::Device, errno, sentence)
 }
 
@@ -152,7 +152,7 @@ fn open_or_make(path: &Path, take: Take) -> Result<File, Error> {
             image::create(path, &image::Options { size, ..image::Options::default() }, &mut |_, _| ())?;
             open(path)?.ok_or_else(|| Error::system(Errno::NOENT, "opening the SSD", &path.into()))
         }
-        _ => Err(told(
+        _ => Err(to_error(
             Errno::NOENT,
             format!("{}: there is no SSD cache: make it with `hotshelf cache create`, or say ssd_size", path.display()),
         )),
@@ -161,7 +161,7 @@ fn open_or_make(path: &Path, take: Take) -> Result<File, Error> {
 
 fn lock(file: &File, path: &Path, take: Take) -> Result<(), Error> {
     let busy = |errno| match errno {
-        Errno::WOULDBLOCK => told(Errno::BUSY, format!("{}: another instance, or a tool, uses this SSD: end it first", path.display())),
+        Errno::WOULDBLOCK => to_error(Errno::BUSY, format!("{}: another instance, or a tool, uses this SSD: end it first", path.display())),
         errno => Error::system(errno, "locking the SSD", &path.into()),
     };
     if let Take::First(_) = take {
@@ -179,7 +179,7 @@ fn lock(file: &File, path: &Path, take: Take) -> Result<(), Error> {
 
 fn length(path: &Path) -> Result<u64, Error> {
     let device = FileDevice::open(path, &FileOptions { round_down: true, ..FileOptions::default() });
-    let device = device.map_err(|error| told(Errno::from_raw_os_error(error.errno()), error.to_string()))?;
+    let device = device.map_err(|error| to_error(Errno::from_raw_os_error(error.errno()), error.to_string()))?;
     Ok(device.geometry().bytes())
 }
 
@@ -226,9 +226,9 @@ fn superblock_of(path: &Path, bytes: u64, read_at: &mut dyn FnMut(u64, &mut [u8]
         CacheOpenError::None if pages.iter().flatten().any(|byte| *byte != 0) => {
             let what = "it holds something that is no cache of ours, or a damaged one: nothing was changed; \
                         `hotshelf cache check` looks at it";
-            told(Errno::EXIST, format!("{}: {what}", path.display()))
+            to_error(Errno::EXIST, format!("{}: {what}", path.display()))
         }
-        why => told(Errno::INVAL, format!("{}: {why}", path.display())),
+        why => to_error(Errno::INVAL, format!("{}: {why}", path.display())),
     })
 }
 

@@ -156,8 +156,8 @@ fn watch(inner: &Inner) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,
         }
-        let [events, told] = polled.map(|fd| fd.revents().contains(PollFlags::IN));
-        if told && is_stopped(inner) {
+        let [events, is_woken] = polled.map(|fd| fd.revents().contains(PollFlags::IN));
+        if is_woken && is_stopped(inner) {
             return;
         }
         if events {

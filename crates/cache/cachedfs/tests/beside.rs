@@ -39,7 +39,7 @@ fn errno<T>(result: Result<T, Errno>) -> Outcome<T> {
     result.map_err(Errno::raw_os_error)
 }
 
-fn told<T>(result: Result<T, cachedfs::Error>) -> Outcome<T> {
+fn to_error<T>(result: Result<T, cachedfs::Error>) -> Outcome<T> {
     result.map_err(|error| error.errno())
 }
 
@@ -216,7 +216,7 @@ impl Worker {
             flags -= OFlags::TRUNC;
         }
         let bits = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-        let cached = told(self.instance.open_file(CWD, &self.path(0, name), flags, bits, &Options::default()));
+        let cached = to_error(self.instance.open_file(CWD, &self.path(0, name), flags, bits, &Options::default()));
         let plain = errno(rustix::fs::openat(CWD, self.path(1, name), flags, bits));
         self.say(|| format!("open {name} {flags:?}"));
         self.same(&cached.as_ref().map(drop).map_err(|errno| *errno), &plain.as_ref().map(drop).map_err(|errno| *errno));
@@ -235,13 +235,13 @@ impl Worker {
         let pair = &self.open[which];
         let [first, second] = &mut bytes;
         let (cached, plain) = match how {
-            0 => (told(pair.cached.read(first)), errno(rustix::io::read(&pair.plain, second))),
+            0 => (to_error(pair.cached.read(first)), errno(rustix::io::read(&pair.plain, second))),
             1 => {
                 let (a, b) = first.split_at_mut(len / 3);
-                let cached = told(pair.cached.read_vectored_at(at, &mut [IoSliceMut::new(a), IoSliceMut::new(b)]));
+                let cached = to_error(pair.cached.read_vectored_at(at, &mut [IoSliceMut::new(a), IoSliceMut::new(b)]));
                 (cached, errno(rustix::io::pread(&pair.plain, second, at)))
             }
-            _ => (told(pair.cached.read_at(at, first)), errno(rustix::io::pread(&pair.plain, second, at))),
+            _ => (to_error(pair.cached.read_at(at, first)), errno(rustix::io::pread(&pair.plain, second, at))),
         };
         self.same(&cached, &plain);
         let differs = bytes[0].iter().zip(&bytes[1]).position(|(a, b)| a != b);
@@ -255,19 +255,19 @@ impl Worker {
         let is_read_only = self.is_read_only(which);
         let pair = &self.open[which];
         if is_read_only {
-            let refused = told(pair.cached.write_at(at, &bytes)).err();
+            let refused = to_error(pair.cached.write_at(at, &bytes)).err();
             let is_right = bytes.is_empty()
                 || matches!(refused, Some(errno) if errno == Errno::ROFS.raw_os_error() || errno == Errno::BADF.raw_os_error());
             return self.same(&is_right, &true);
         }
         let (cached, plain) = match how {
-            0 => (told(pair.cached.write(&bytes)), errno(rustix::io::write(&pair.plain, &bytes))),
+            0 => (to_error(pair.cached.write(&bytes)), errno(rustix::io::write(&pair.plain, &bytes))),
             1 => {
                 let (first, second) = bytes.split_at(bytes.len() / 3);
                 let both = [IoSlice::new(first), IoSlice::new(second)];
-                (told(pair.cached.write_vectored_at(at, &both)), errno(rustix::io::pwritev(&pair.plain, &both, at)))
+                (to_error(pair.cached.write_vectored_at(at, &both)), errno(rustix::io::pwritev(&pair.plain, &both, at)))
             }
-            _ => (told(pair.cached.write_at(at, &bytes)), errno(rustix::io::pwrite(&pair.plain, &bytes, at))),
+            _ => (to_error(pair.cached.write_at(at, &bytes)), errno(rustix::io::pwrite(&pair.plain, &bytes, at))),
         };
         self.same(&cached, &plain);
     }
@@ -282,7 +282,7 @@ impl Worker {
         self.say(|| format!("append {which} {}", bytes.len()));
         let pair = &self.open[which];
         let plain = errno(rustix::io::pwrite(&pair.plain, &bytes, end)).map(|_| end);
-        self.same(&told(pair.cached.append(&bytes)), &plain);
+        self.same(&to_error(pair.cached.append(&bytes)), &plain);
     }
 
     fn cut(&mut self, which: usize) {
@@ -292,7 +292,7 @@ impl Worker {
         }
         self.say(|| format!("cut {which} to {len}"));
         let pair = &self.open[which];
-        let (cached, plain) = (told(pair.cached.set_len(len)), errno(rustix::fs::ftruncate(&pair.plain, len)));
+        let (cached, plain) = (to_error(pair.cached.set_len(len)), errno(rustix::fs::ftruncate(&pair.plain, len)));
         self.same(&cached, &plain);
     }
 
@@ -302,7 +302,7 @@ impl Worker {
             return;
         }
         self.say(|| format!("cut {name} by name to {len}"));
-        let cached = told(self.instance.truncate(CWD, &self.path(0, name), len));
+        let cached = to_error(self.instance.truncate(CWD, &self.path(0, name), len));
         let plain = rustix::fs::openat(CWD, self.path(1, name), OFlags::WRONLY | OFlags::CLOEXEC, rustix::fs::Mode::empty());
         self.same(&cached, &errno(plain.and_then(|fd| rustix::fs::ftruncate(fd, len))));
     }
@@ -315,7 +315,7 @@ impl Worker {
         self.say(|| format!("punch {which} at {at} {len}"));
         let pair = &self.open[which];
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let (cached, plain) = (told(pair.cached.punch_hole(at..at + len)), errno(rustix::fs::fallocate(&pair.plain, how, at, len)));
+        let (cached, plain) = (to_error(pair.cached.punch_hole(at..at + len)), errno(rustix::fs::fallocate(&pair.plain, how, at, len)));
         self.same(&cached, &plain);
     }
 
@@ -327,7 +327,7 @@ impl Worker {
         self.say(|| format!("allocate {which} at {at} {len} {keep}"));
         let pair = &self.open[which];
         let how = if keep { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
-        let (cached, plain) = (told(pair.cached.allocate(at..at + len, keep)), errno(rustix::fs::fallocate(&pair.plain, how, at, len)));
+        let (cached, plain) = (to_error(pair.cached.allocate(at..at + len, keep)), errno(rustix::fs::fallocate(&pair.plain, how, at, len)));
         self.same(&cached, &plain);
     }
 
@@ -336,7 +336,7 @@ impl Worker {
         let times = Timestamps { last_access: time(&mut self.rng), last_modification: time(&mut self.rng) };
         self.say(|| format!("times {which} {}", times.last_modification.tv_sec));
         let pair = &self.open[which];
-        let (cached, plain) = (told(pair.cached.set_times(&times)), errno(rustix::fs::futimens(&pair.plain, &times)));
+        let (cached, plain) = (to_error(pair.cached.set_times(&times)), errno(rustix::fs::futimens(&pair.plain, &times)));
         self.same(&cached, &plain);
         let (cached, plain) = (pair.cached.stat().expect("stat"), rustix::fs::fstat(&pair.plain).expect("stat"));
         self.same(&(cached.st_mtime, cached.st_mtime_nsec), &(plain.st_mtime, plain.st_mtime_nsec));
@@ -346,7 +346,7 @@ impl Worker {
         let bits = rustix::fs::Mode::from_bits_retain(0o600 | self.rng.u32(..0o200));
         self.say(|| format!("chmod {which} {bits:?}"));
         let pair = &self.open[which];
-        let cached = told(pair.cached.set_attributes(|fd| rustix::fs::fchmod(fd, bits)));
+        let cached = to_error(pair.cached.set_attributes(|fd| rustix::fs::fchmod(fd, bits)));
         self.same(&cached, &errno(rustix::fs::fchmod(&pair.plain, bits)));
     }
 
@@ -365,7 +365,7 @@ impl Worker {
         };
         self.say(|| format!("seek {which} {whence:?} {to}"));
         let pair = &self.open[which];
-        let (cached, plain) = (told(pair.cached.seek(to, whence)), errno(rustix::fs::seek(&pair.plain, plain)));
+        let (cached, plain) = (to_error(pair.cached.seek(to, whence)), errno(rustix::fs::seek(&pair.plain, plain)));
         self.same(&cached, &plain);
     }
 
@@ -373,14 +373,14 @@ impl Worker {
         let (from, to) = (self.rng.usize(..NAMES), self.rng.usize(..NAMES));
         let flags = [RenameFlags::empty(), RenameFlags::EXCHANGE, RenameFlags::NOREPLACE][self.rng.usize(..3)];
         self.say(|| format!("rename {from} to {to} {flags:?}"));
-        let cached = told(self.instance.rename(CWD, &self.path(0, from), CWD, &self.path(0, to), flags));
+        let cached = to_error(self.instance.rename(CWD, &self.path(0, from), CWD, &self.path(0, to), flags));
         self.same(&cached, &errno(rustix::fs::renameat_with(CWD, self.path(1, from), CWD, self.path(1, to), flags)));
     }
 
     fn unlink(&mut self) {
         let name = self.rng.usize(..NAMES);
         self.say(|| format!("unlink {name}"));
-        let cached = told(self.instance.unlink(CWD, &self.path(0, name), AtFlags::empty()));
+        let cached = to_error(self.instance.unlink(CWD, &self.path(0, name), AtFlags::empty()));
         self.same(&cached, &errno(rustix::fs::unlink(self.path(1, name))));
     }
 
@@ -389,9 +389,9 @@ impl Worker {
         self.say(|| format!("sync {which} how {how}"));
         let file = &self.open[which].cached;
         let synced = match how {
-            0..=1 => told(file.sync(how == 1)),
-            2 => told(file.clean()),
-            _ => told(self.instance.flush(&mut |_, _| ())),
+            0..=1 => to_error(file.sync(how == 1)),
+            2 => to_error(file.clean()),
+            _ => to_error(self.instance.flush(&mut |_, _| ())),
         };
         self.same(&synced, &Ok(()));
     }
@@ -402,7 +402,7 @@ impl Worker {
         let (cached, plain) = (pair.cached.stat().expect("stat"), rustix::fs::fstat(&pair.plain).expect("stat"));
         self.same(&(cached.st_size, cached.st_nlink, cached.st_mode), &(plain.st_size, plain.st_nlink, plain.st_mode));
         let name = self.rng.usize(..NAMES);
-        let cached = told(self.instance.stat(CWD, &self.path(0, name), AtFlags::empty())).map(|stat| stat.st_size);
+        let cached = to_error(self.instance.stat(CWD, &self.path(0, name), AtFlags::empty())).map(|stat| stat.st_size);
         self.same(&cached, &errno(rustix::fs::stat(self.path(1, name))).map(|stat| stat.st_size));
     }
 
@@ -413,7 +413,7 @@ impl Worker {
         let mode = MODES[self.rng.usize(..MODES.len() - usize::from(!all))];
         self.say(|| format!("{mode:?} for {}", if all { "all".to_owned() } else { which.to_string() }));
         let switched = if all { self.instance.set_mode(mode) } else { self.open[which].cached.set_mode(mode) };
-        self.same(&told(switched), &Ok(()));
+        self.same(&to_error(switched), &Ok(()));
     }
 
     fn seek_data(&mut self, which: usize) {
@@ -433,7 +433,7 @@ impl Worker {
         } else {
             self.same(&(at >= end), &true);
         }
-        let back = told(pair.cached.seek(0, Whence::Start));
+        let back = to_error(pair.cached.seek(0, Whence::Start));
         self.same(&back, &errno(rustix::fs::seek(&pair.plain, SeekFrom::Start(0))));
     }
 
@@ -442,7 +442,7 @@ impl Worker {
         self.say(|| format!("pin {which} {at} {len}"));
         let pair = &self.open[which];
         let plain = errno(rustix::io::pread(&pair.plain, &mut vec![0; len.min(4096 - (at % 4096) as usize)][..], at));
-        self.same(&told(pair.cached.pin(at, len)).map(|pinned| pinned.len()), &plain);
+        self.same(&to_error(pair.cached.pin(at, len)).map(|pinned| pinned.len()), &plain);
     }
 
     /// What a mapping shows is what is below: from here on, what a read shows.
@@ -452,7 +452,7 @@ impl Worker {
         }
         self.say(|| format!("map {which}"));
         let pair = &self.open[which];
-        self.same(&told(pair.cached.prepare_mapping(false)), &Ok(()));
+        self.same(&to_error(pair.cached.prepare_mapping(false)), &Ok(()));
         let size = rustix::fs::fstat(&pair.plain).expect("stat").st_size as usize;
         let mut bytes = [vec![0; size + 1], vec![0; size + 1]];
         // A reader of the file below sees what a mapping does.
@@ -554,7 +554,7 @@ impl Process {
 
     #[track_caller]
     fn ask(&mut self, what: &str) {
-        writeln!(self.child.stdin.as_mut().expect("piped"), "{what}").expect("told");
+        writeln!(self.child.stdin.as_mut().expect("piped"), "{what}").expect("to_error");
         let answer = self.answer();
         assert_eq!(answer, "done", "{what}");
     }

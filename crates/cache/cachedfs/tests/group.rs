@@ -69,7 +69,7 @@ impl User {
     }
 
     fn ask(&mut self, what: &str) -> String {
-        writeln!(self.child.stdin.as_mut().expect("piped"), "{what}").expect("told");
+        writeln!(self.child.stdin.as_mut().expect("piped"), "{what}").expect("to_error");
         self.answer()
     }
 
@@ -105,9 +105,9 @@ fn child() {
     for line in std::io::stdin().lines() {
         let line = line.expect("a line");
         let words: Vec<&str> = line.split(' ').collect();
-        let told = |result: Result<String, cachedfs::Error>| result.unwrap_or_else(|error| format!("error {}", error.errno()));
+        let to_error = |result: Result<String, cachedfs::Error>| result.unwrap_or_else(|error| format!("error {}", error.errno()));
         let answer = match words[..] {
-            ["attach"] => told(Instance::open(&config).map(|opened| {
+            ["attach"] => to_error(Instance::open(&config).map(|opened| {
                 instance = Some(opened);
                 "attached".to_owned()
             })),
@@ -116,16 +116,16 @@ fn child() {
                 let instance = instance.as_ref().expect("attached");
                 let opened =
                     instance.open_file(CWD, &dir.join(name), flags | OFlags::CLOEXEC, rustix::fs::Mode::empty(), &Options::default());
-                told(opened.map(|file| {
+                to_error(opened.map(|file| {
                     files.insert(name.to_owned(), file);
                     "opened".to_owned()
                 }))
             }
             ["close", name] => files.remove(name).map_or("none", |_| "closed").to_owned(),
-            ["read", name] => told(files[name].view(0..100).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())),
-            ["write", name, text] => told(files[name].write_at(0, text.as_bytes()).map(|done| done.to_string())),
-            ["stat", name] => told(files[name].stat().map(|stat| stat.st_size.to_string())),
-            ["sync", name] => told(files[name].sync(false).map(|()| "synced".to_owned())),
+            ["read", name] => to_error(files[name].view(0..100).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())),
+            ["write", name, text] => to_error(files[name].write_at(0, text.as_bytes()).map(|done| done.to_string())),
+            ["stat", name] => to_error(files[name].stat().map(|stat| stat.st_size.to_string())),
+            ["sync", name] => to_error(files[name].sync(false).map(|()| "synced".to_owned())),
             // As somebody does it who has the rights of a member and a program of his own.
             ["grep", word] => match fs::read(Instance::segment_path(&config)) {
                 Ok(bytes) => bytes.windows(word.len()).any(|part| part == word.as_bytes()).to_string(),

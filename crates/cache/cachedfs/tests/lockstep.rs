@@ -35,7 +35,7 @@ fn errno<T>(result: Result<T, Errno>) -> Outcome<T> {
     result.map_err(Errno::raw_os_error)
 }
 
-fn told<T>(result: Result<T, cachedfs::Error>) -> Outcome<T> {
+fn to_error<T>(result: Result<T, cachedfs::Error>) -> Outcome<T> {
     result.map_err(|error| error.errno())
 }
 
@@ -72,7 +72,7 @@ impl Run {
         }
         let name = self.rng.usize(..NAMES);
         let bits = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-        let cached = told(self.instance.open_file(CWD, &self.path(0, name), flags, bits, &Options::default()));
+        let cached = to_error(self.instance.open_file(CWD, &self.path(0, name), flags, bits, &Options::default()));
         let plain = errno(rustix::fs::openat(CWD, self.path(1, name), flags, bits));
         self.log.push(format!("open {name} {flags:?}: {:?}", plain.as_ref().err()));
         self.same(&cached.as_ref().map(drop).map_err(|errno| *errno), &plain.as_ref().map(drop).map_err(|errno| *errno));
@@ -125,9 +125,9 @@ impl Run {
         let pair = &self.open[which];
         let [first, second] = &mut bytes;
         let (cached, plain) = if has_position {
-            (told(pair.cached.read(first)), errno(rustix::io::read(&pair.plain, second)))
+            (to_error(pair.cached.read(first)), errno(rustix::io::read(&pair.plain, second)))
         } else {
-            (told(pair.cached.read_at(at, first)), errno(rustix::io::pread(&pair.plain, second, at)))
+            (to_error(pair.cached.read_at(at, first)), errno(rustix::io::pread(&pair.plain, second, at)))
         };
         self.same(&cached, &plain);
         let differs = bytes[0].iter().zip(&bytes[1]).position(|(a, b)| a != b);
@@ -140,13 +140,13 @@ impl Run {
         self.log.push(format!("write {which} at {at} {} how {how}", bytes.len()));
         let pair = &self.open[which];
         let (cached, plain) = match how {
-            0 => (told(pair.cached.write(&bytes)), errno(rustix::io::write(&pair.plain, &bytes))),
+            0 => (to_error(pair.cached.write(&bytes)), errno(rustix::io::write(&pair.plain, &bytes))),
             1 => {
                 let (first, second) = bytes.split_at(bytes.len() / 3);
                 let both = [std::io::IoSlice::new(first), std::io::IoSlice::new(second)];
-                (told(pair.cached.write_vectored_at(at, &both)), errno(rustix::io::pwritev(&pair.plain, &both, at)))
+                (to_error(pair.cached.write_vectored_at(at, &both)), errno(rustix::io::pwritev(&pair.plain, &both, at)))
             }
-            _ => (told(pair.cached.write_at(at, &bytes)), errno(rustix::io::pwrite(&pair.plain, &bytes, at))),
+            _ => (to_error(pair.cached.write_at(at, &bytes)), errno(rustix::io::pwrite(&pair.plain, &bytes, at))),
         };
         self.same(&cached, &plain);
     }
@@ -155,7 +155,7 @@ impl Run {
         let len = self.place();
         self.log.push(format!("cut {which} to {len}"));
         let pair = &self.open[which];
-        let (cached, plain) = (told(pair.cached.set_len(len)), errno(rustix::fs::ftruncate(&pair.plain, len)));
+        let (cached, plain) = (to_error(pair.cached.set_len(len)), errno(rustix::fs::ftruncate(&pair.plain, len)));
         self.same(&cached, &plain);
     }
 
@@ -164,7 +164,7 @@ impl Run {
         self.log.push(format!("punch {which} at {at} {len}"));
         let pair = &self.open[which];
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let (cached, plain) = (told(pair.cached.punch_hole(at..at + len)), errno(rustix::fs::fallocate(&pair.plain, how, at, len)));
+        let (cached, plain) = (to_error(pair.cached.punch_hole(at..at + len)), errno(rustix::fs::fallocate(&pair.plain, how, at, len)));
         self.same(&cached, &plain);
     }
 
@@ -173,7 +173,7 @@ impl Run {
         self.log.push(format!("allocate {which} at {at} {len} {keep}"));
         let pair = &self.open[which];
         let how = if keep { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
-        let (cached, plain) = (told(pair.cached.allocate(at..at + len, keep)), errno(rustix::fs::fallocate(&pair.plain, how, at, len)));
+        let (cached, plain) = (to_error(pair.cached.allocate(at..at + len, keep)), errno(rustix::fs::fallocate(&pair.plain, how, at, len)));
         self.same(&cached, &plain);
     }
 
@@ -192,7 +192,7 @@ impl Run {
         };
         self.log.push(format!("seek {which} {whence:?} {to}"));
         let pair = &self.open[which];
-        let (cached, plain) = (told(pair.cached.seek(to, whence)), errno(rustix::fs::seek(&pair.plain, plain)));
+        let (cached, plain) = (to_error(pair.cached.seek(to, whence)), errno(rustix::fs::seek(&pair.plain, plain)));
         self.same(&cached, &plain);
     }
 
@@ -201,7 +201,7 @@ impl Run {
         self.log.push(format!("rename {from} to {to}"));
         let through = self.rng.bool();
         let cached = if through {
-            told(self.instance.rename(CWD, &self.path(0, from), CWD, &self.path(0, to), RenameFlags::empty()))
+            to_error(self.instance.rename(CWD, &self.path(0, from), CWD, &self.path(0, to), RenameFlags::empty()))
         } else {
             errno(rustix::fs::renameat(CWD, self.path(0, from), CWD, self.path(0, to)))
         };
@@ -213,7 +213,7 @@ impl Run {
         let name = self.rng.usize(..NAMES);
         self.log.push(format!("unlink {name}"));
         let cached = if self.rng.bool() {
-            told(self.instance.unlink(CWD, &self.path(0, name), AtFlags::empty()))
+            to_error(self.instance.unlink(CWD, &self.path(0, name), AtFlags::empty()))
         } else {
             errno(rustix::fs::unlink(self.path(0, name)))
         };
@@ -223,7 +223,7 @@ impl Run {
     fn sync(&mut self, which: usize) {
         self.log.push(format!("sync {which}"));
         let file = &self.open[which].cached;
-        let synced = if self.rng.bool() { told(file.sync(false)) } else { told(file.clean()) };
+        let synced = if self.rng.bool() { to_error(file.sync(false)) } else { to_error(file.clean()) };
         self.same(&synced, &Ok(()));
     }
 
@@ -232,7 +232,7 @@ impl Run {
         let (name, at, bytes) = (self.rng.usize(..NAMES), self.place(), self.bytes());
         self.log.push(format!("from outside: {name} at {at} {}", bytes.len()));
         // With changes of ours it would be a conflict.
-        let flushed = told(self.instance.flush(&mut |_, _| ()));
+        let flushed = to_error(self.instance.flush(&mut |_, _| ()));
         self.same(&flushed, &Ok(()));
         let keep = self.rng.bool();
         for side in 0..2 {
@@ -243,7 +243,7 @@ impl Run {
             }
         }
         for pair in &self.open {
-            self.same(&told(pair.cached.sync(true)), &Ok(()));
+            self.same(&to_error(pair.cached.sync(true)), &Ok(()));
         }
     }
 
@@ -253,7 +253,7 @@ impl Run {
         let (cached, plain) = (pair.cached.stat().expect("stat"), rustix::fs::fstat(&pair.plain).expect("stat"));
         self.same(&(cached.st_size, cached.st_nlink), &(plain.st_size, plain.st_nlink));
         let name = self.rng.usize(..NAMES);
-        let cached = told(self.instance.stat(CWD, &self.path(0, name), AtFlags::empty())).map(|stat| stat.st_size);
+        let cached = to_error(self.instance.stat(CWD, &self.path(0, name), AtFlags::empty())).map(|stat| stat.st_size);
         self.same(&cached, &errno(rustix::fs::stat(self.path(1, name))).map(|stat| stat.st_size));
     }
 
@@ -263,7 +263,7 @@ impl Run {
         let all = self.rng.bool();
         self.log.push(format!("{mode:?} for {}", if all { "all".to_owned() } else { which.to_string() }));
         let switched = if all { self.instance.set_mode(mode) } else { self.open[which].cached.set_mode(mode) };
-        self.same(&told(switched), &Ok(()));
+        self.same(&to_error(switched), &Ok(()));
     }
 
     fn seek_data(&mut self, which: usize) {
@@ -283,7 +283,7 @@ impl Run {
         } else {
             self.same(&(at >= end), &true);
         }
-        let back = told(pair.cached.seek(0, Whence::Start));
+        let back = to_error(pair.cached.seek(0, Whence::Start));
         self.same(&back, &errno(rustix::fs::seek(&pair.plain, SeekFrom::Start(0))));
     }
 
@@ -292,13 +292,13 @@ impl Run {
         self.log.push(format!("pin {which} {at} {len}"));
         let pair = &self.open[which];
         let plain = errno(rustix::io::pread(&pair.plain, &mut vec![0; len.min(4096 - (at % 4096) as usize)][..], at));
-        self.same(&told(pair.cached.pin(at, len)).map(|pinned| pinned.len()), &plain);
+        self.same(&to_error(pair.cached.pin(at, len)).map(|pinned| pinned.len()), &plain);
     }
 
     fn end(mut self) {
         self.open.clear();
         self.log.push("end".to_owned());
-        let left = told(self.instance.detach());
+        let left = to_error(self.instance.detach());
         self.same(&left, &Ok(()));
         for name in 0..NAMES {
             let [cached, plain] = [0, 1].map(|side| fs::read(self.path(side, name)).ok());

@@ -65,7 +65,7 @@ impl Other {
     }
 
     fn tell(&mut self, what: &str) {
-        writeln!(self.child.stdin.as_mut().expect("piped"), "{what}").expect("told");
+        writeln!(self.child.stdin.as_mut().expect("piped"), "{what}").expect("to_error");
     }
 
     fn ask(&mut self, what: &str) -> String {
@@ -98,12 +98,12 @@ fn child() {
         let words: Vec<&str> = line.split(' ').collect();
         let here = file.as_ref();
         let number = |n: usize| words[n].parse::<u64>().expect("a number");
-        let told = |result: Result<u64, cachedfs::Error>| match result {
+        let to_error = |result: Result<u64, cachedfs::Error>| match result {
             Ok(number) => number.to_string(),
             Err(error) => format!("error {}", error.errno()),
         };
         let answer = match (words[0], here) {
-            ("write", Some(file)) => told(file.write_at(number(1), words[2].as_bytes()).map(|done| done as u64)),
+            ("write", Some(file)) => to_error(file.write_at(number(1), words[2].as_bytes()).map(|done| done as u64)),
             ("append", Some(file)) => (0..number(1))
                 .try_for_each(|_| file.append(words[2].as_bytes()).map(drop))
                 .map_or_else(|error| error.to_string(), |()| "done".into()),
@@ -113,8 +113,8 @@ fn child() {
                 String::from_utf8_lossy(&bytes[..got]).into_owned()
             }
             ("size", Some(file)) => file.len().expect("a length").to_string(),
-            ("cut", Some(file)) => told(file.set_len(number(1)).map(|()| 0)),
-            ("sync", Some(file)) => told(file.sync(false).map(|()| 0)),
+            ("cut", Some(file)) => to_error(file.set_len(number(1)).map(|()| 0)),
+            ("sync", Some(file)) => to_error(file.sync(false).map(|()| 0)),
             ("read-on", Some(file)) => {
                 println!("> reading");
                 read_on(file)

@@ -119,7 +119,7 @@ unsafe fn write_long(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ss
 fn answered(doing: &'static str, file: &File, done: Result<usize, Errno>) -> ssize_t {
     match done {
         Ok(bytes) => bytes as ssize_t,
-        Err(errno) => report_error(&file.told(doing, errno).into()),
+        Err(errno) => report_error(&file.to_error(doing, errno).into()),
     }
 }
 

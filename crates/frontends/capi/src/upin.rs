@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, compiler_fence};
 
-use cachedfs::{File, Lent, Not, Pinned, Thought};
+use cachedfs::{File, Not, Pinned, PinnedPage, Thought};
 use hashbrown::HashTable;
 use libc::{off_t, ssize_t};
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ use crate::uopen::{fast_path, with_record};
 /// [`hazard::ThreadRecord::enter_owner_section`]). All other pins, and copies, are in a table.
 #[derive(Default)]
 pub struct Pins {
-    few: OnceLock<Box<[ThreadPins<Lent>; THREADS_MAX]>>,
+    few: OnceLock<Box<[ThreadPins<PinnedPage>; THREADS_MAX]>>,
     more: Mutex<HashTable<Pin>>,
 }
 
@@ -166,14 +166,14 @@ struct Pin {
 }
 
 enum PinSource {
-    Lent(Lent),
+    Page(PinnedPage),
     Pinned(Pinned),
 }
 
 impl Pin {
     fn address(&self) -> usize {
         match &self.kept {
-            PinSource::Lent(lent) => lent.as_ptr().addr(),
+            PinSource::Page(lent) => lent.as_ptr().addr(),
             PinSource::Pinned(pinned) => pinned.as_ptr().addr(),
         }
     }
@@ -182,7 +182,7 @@ impl Pin {
 impl PinSource {
     fn give_back(self, file: &File) {
         match self {
-            PinSource::Lent(lent) => file.give_back(lent),
+            PinSource::Page(lent) => file.unpin_page(lent),
             PinSource::Pinned(pinned) => drop(pinned),
         }
     }
@@ -196,14 +196,14 @@ fn hash(address: usize) -> u64 {
 impl Pins {
     /// Calls with this thread's places, if it has any and nobody else is at them.
     #[inline]
-    fn own<R>(&self, mine: Option<&'static ThreadRecord>, call: impl FnOnce(&PinSlots<'_, Lent>) -> R) -> Option<R> {
+    fn own<R>(&self, mine: Option<&'static ThreadRecord>, call: impl FnOnce(&PinSlots<'_, PinnedPage>) -> R) -> Option<R> {
         let mine = mine?;
         self.few.get_or_init(Box::default)[mine.number() as usize % THREADS_MAX].own(mine, call)
     }
 
     /// Likewise, if they are there.
     #[inline(always)]
-    fn own_at_once<R>(&self, mine: &'static ThreadRecord, call: impl FnOnce(&PinSlots<'_, Lent>) -> Option<R>) -> Result<R, Not> {
+    fn own_at_once<R>(&self, mine: &'static ThreadRecord, call: impl FnOnce(&PinSlots<'_, PinnedPage>) -> Option<R>) -> Result<R, Not> {
         let thread_pins = self.few.get().ok_or(Not::Done)?;
         thread_pins[mine.number() as usize % THREADS_MAX].own(mine, call).flatten().ok_or(Not::Done)
     }
@@ -220,7 +220,7 @@ impl Pins {
     ) -> Result<usize, Not> {
         self.own_at_once(mine, move |places| {
             let free = places.free()?;
-            let len = page.lend(n, |lent| {
+            let len = page.pin(n, |lent| {
                 let len = lent.len();
                 free.prepare(at, lent);
                 len
@@ -238,17 +238,17 @@ impl Pins {
             return Err(Not::Done);
         }
         let lent = self.own_at_once(mine, |places| places.take(at, address))?;
-        file.give_back(lent);
+        file.unpin_page(lent);
         Ok(())
     }
 
     #[inline]
-    fn add(&self, mine: Option<&'static ThreadRecord>, at: u64, lent: Lent) {
+    fn add(&self, mine: Option<&'static ThreadRecord>, at: u64, lent: PinnedPage) {
         let mut lent = Some(lent);
-        let put = |places: &PinSlots<'_, Lent>| lent = lent.take().and_then(|lent| places.put(at, lent.as_ptr().addr(), lent).err());
+        let put = |places: &PinSlots<'_, PinnedPage>| lent = lent.take().and_then(|lent| places.put(at, lent.as_ptr().addr(), lent).err());
         let _ = self.own(mine, put);
         if let Some(lent) = lent {
-            self.add_more(Pin { at, kept: PinSource::Lent(lent) });
+            self.add_more(Pin { at, kept: PinSource::Page(lent) });
         }
     }
 
@@ -264,7 +264,7 @@ impl Pins {
             return false;
         }
         match self.own(mine, |places| places.take(at, address)).flatten() {
-            Some(lent) => file.give_back(lent),
+            Some(lent) => file.unpin_page(lent),
             None => match self.take_elsewhere(at, address) {
                 Some(kept) => kept.give_back(file),
                 None => return false,
@@ -285,7 +285,7 @@ impl Pins {
             let mut is_inside = false;
             for thread_pins in self.few.get().into_iter().flat_map(|few| few.iter()) {
                 match thread_pins.of_another(at, address) {
-                    Ok(Some(lent)) => return Some(PinSource::Lent(lent)),
+                    Ok(Some(lent)) => return Some(PinSource::Page(lent)),
                     Ok(None) => {}
                     Err(ChangeGuard) => is_inside = true,
                 }
@@ -304,7 +304,7 @@ impl Pins {
             if *place.address.get_mut() > BUSY {
                 *place.address.get_mut() = FREE;
                 // SAFETY: there was an address, and nobody else looks at the place any more.
-                file.give_back(unsafe { place.lent.get_mut().assume_init_read() });
+                file.unpin_page(unsafe { place.lent.get_mut().assume_init_read() });
             }
         }
         self.more.get_mut().drain().for_each(|pin| pin.kept.give_back(file));
@@ -316,7 +316,7 @@ fn pin(ufd: c_int, off: off_t, n: usize) -> ApiResult<(usize, *const c_void)> {
     let at = offset_of(off)?;
     with_record(ufd, move |open, record| {
         let file = open.cached().ok_or_else(no_pages)?;
-        let Some(lent) = file.lend(at, n)? else { return copied(file, &open.pins, at, n) };
+        let Some(lent) = file.pin_page(at, n)? else { return copied(file, &open.pins, at, n) };
         let lies = (lent.len(), lent.as_ptr().cast());
         open.pins.add(record, at, lent);
         Ok(lies)

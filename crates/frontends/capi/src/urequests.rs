@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use block::Armed;
-use cachedfs::{Begun, Expected, Outcome as Way, Reading, Reads, ReadsOptions};
+use cachedfs::{Begun, Expected, Outcome as ReadOutcome, Reading, Reads, ReadsOptions};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
@@ -465,20 +465,20 @@ impl Requests {
             (None, None) => None,
         };
         let way = match begun {
-            None => Some(Way::Slow),
+            None => Some(ReadOutcome::Slow),
             Some(Begun::UnderWay) => None,
             Some(Begun::Full(..)) => return Err(full()),
             Some(Begun::Ended(ended)) => Some(ended.outcome),
         };
-        if way == Some(Way::Slow) && !self.has_thread(state) {
+        if way == Some(ReadOutcome::Slow) && !self.has_thread(state) {
             return Err(no_thread());
         }
         state.put(token, QueuedRequest { request: *request, file });
         match way {
             None => {}
-            Some(Way::Read(bytes)) => drop(state.end(token, bytes as i64)),
-            Some(Way::Slow) => self.hand_over(state, token),
-            Some(Way::Lost) => drop(state.end(token, i64::from(-libc::EIO))),
+            Some(ReadOutcome::Read(bytes)) => drop(state.end(token, bytes as i64)),
+            Some(ReadOutcome::Slow) => self.hand_over(state, token),
+            Some(ReadOutcome::Lost) => drop(state.end(token, i64::from(-libc::EIO))),
         }
         Ok(())
     }
@@ -577,10 +577,10 @@ impl Requests {
             let Some(ended) = state.reads.take_seen() else { break };
             let token = ended.token;
             match ended.outcome {
-                Way::Read(bytes) => drop(state.end(token, bytes as i64)),
-                Way::Lost => drop(state.end(token, i64::from(-libc::EIO))),
-                Way::Slow if self.has_thread(state) => self.hand_over(state, token),
-                Way::Slow => {
+                ReadOutcome::Read(bytes) => drop(state.end(token, bytes as i64)),
+                ReadOutcome::Lost => drop(state.end(token, i64::from(-libc::EIO))),
+                ReadOutcome::Slow if self.has_thread(state) => self.hand_over(state, token),
+                ReadOutcome::Slow => {
                     let job = state.job(token);
                     drop(state.end(token, job.map_or(i64::from(-libc::EIO), |(job, open, memory)| job.run(&open, memory))));
                 }

@@ -38,7 +38,7 @@ impl File {
     #[inline]
     pub fn read(&self, to: &mut [u8]) -> Result<usize, Error> {
         if self.has_kernel_position() {
-            return rustix::io::read(self.fd(), to).map_err(|errno| self.told("reading", errno));
+            return rustix::io::read(self.fd(), to).map_err(|errno| self.to_error("reading", errno));
         }
         let mut position = self.position.lock();
         let got = self.read_at(*position, to)?;
@@ -52,7 +52,7 @@ impl File {
     /// As readv(2).
     pub fn read_vectored(&self, to: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
         if self.has_kernel_position() {
-            return rustix::io::readv(self.fd(), to).map_err(|errno| self.told("reading", errno));
+            return rustix::io::readv(self.fd(), to).map_err(|errno| self.to_error("reading", errno));
         }
         let mut position = self.position.lock();
         let got = self.read_vectored_at(*position, to)?;
@@ -67,7 +67,7 @@ impl File {
     #[inline]
     pub fn write(&self, from: &[u8]) -> Result<usize, Error> {
         if self.has_kernel_position() {
-            return self.may_change().and_then(|()| rustix::io::write(self.fd(), from)).map_err(|errno| self.told("writing", errno));
+            return self.may_change().and_then(|()| rustix::io::write(self.fd(), from)).map_err(|errno| self.to_error("writing", errno));
         }
         let mut position = self.position.lock();
         if self.appends() && !from.is_empty() {
@@ -86,7 +86,7 @@ impl File {
     /// As writev(2).
     pub fn write_vectored(&self, from: &[IoSlice<'_>]) -> Result<usize, Error> {
         if self.has_kernel_position() {
-            return self.may_change().and_then(|()| rustix::io::writev(self.fd(), from)).map_err(|errno| self.told("writing", errno));
+            return self.may_change().and_then(|()| rustix::io::writev(self.fd(), from)).map_err(|errno| self.to_error("writing", errno));
         }
         match from {
             [one] => self.write(one),
@@ -99,11 +99,11 @@ impl File {
     /// # Errors
     /// As lseek(2): a position before the begin, or a file that has none.
     pub fn seek(&self, to: i64, whence: Whence) -> Result<u64, Error> {
-        let told = |errno| self.told("seeking", errno);
+        let to_error = |errno| self.to_error("seeking", errno);
         if self.has_kernel_position() {
             // What has no position at all says so first: EBADF (O_PATH), ESPIPE.
             let refused = |errno| plain::seek(self.fd(), SeekFrom::Current(0)).err().unwrap_or(errno);
-            let from_begin = |errno| u64::try_from(to).map_err(|_| told(refused(errno)));
+            let from_begin = |errno| u64::try_from(to).map_err(|_| to_error(refused(errno)));
             let to = match whence {
                 Whence::Start => SeekFrom::Start(from_begin(Errno::INVAL)?),
                 Whence::Current => SeekFrom::Current(to),
@@ -111,7 +111,7 @@ impl File {
                 Whence::Data => SeekFrom::Data(from_begin(Errno::NXIO)?),
                 Whence::Hole => SeekFrom::Hole(from_begin(Errno::NXIO)?),
             };
-            return plain::seek(self.fd(), to).map_err(told);
+            return plain::seek(self.fd(), to).map_err(to_error);
         }
         let mut position = self.position.lock();
         let base = match whence {
@@ -119,15 +119,15 @@ impl File {
             Whence::Current => *position,
             Whence::End => self.len()?,
             Whence::Data | Whence::Hole => {
-                let at = u64::try_from(to).map_err(|_| told(Errno::NXIO))?;
+                let at = u64::try_from(to).map_err(|_| to_error(Errno::NXIO))?;
                 let to = if whence == Whence::Data { SeekFrom::Data(at) } else { SeekFrom::Hole(at) };
                 *position = self.data_or_hole(at, to)?;
                 return Ok(*position);
             }
         };
-        let at = base.checked_add_signed(to).filter(|at| *at <= limits::END).ok_or_else(|| told(Errno::INVAL))?;
+        let at = base.checked_add_signed(to).filter(|at| *at <= limits::END).ok_or_else(|| to_error(Errno::INVAL))?;
         if !limits::is_sure(at) && at > self.largest() {
-            return Err(told(Errno::INVAL));
+            return Err(to_error(Errno::INVAL));
         }
         *position = at;
         Ok(at)
@@ -140,13 +140,13 @@ impl File {
 
     /// The file below knows, once it has everything.
     fn data_or_hole(&self, at: u64, to: SeekFrom) -> Result<u64, Error> {
-        let told = |errno| self.told("seeking", errno);
-        if let Some(cached) = self.through("seeking")? {
+        let to_error = |errno| self.to_error("seeking", errno);
+        if let Some(cached) = self.cached_path("seeking")? {
             if at >= cached.open.size() {
-                return Err(told(Errno::NXIO));
+                return Err(to_error(Errno::NXIO));
             }
-            cached.open.clean().map_err(told)?;
+            cached.open.clean().map_err(to_error)?;
         }
-        plain::seek(self.fd(), to).map_err(told)
+        plain::seek(self.fd(), to).map_err(to_error)
     }
 }

@@ -57,7 +57,7 @@ pub struct Made {
 /// [`Kind::System`]: the kernel's, no space among them. Nothing is left then of a file that was to be made.
 pub fn create(path: &Path, options: &Options, progress: Progress<'_>) -> Result<Made, Error> {
     let made = match std::fs::symlink_metadata(path) {
-        _ if crate::driven::is_meant(path) => what_is_there(path, options, progress),
+        _ if crate::user_space_nvme::is_meant(path) => what_is_there(path, options, progress),
         Err(error) if error.kind() == io::ErrorKind::NotFound => new_file(path, options, progress),
         _ => what_is_there(path, options, progress),
     }?;

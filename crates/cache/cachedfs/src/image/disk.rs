@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use ssdcache::{CacheOpenError, DevicePage, PAGE_BYTES, Page, Superblock};
 
 use super::signature;
-use crate::driven::{self, Blocks};
 use crate::error::{Error, Kind};
+use crate::user_space_nvme::{self, Blocks};
 
 #[derive(Debug)]
 pub(super) enum Medium {
@@ -34,8 +34,8 @@ impl Disk {
     /// # Errors
     /// It is not there, of another kind, in use, or not ours to write.
     pub(super) fn alone(path: &Path) -> Result<Disk, Error> {
-        if driven::is_meant(path) {
-            let (path, blocks) = (driven::absolute(path), Blocks::alone(path)?);
+        if user_space_nvme::is_meant(path) {
+            let (path, blocks) = (user_space_nvme::absolute(path), Blocks::alone(path)?);
             return Ok(Disk { bytes: blocks.bytes(), medium: Medium::Driven(Box::new(blocks)), path, is_file: false });
         }
         let kind = std::fs::metadata(path).map_err(|error| not_opened(path, &error))?.file_type();

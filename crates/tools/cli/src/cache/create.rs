@@ -56,8 +56,9 @@ pub fn create(args: &CreateArgs) -> anyhow::Result<bool> {
 
 fn config(args: &CreateArgs) -> anyhow::Result<Config> {
     let usage = |what: String| Usage(format!("{what}; see `hotshelf cache create --help`"));
-    let is_driven = cachedfs::driven::is_meant(&args.cache);
-    let is_path = is_driven || args.size.is_some() || args.cache.exists() || args.cache.to_str().is_none_or(|given| given.contains('/'));
+    let is_controller = cachedfs::user_space_nvme::is_meant(&args.cache);
+    let is_path =
+        is_controller || args.size.is_some() || args.cache.exists() || args.cache.to_str().is_none_or(|given| given.contains('/'));
     let ssd = if is_path { Some(absolute(&args.cache)?) } else { None };
     let name = match (&args.name, &ssd) {
         (Some(name), _) => name.clone(),
@@ -103,8 +104,8 @@ fn sizes_make_sense(config: &Config) -> anyhow::Result<()> {
 }
 
 fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
-    if cachedfs::driven::is_meant(path) {
-        return Ok(cachedfs::driven::absolute(path));
+    if cachedfs::user_space_nvme::is_meant(path) {
+        return Ok(cachedfs::user_space_nvme::absolute(path));
     }
     std::path::absolute(path).with_context(|| format!("{}", path.display()))
 }
@@ -119,7 +120,7 @@ fn other_of_that_name(config: &Config) -> Option<String> {
         Err(_) => return None,
     };
     match (there.ssd, &config.ssd) {
-        (Some(ssd), ours) if Some(&ssd) != ours.as_ref() && (ssd.exists() || cachedfs::driven::is_meant(&ssd)) => {
+        (Some(ssd), ours) if Some(&ssd) != ours.as_ref() && (ssd.exists() || cachedfs::user_space_nvme::is_meant(&ssd)) => {
             Some(ssd.display().to_string())
         }
         (None, _) => Some(format!("a cache in memory alone ({})", file.display())),

@@ -17,7 +17,7 @@ pub fn destroy(args: &DestroyArgs) -> anyhow::Result<bool> {
         serve::refuse_if_needed(&located)?
     }
     if let Some(ssd) = &located.config.ssd
-        && (cachedfs::driven::is_meant(ssd) || std::fs::symlink_metadata(ssd).is_ok())
+        && (cachedfs::user_space_nvme::is_meant(ssd) || std::fs::symlink_metadata(ssd).is_ok())
     {
         if args.dry_run {
             image::check_removal(ssd, args.discard)?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use cachedfs::{Config, driven, image};
+use cachedfs::{Config, image, user_space_nvme};
 
 use super::args::{This, Which};
 
@@ -105,16 +105,16 @@ fn by_ssd(ssd: &Path) -> anyhow::Result<Located> {
     {
         return Err(found.map(|_| ()).unwrap_err().into());
     }
-    let ssd = driven::absolute(ssd);
+    let ssd = user_space_nvme::absolute(ssd);
     Ok(Located { config: Config { name: Config::name_for(&ssd), ssd: Some(ssd), ..Config::default() }, file: None })
 }
 
 fn is_of(config: &Config, cache: &Path) -> bool {
     let same = |ssd: &PathBuf| {
         let real = |path: &Path| std::fs::canonicalize(path).ok();
-        let driven = |path: &Path| driven::parse(path).map(|_| driven::absolute(path));
+        let controller = |path: &Path| user_space_nvme::parse(path).map(|_| user_space_nvme::absolute(path));
         ssd == cache
-            || driven(ssd).is_some_and(|ssd| driven(cache) == Some(ssd))
+            || controller(ssd).is_some_and(|ssd| controller(cache) == Some(ssd))
             || real(ssd).is_some_and(|ssd| real(cache).is_some_and(|cache| cache == ssd))
     };
     cache.to_str() == Some(&config.name) || config.ssd.as_ref().is_some_and(same)

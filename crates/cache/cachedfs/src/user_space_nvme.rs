@@ -28,7 +28,7 @@ use ssdcache::PAGE_BYTES;
 
 use crate::config::Config;
 use crate::error::{Error, Kind};
-use crate::place::Place;
+use crate::place::InstancePaths;
 
 /// What the broker calls it.
 const DEVICE: &str = "ssd";
@@ -101,7 +101,7 @@ pub fn check(ssd: &Path, config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-fn told(ssd: &Path, error: &OpenError) -> Error {
+fn to_error(ssd: &Path, error: &OpenError) -> Error {
     let shown = ssd.display().to_string();
     let what = error.to_string();
     let sentence = if what.contains(&shown) { what } else { format!("{shown}: {what}") };
@@ -118,7 +118,7 @@ pub struct Lock {
 impl Lock {
     /// Opened, and not locked yet.
     pub fn open(ssd: &Path) -> Result<Lock, Error> {
-        let place = Place::of(&Config::default())?;
+        let place = InstancePaths::of(&Config::default())?;
         place.ensure()?;
         let hash = xxhash_rust::xxh3::xxh3_64(absolute(ssd).as_os_str().as_encoded_bytes());
         let path = place.dir.join(format!("ssd-{hash:016x}.lock"));
@@ -162,9 +162,9 @@ impl Lock {
 }
 
 /// Let go when it is dropped.
-struct Alone(Lock);
+struct ExclusiveLock(Lock);
 
-impl Drop for Alone {
+impl Drop for ExclusiveLock {
     fn drop(&mut self) {
         self.0.let_go();
     }
@@ -207,7 +207,7 @@ impl Owned {
     ///
     /// # Errors
     /// [`Kind::Invalid`]: the name of the socket is too long.
-    pub fn new(ssd: &Path, config: &Config, place: &Place, pages: u64) -> Result<Owned, Error> {
+    pub fn new(ssd: &Path, config: &Config, place: &InstancePaths, pages: u64) -> Result<Owned, Error> {
         let (function, namespace) = parse(ssd).ok_or_else(|| Error::invalid(format!("`{}` is no controller", ssd.display())))?;
         if place.queues.as_os_str().len() > SOCKET_NAME_MAX {
             let what = format!("[cache] name, runtime_dir: {} is too long for a socket: {SOCKET_NAME_MAX} bytes", place.queues.display());
@@ -346,7 +346,7 @@ pub struct Served {
 
 impl Served {
     /// Nothing is opened yet.
-    pub fn new(place: &Place, pages: u64) -> Served {
+    pub fn new(place: &InstancePaths, pages: u64) -> Served {
         Served { socket: place.queues.clone(), geometry: Geometry { read_only: true, ..Geometry::plain(PAGE_BYTES as u32, pages) } }
     }
 }
@@ -383,7 +383,7 @@ pub struct Blocks {
     inner: Mutex<(Handle<Box<dyn Queue>>, Arena)>,
     bytes: u64,
     /// Let go after the controller.
-    _lock: Option<Alone>,
+    _lock: Option<ExclusiveLock>,
 }
 
 impl fmt::Debug for Blocks {
@@ -398,24 +398,24 @@ impl Blocks {
     /// # Errors
     /// [`Kind::Device`]: it is in use, not there, or of no use.
     pub fn alone(ssd: &Path) -> Result<Blocks, Error> {
-        let lock = Alone(Lock::alone(ssd)?);
+        let lock = ExclusiveLock(Lock::alone(ssd)?);
         Ok(Blocks { _lock: Some(lock), ..Blocks::open(ssd)? })
     }
 
     /// As above, by who has the lock.
     pub fn open(ssd: &Path) -> Result<Blocks, Error> {
         let (function, namespace) = parse(ssd).ok_or_else(|| Error::invalid(format!("`{}` is no controller", ssd.display())))?;
-        let device = open_within(DYING, &function, namespace, None).map_err(|error| told(ssd, &error))?;
+        let device = open_within(DYING, &function, namespace, None).map_err(|error| to_error(ssd, &error))?;
         let geometry = device.geometry();
         let bytes = geometry.bytes() / PAGE_BYTES as u64 * PAGE_BYTES as u64;
         if !PAGE_BYTES.is_multiple_of(geometry.block_bytes as usize) {
             let what = format!("{}: its blocks of {} bytes are larger than a page", ssd.display(), geometry.block_bytes);
             return Err(Error::new(Kind::Device, Errno::INVAL, what));
         }
-        let queue = device.queue(&QueueOptions { depth: 4, ..QueueOptions::default() }).map_err(|error| told(ssd, &error))?;
-        let failed = |error: block::Error| told(ssd, &OpenError::Unusable(error.to_string()));
+        let queue = device.queue(&QueueOptions { depth: 4, ..QueueOptions::default() }).map_err(|error| to_error(ssd, &error))?;
+        let failed = |error: block::Error| to_error(ssd, &OpenError::Unusable(error.to_string()));
         let mut handle = Handle::new(queue, Params::default()).map_err(failed)?;
-        let arena = device.arena(PIECE).map_err(|error| told(ssd, &OpenError::system("memory", error)))?;
+        let arena = device.arena(PIECE).map_err(|error| to_error(ssd, &OpenError::system("memory", error)))?;
         handle.register(&arena).map_err(failed)?;
         Ok(Blocks { inner: Mutex::new((handle, arena)), bytes, _lock: None })
     }
