@@ -121,6 +121,6 @@ pub unsafe extern "C" fn ummap(addr: *mut c_void, n: usize, prot: c_int, flags: 
 
 /// Puts below what is written, and leaves the cache if it will be written past it.
 fn settle(open: &Open, past_cache: bool) -> ApiResult<()> {
-    let Some(file) = open.cached().filter(|file| file.is_cached()) else { return Ok(()) };
+    let Some(file) = open.cached() else { return Ok(()) };
     Ok(file.prepare_mapping(past_cache)?)
 }

@@ -574,7 +574,11 @@ impl Worker {
         let cached = call!(abi::ummap(std::ptr::null_mut(), len, access, kind, u, 0));
         let cached = if cached == libc::MAP_FAILED { Err(abi::errno()) } else { Ok(cached) };
         if is_written && self.is_read_only() && self.is_file(which) {
-            return self.refused(cached.map(|_| 0));
+            return match cached {
+                // As of each descriptor that is not open for writing.
+                Err(libc::EACCES) => {}
+                cached => self.refused(cached.map(|_| 0)),
+            };
         }
         let plain = call!(libc::mmap(std::ptr::null_mut(), len, access, kind, k, 0));
         let plain = if plain == libc::MAP_FAILED { Err(abi::errno()) } else { Ok(plain) };
