@@ -84,7 +84,6 @@ pub(super) struct Target {
     /// Why the device cannot be polled; none: it can.
     not_polled: Option<String>,
     polled_bytes_max: u32,
-    served_from_outside: bool,
     warned: AtomicBool,
 }
 
@@ -110,7 +109,6 @@ impl FileDevice {
             zero_by_holes: AtomicBool::new(false),
             not_polled: shape.not_polled,
             polled_bytes_max: shape.polled_bytes_max,
-            served_from_outside: shape.served_from_outside,
             warned: AtomicBool::new(false),
         };
         Ok(FileDevice { target: Arc::new(target), engine: options.engine })
@@ -192,11 +190,6 @@ impl Target {
     /// Largest transfer that reaches the drive in one piece.
     pub(super) fn polled_bytes_max(&self) -> u32 {
         self.polled_bytes_max
-    }
-
-    /// Other processors than this machine's write what was read into memory, as far as the kernel tells.
-    pub(super) fn is_served_from_outside(&self) -> bool {
-        self.served_from_outside
     }
 
     /// How space is given back or zeroed (fallocate(2)).

@@ -35,29 +35,8 @@ impl QueueAttributes {
         self.number("io_poll") == Some(1)
     }
 
-    /// A drive, real or of a virtual machine, and nothing that the kernel makes by itself (loop, zram, device mapper).
-    pub(super) fn is_of_hardware(&self) -> bool {
-        self.dir.join("../device").exists()
-    }
-
     /// A loss of power empties its cache. Unknown counts as yes.
     pub(super) fn volatile_cache(&self) -> bool {
         self.text("write_cache").is_none_or(|kind| kind != "write through")
-    }
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn hardware_is_what_has_a_device_behind_it() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let of = |name: &str| QueueAttributes { dir: dir.path().join(name).join("queue") };
-        for made in ["vda/queue", "vda/device", "loop0/queue"] {
-            fs::create_dir_all(dir.path().join(made)).expect("made");
-        }
-        assert!(of("vda").is_of_hardware());
-        assert!(!of("loop0").is_of_hardware());
     }
 }

@@ -26,7 +26,6 @@ pub(super) struct Shape {
     pub direct: bool,
     pub not_polled: Option<String>,
     pub polled_bytes_max: u32,
-    pub served_from_outside: bool,
 }
 
 /// Looks at a file that was opened, with O_DIRECT if `direct`; takes that back if it is worth nothing here.
@@ -61,8 +60,7 @@ pub(super) fn look(file: &File, path: &Path, options: &FileOptions, block: bool,
     };
     let not_polled = not_polled(align.is_some(), queue.as_ref());
     let polled_bytes_max = queue.as_ref().map_or(0, polled_bytes_max);
-    let served_from_outside = align.is_some() && queue.as_ref().is_some_and(QueueAttributes::is_of_hardware);
-    Ok(Shape { geometry, direct: align.is_some(), not_polled, polled_bytes_max, served_from_outside })
+    Ok(Shape { geometry, direct: align.is_some(), not_polled, polled_bytes_max })
 }
 
 fn queue_of(stat: &Statx, block: bool) -> Option<QueueAttributes> {

@@ -29,11 +29,6 @@ pub(crate) trait Commands: Send {
         None
     }
 
-    /// Whether other processors than this machine's write what was read into memory.
-    fn is_served_from_outside(&self) -> bool {
-        false
-    }
-
     /// The entry for what is left of a request, called `name`.
     fn entry(&mut self, index: u32, name: u64, rest: &Rest<'_>) -> Self::Entry;
 

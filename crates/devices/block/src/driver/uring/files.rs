@@ -40,10 +40,6 @@ impl Commands for FileCommands {
         }
     }
 
-    fn is_served_from_outside(&self) -> bool {
-        self.target.is_served_from_outside()
-    }
-
     #[inline]
     fn entry(&mut self, _: u32, name: u64, rest: &Rest<'_>) -> squeue::Entry {
         let block_bytes = u64::from(self.geometry().block_bytes);

@@ -1,6 +1,6 @@
 //! io_uring: the one part of this crate with unsafe code. Everything the kernel is told about memory is told here.
 //!
-//! - [`ring`]: set-up of one instance, submission, completion, its event; [`patience`]: whether its waits look before they sleep.
+//! - [`ring`]: set-up of one instance, submission, completion, its event.
 //! - [`bell`]: submission by who does not have the ring.
 //! - [`buffers`]: arenas, registered with the kernel; spans become addresses here and nowhere else.
 //! - [`slots`]: what is known of each request in flight.
@@ -22,9 +22,7 @@ mod buffers;
 mod commands;
 mod files;
 mod ioctl;
-mod lines;
 mod nvme;
-mod patience;
 pub mod probe;
 mod queue;
 mod ring;

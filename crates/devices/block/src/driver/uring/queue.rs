@@ -16,7 +16,6 @@ use super::bell::RingBell;
 use super::books::Books;
 use super::buffers::Fixed;
 use super::commands::{Commands, Memory, Rest};
-use super::lines;
 use super::ring::{ALARM_AFTER, FOR_EVER, Refused, Ring};
 use super::slots::{ALARM, OWN, Place, Slot};
 use crate::buffer::{Arena, Span};
@@ -25,7 +24,7 @@ use crate::driver::CompletionRing;
 use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::{Armed, Bell, Queue, Submit};
-use crate::request::{Completion, Op, Request, Status};
+use crate::request::{Completion, Request, Status};
 use crate::units::Tag;
 
 /// How long `reset` and `drop` wait for what the kernel cannot cancel: a drive's answer, or the kernel's own time-out of it
@@ -52,7 +51,6 @@ pub(crate) struct UringQueue<C: Commands> {
     /// There is one ring, and it takes requests.
     is_straight: bool,
     /// Lines of memory that is read into are left to the device.
-    puts_out: bool,
     bell: Option<Arc<RingBell>>,
 }
 
@@ -70,8 +68,7 @@ impl<C: Commands> UringQueue<C> {
         };
         let books = Books::new(commands, depth, &ring)?;
         let (own, is_straight) = (CompletionRing::new(depth), aside.is_none());
-        let puts_out = books.commands.is_served_from_outside() && lines::are_wanted_elsewhere();
-        Ok(UringQueue { ring, aside, books, own, depth, in_flight: 0, broken: false, is_straight, puts_out, bell: None })
+        Ok(UringQueue { ring, aside, books, own, depth, in_flight: 0, broken: false, is_straight, bell: None })
     }
 
     /// A read or write of one piece of memory, which nearly all requests are: in a short row of code, for after a system call none
@@ -83,10 +80,6 @@ impl<C: Commands> UringQueue<C> {
             return false;
         }
         let Some(piece) = buffers.find(span) else { return false };
-        if self.puts_out && request.op == Op::Read {
-            // SAFETY: `find` has seen it in an arena; `puts_out` says that there is the instruction.
-            unsafe { lines::put_out(piece.address, piece.bytes) };
-        }
         let index = self.books.open(request, Place::One(piece));
         let name = self.books.slots.name(index);
         let entry = self.books.commands.entry(index, name, &Rest { request, memory: Memory::One(piece), done: 0 });
@@ -298,9 +291,7 @@ impl<C: Commands> UringQueue<C> {
         if count > 0 {
             self.ring.disarm();
         }
-        let ended = u32::try_from(count).expect("no more than the depth");
-        self.in_flight -= ended;
-        self.ring.reported(ended);
+        self.in_flight -= u32::try_from(count).expect("no more than the depth");
         count
     }
 

@@ -33,7 +33,6 @@ use rustix::io_uring::{IoringEnterFlags, IoringRegisterOp};
 use rustix::io_uring::{io_uring_enter, io_uring_ptr, io_uring_register, io_uring_rsrc_update, io_uring_rsrc_update2};
 
 use super::bell::RingBell;
-use super::patience::{LOOK, Patience, Way};
 use crate::device::QueueOptions;
 
 /// How long the kernel's thread spins without work before it sleeps and has to be woken by a system call.
@@ -43,8 +42,6 @@ pub(super) const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 /// Waits of this length or more have one timer in common, which ends the wait that it finds: to start one for each wait, and to stop
 /// it, costs as much as a good part of a request.
 pub(super) const ALARM_AFTER: Duration = Duration::from_secs(1);
-/// Of how many the kernel tells at most when it is asked (`IO_LOCAL_TW_DEFAULT_MAX`).
-const ASKED_MOST: usize = 20;
 static ALARM_TIME: Timespec = Timespec::new().sec(ALARM_AFTER.as_secs());
 
 /// What a completion says.
@@ -101,8 +98,7 @@ pub(super) struct Ring<S: squeue::EntryMarker, C: End> {
     /// Its own descriptor is to be registered with the thread that uses it.
     is_of_one: bool,
     own: Option<Registered>,
-    patience: Patience,
-    /// How long each wait looks before it sleeps; zero: as `patience` says.
+    /// How long each wait looks before it sleeps.
     looks: Duration,
 }
 
@@ -184,8 +180,8 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let is_anybodys = !options.one_thread && is_plain;
         let is_of_one = is_deferred(options, age);
         let polled = options.device_polled;
-        let (own, patience, looks) = (None, Patience::new(), if silent { options.looks } else { Duration::ZERO });
-        Ok(Ring { uring, event, event_known: false, armed: false, polled, silent, is_anybodys, is_plain, is_of_one, own, patience, looks })
+        let (own, looks) = (None, if silent { options.looks } else { Duration::ZERO });
+        Ok(Ring { uring, event, event_known: false, armed: false, polled, silent, is_anybodys, is_plain, is_of_one, own, looks })
     }
 
     /// Puts an entry where the kernel will look when it is entered.
@@ -260,17 +256,8 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         if !self.looks.is_zero() {
             return self.wait_awake(at_most);
         }
-        // A lone request's worker is best woken on this processor, which is then left to it.
-        let way = if self.silent && in_kernel > 1 { self.patience.way() } else { Way::Sleep };
-        if way == Way::Look {
-            self.look(at_most)?;
-            if self.has_ended() {
-                return Ok(());
-            }
-        }
         let pushed = self.pushed();
-        self.enter(What::Wait(at_most), pushed)?;
-        if way == Way::Gather { self.gather() } else { Ok(()) }
+        self.enter(What::Wait(at_most), pushed)
     }
 
     /// Looks for a completion, and sleeps when there was none for long.
@@ -286,44 +273,6 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
             }
             if took >= self.looks {
                 return self.enter(What::Wait(at_most), 0);
-            }
-        }
-    }
-
-    /// So many of its requests were reported as ended.
-    #[inline(always)]
-    pub(super) fn reported(&mut self, count: u32) {
-        self.patience.ended(count);
-    }
-
-    /// Looks for a completion as long as that may pay. What is there at once tells nothing of whether it does.
-    #[inline(never)]
-    fn look(&mut self, at_most: Duration) -> Result<(), Errno> {
-        let pushed = self.pushed();
-        self.enter(What::Ask, pushed)?;
-        if self.has_ended() || at_most < LOOK {
-            return Ok(());
-        }
-        let begin = Instant::now();
-        loop {
-            let pushed = self.pushed();
-            self.enter(What::Ask, pushed)?;
-            let (took, found) = (begin.elapsed(), self.has_ended());
-            if found || took >= LOOK {
-                self.patience.looked(took, found);
-                return Ok(());
-            }
-        }
-    }
-
-    /// Asks for what has ended beside what woke the wait.
-    #[inline(always)]
-    fn gather(&mut self) -> Result<(), Errno> {
-        loop {
-            let before = self.uring.completion().len();
-            self.enter(What::Ask, 0)?;
-            if self.uring.completion().len() < before + ASKED_MOST {
-                return Ok(());
             }
         }
     }
