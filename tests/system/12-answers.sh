@@ -49,7 +49,7 @@ fi
 
 # What stays says why: hard links, symbolic links, what is open and bypasses us.
 ln "$MNT/hot/1" "$MNT/hot/linked"
-refused 1 '1 of 1 files stayed.*hot/.*: it has several hard links' "$HOTSHELF" migrate "$MNT/hot/1" --to hdd
+refused 1 '1 of 1 files not moved; first: .*hot/.*: it has several hard links' "$HOTSHELF" migrate "$MNT/hot/1" --to hdd
 rm "$MNT/hot/linked"
 ln -s 1 "$MNT/hot/link"
 refused 1 'hot/link.*only regular files move' "$HOTSHELF" migrate "$MNT/hot/link" --to hdd
@@ -81,7 +81,7 @@ pinned="$(why cold/1 pinned), $(why hot/2 pinned), $(why hot/1 pinned)"
 [[ $(why hot/1 last_open_s) -gt $(($(date +%s) - 60)) ]] || fail "the last open of hot/1"
 [[ $(why cold/1 reason) == 'moved to the ssd: asked for' ]] || fail "the last move of cold/1 is forgotten: $(why cold/1 reason)"
 "$HOTSHELF" unpin "$MNT/cold" | grep -q 'not pinned any more'
-"$HOTSHELF" unpin "$MNT/cold" | grep -q 'was not pinned already'
+"$HOTSHELF" unpin "$MNT/cold" | grep -q 'was not pinned'
 [[ $(why cold/1 pinned) == None ]] || fail "unpin"
 unmount_pair
 mount_pair

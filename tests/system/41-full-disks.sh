@@ -29,7 +29,7 @@ fallocate -l $((free - (2 << 20))) "$HDD/fill/2"
 for n in $(seq 1 24); do
     piece "$n" >"$MNT/d/f$n" || fail "file $n could not be written"
 done
-wait_until 20 says 'is full: files that should leave the SSD stay there'
+wait_until 20 says 'is full: files that should be demoted stay on the SSD'
 at_least moves_failed 1 || fail "no move failed"
 for n in $(seq 1 24); do
     on "$MNT/d/f$n" ssd || fail "f$n left for a full HDD"

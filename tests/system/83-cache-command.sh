@@ -58,7 +58,7 @@ refused 2 'is no name' cache create "$SCRATCH/empty/c" --size 1MiB --name ../x
 refused 2 'see .hotshelf cache' cache create
 refused 2 'see .hotshelf cache' cache mode "$image" fast
 refused 2 'see .hotshelf cache' cache resize "$image"
-refused 1 'there is no cache' cache status no-such-cache
+refused 1 'no cache named' cache status no-such-cache
 refused 1 'cache create' cache check "$SCRATCH/empty/none"
 refused 1 'is not attached' cache detach "$image"
 refused 1 'has the settings of' cache status "$SCRATCH/empty" --config "$settings"
@@ -334,7 +334,7 @@ cache destroy "$name-ram" >/dev/null || fail "destroy of memory alone"
 cache destroy "$name" >/dev/null || fail "destroy"
 [[ ! -e $image && ! -e $settings ]] || fail "destroyed, and something is left"
 [[ -z $(find "$runtime" -name "$name.*") ]] || fail "shared memory is left"
-refused 1 'there is no cache' cache status "$name"
+refused 1 'no cache named' cache status "$name"
 # It may fail because this user cannot mount; this test does not check that.
 said=$("$HOTSHELF" doctor || true)
 grep -q 'cache: shared memory' <<<"$said" || fail "doctor does not look at shared memory"

@@ -36,7 +36,7 @@ kill -9 "$pid"
 wait "$pid" 2>/dev/null || true
 exec 9<&-
 "$HOTSHELF" fs check images-as_c/image >out 2>&1 || fail "after a kill: $(cat out)"
-grep -q 'not closed in order' out || fail "after a kill: $(cat out)"
+grep -q 'not unmounted cleanly' out || fail "after a kill: $(cat out)"
 
 # A block device.
 cat >device.c <<'EOC'

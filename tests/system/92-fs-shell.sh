@@ -67,7 +67,7 @@ kill -INT "$pid"
 code=0; wait "$pid" || code=$?
 exec 8>&-
 [[ $code == 1 ]] || fail "a signal while it waits for a line: exit $code"
-"$HOTSHELF" fs df "$image" --json | grep -q '"clean": true' || fail "a signal while it waits leaves an image not closed in order"
+"$HOTSHELF" fs df "$image" --json | grep -q '"clean": true' || fail "a signal while it waits leaves an image that is not unmounted cleanly"
 
 # Read-only: by wish, and by the machine.
 refused 1 'opened with --read-only' shell --read-only "$image" -c 'touch f'
@@ -115,7 +115,7 @@ wait_until 20 test -s "$SCRATCH/ended"
 kill -INT "$pid"
 code=0; wait "$pid" || code=$?
 [[ $code == 1 ]] && grep -q interrupted "$SCRATCH/ended" || fail "exit $code after SIGINT: $(cat "$SCRATCH/ended")"
-"$HOTSHELF" fs df "$image" --json | grep -q '"clean": true' || fail "SIGINT leaves an image not closed in order"
+"$HOTSHELF" fs df "$image" --json | grep -q '"clean": true' || fail "SIGINT leaves an image that is not unmounted cleanly"
 clean "after SIGINT"
 rm -rf "$SCRATCH/out3"
 shell "$image" -c "export / $SCRATCH/out3" >/dev/null || fail "export of everything"

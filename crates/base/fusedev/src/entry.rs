@@ -26,11 +26,11 @@ pub struct Entry {
 /// What the kernel put into an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The message's header.
+    /// The header of the FUSE message.
     pub header: &'a [u8; IN_HEADER],
     /// The arguments of fixed size, and what was there before behind them.
     pub args: &'a [u8; ARGS],
-    /// Names and data.
+    /// Names and data that follow the arguments.
     pub rest: &'a [u8],
 }
 

@@ -7,9 +7,9 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 /// A user and a group that own what is created and pay for what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// User for file access.
+    /// User ID that the kernel checks file access with.
     pub uid: u32,
-    /// Group for file access.
+    /// Group ID that the kernel checks file access with.
     pub gid: u32,
 }
 

@@ -3,14 +3,14 @@
 use crate::list::Queues;
 use crate::{FileId, Policy, Record};
 
-/// One queue.
+/// Evicts files in the order in which they arrived.
 #[derive(Debug, Default)]
 pub struct Fifo {
     files: Queues,
 }
 
 impl Fifo {
-    /// An empty queue.
+    /// Creates a policy that knows no files.
     pub fn new() -> Fifo {
         Fifo::default()
     }

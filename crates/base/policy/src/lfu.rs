@@ -12,7 +12,7 @@ const TOP: u16 = 255;
 const FILES_MIN: usize = 1000;
 const OPENS_PER_FILE: u64 = 10;
 
-/// Frequency queues.
+/// Evicts the file with the fewest opens, by frequency queues.
 #[derive(Debug, Default)]
 pub struct Lfu {
     files: Queues,
@@ -20,7 +20,7 @@ pub struct Lfu {
 }
 
 impl Lfu {
-    /// No files.
+    /// Creates a policy that knows no files.
     pub fn new() -> Lfu {
         Lfu::default()
     }

@@ -28,9 +28,9 @@ pub struct FileId(pub u64);
 /// What is remembered of one file on the SSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The file.
+    /// Number of the file that is recorded.
     pub file: FileId,
-    /// Bytes.
+    /// Size of the file in bytes.
     pub size: u64,
     /// Last open, seconds since 1970.
     pub last_open_s: u32,
@@ -70,7 +70,7 @@ pub trait Policy: Send {
     fn export(&self, each: &mut dyn FnMut(Record));
 }
 
-/// The names [`by_name`] knows.
+/// Names of the policies that [`by_name`] creates without a shared object.
 pub const BUILT_IN: &[&str] = &["lru", "lfu", "fifo", "s3-fifo"];
 
 /// A built-in policy, or one loaded from a path that ends in `.so` or has a slash in it.

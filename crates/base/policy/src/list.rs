@@ -43,12 +43,12 @@ impl Queues {
         self.index.find(hash, |at| self.slots[*at as usize].record.file == file).copied()
     }
 
-    /// Files in all queues.
+    /// Returns the number of files in all queues.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Files in one queue.
+    /// Returns the number of files in one queue.
     pub fn queue_len(&self, queue: u32) -> usize {
         self.queues.get(queue as usize).map_or(0, |ends| ends.len as usize)
     }
@@ -113,7 +113,7 @@ impl Queues {
         true
     }
 
-    /// Forgets a file.
+    /// Removes a file and returns its record.
     pub fn remove(&mut self, file: FileId) -> Option<Record> {
         let at = self.slot(file)?;
         self.unlink(at);

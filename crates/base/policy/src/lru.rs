@@ -12,7 +12,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// An empty queue.
+    /// Creates a policy that knows no files.
     pub fn new() -> Lru {
         Lru::default()
     }

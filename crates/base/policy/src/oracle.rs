@@ -9,7 +9,7 @@ use crate::{FileId, Policy, Record};
 /// Files are 0..FILES; enough for the tenth of S3-FIFO to be several.
 const FILES: u64 = 40;
 
-/// One call.
+/// Describes one call of a policy.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// `insert`, of a known or a new file.
@@ -82,6 +82,7 @@ pub trait Oracle {
     }
 }
 
+/// Returns whether the file may be evicted according to the bit mask `usable`.
 pub fn is_usable(usable: u64, file: FileId) -> bool {
     usable >> file.0 & 1 == 1
 }

@@ -95,7 +95,7 @@ struct Calls {
     victim: extern "C" fn(*mut c_void, u64, *mut u64) -> c_int,
 }
 
-/// A loaded policy.
+/// Runs a policy from a shared object.
 pub struct Plugin {
     name: String,
     policy: *mut c_void,

@@ -33,7 +33,7 @@ pub struct S3Fifo {
 }
 
 impl S3Fifo {
-    /// No files.
+    /// Creates a policy that knows no files.
     pub fn new() -> S3Fifo {
         S3Fifo::default()
     }

@@ -24,25 +24,25 @@ pub struct Abilities {
     pub file_system: String,
     /// Whether it was probed; a read-only side is not.
     pub probed: bool,
-    /// renameat2(2) with RENAME_NOREPLACE.
+    /// Whether renameat2(2) with RENAME_NOREPLACE works.
     pub rename_noreplace: bool,
-    /// renameat2(2) with RENAME_EXCHANGE.
+    /// Whether renameat2(2) with RENAME_EXCHANGE works.
     pub rename_exchange: bool,
-    /// link(2).
+    /// Whether link(2) makes hard links.
     pub hard_links: bool,
-    /// symlink(2).
+    /// Whether symlink(2) makes symbolic links.
     pub symlinks: bool,
-    /// mknod(2) of a pipe.
+    /// Whether mknod(2) makes named pipes.
     pub pipes: bool,
     /// mknod(2) of a device; `false` also where only root may.
     pub devices: bool,
-    /// open(2) with O_TMPFILE.
+    /// Whether open(2) with O_TMPFILE works.
     pub unnamed_files: bool,
     /// Extended attributes `user.*`.
     pub user_attributes: bool,
     /// Extended attributes `trusted.*`; `false` also where only root may.
     pub trusted_attributes: bool,
-    /// POSIX access control lists.
+    /// Whether POSIX access control lists are kept.
     pub acls: bool,
     /// Files can be given to another owner; `false` also where only root may.
     pub owners: bool,
@@ -54,17 +54,17 @@ pub struct Abilities {
     pub case_sensitive: bool,
     /// Parts of a file that were never written take no room.
     pub holes: bool,
-    /// fallocate(2).
+    /// Whether fallocate(2) reserves space for a file.
     pub preallocation: bool,
-    /// fallocate(2) with FALLOC_FL_PUNCH_HOLE.
+    /// Whether fallocate(2) with FALLOC_FL_PUNCH_HOLE works.
     pub punch_hole: bool,
     /// lseek(2) with SEEK_HOLE finds holes.
     pub seek_hole: bool,
-    /// open(2) with O_DIRECT.
+    /// Whether open(2) with O_DIRECT works.
     pub direct_io: bool,
     /// fsync(2) of a directory. FUSE file systems answer 0 also where they do nothing: see [`Abilities::syncs_names`].
     pub directory_sync: bool,
-    /// flock(2).
+    /// Whether flock(2) locks a file.
     pub file_locks: bool,
     /// Inode numbers are the file system's own, the same after a remount.
     pub stable_inodes: bool,
@@ -225,7 +225,7 @@ fn fuse_type(file: BorrowedFd<'_>) -> Option<String> {
     kind.starts_with("fuse").then(|| kind.to_owned())
 }
 
-/// A directory of its own to try things in.
+/// A temporary directory in which abilities are tried.
 struct AbilityProbe<'a> {
     parent: BorrowedFd<'a>,
     name: String,
@@ -337,7 +337,7 @@ impl<'a> AbilityProbe<'a> {
     fn time_step(&self, file: BorrowedFd<'_>) -> u64 {
         let wanted = Timespec { tv_sec: 1_234_567_891, tv_nsec: 123_456_789 };
         let times = Timestamps { last_access: wanted, last_modification: wanted };
-        // By its name: some clients answer from what they have been given as long as it is open.
+        // Checked by name: some clients answer from their cache while the file is open.
         let kept = rustix::fs::futimens(file, &times).and_then(|()| {
             let again = rustix::fs::openat(&self.dir, "file", NAME_ONLY, Mode::empty())?;
             rustix::fs::fstat(&again)

@@ -16,12 +16,12 @@ use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::{Result, Stat, proc_path};
 
-/// Who asks.
+/// Describes the process that made a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// User for file access.
+    /// New user ID of the owner.
     pub uid: u32,
-    /// Group for file access.
+    /// New group ID of the file.
     pub gid: u32,
     /// Process, for its supplementary groups.
     pub pid: u32,
@@ -33,7 +33,7 @@ impl Caller {
         self.uid == 0
     }
 
-    /// Whether the mode lets somebody who is not the owner write.
+    /// Whether the mode lets a user other than the owner write.
     fn may_write(self, stat: &Stat) -> bool {
         let bit = if self.in_group(stat.gid) { 0o020 } else { 0o002 };
         stat.mode & bit != 0
@@ -72,7 +72,7 @@ impl Caller {
         self.is_in_our_namespace() == Some(true) || self.has_mapped(stat)
     }
 
-    /// Whether the caller is in our user namespace, if that can be told.
+    /// Whether the caller is in our user namespace, if that can be found out.
     fn is_in_our_namespace(self) -> Option<bool> {
         let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
         Some(namespace("self")? == namespace(&self.pid.to_string())?)
@@ -102,7 +102,7 @@ fn has_capability(status: &str, capability: u32) -> bool {
     u64::from_str_radix(line.trim(), 16).is_ok_and(|set| set >> capability & 1 == 1)
 }
 
-/// Whether a user or group of ours is in a map of user_namespaces(7): inside, outside, count.
+/// Whether a user or group ID is in a map of user_namespaces(7): inside, outside, count.
 fn maps(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut fields = line.split_whitespace().skip(1).map(str::parse::<u64>);
@@ -111,7 +111,7 @@ fn maps(map: &str, id: u32) -> bool {
     })
 }
 
-/// A time to set.
+/// Gives the new value of a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     /// The moment of the call.
@@ -123,15 +123,15 @@ pub enum SetTime {
 /// The attributes to change; `None` stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SetAttr {
-    /// Permission bits.
+    /// New permission bits of the file.
     pub mode: Option<u32>,
-    /// Owner.
+    /// New user ID of the owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// New group ID of the file.
     pub gid: Option<u32>,
-    /// Bytes.
+    /// New size of the file in bytes.
     pub size: Option<u64>,
-    /// Last read.
+    /// New time of the last access.
     pub atime: Option<SetTime>,
     /// Last change of the data.
     pub mtime: Option<SetTime>,
@@ -157,7 +157,7 @@ const SET_UID: u32 = 0o4000;
 pub(crate) const SET_GID: u32 = 0o2000;
 
 impl TieredFs {
-    /// Changes attributes by number; `handle` is the open file it was asked through, if any.
+    /// Changes attributes by number; `handle` is the open file that the request named, if any.
     pub fn setattr(&self, caller: Caller, ino: u64, set: &SetAttr, handle: Option<&FileHandle>) -> Result<Attr> {
         self.writable()?;
         if let Some(size) = set.size {
@@ -310,7 +310,7 @@ impl TieredFs {
         self.nodes.with(ino, |node| node.kind == NodeKind::Directory && node.backing.inos().iter().all(|half| *half != 0)).unwrap_or(false)
     }
 
-    /// The access control list of a directory on both sides. The kernel asks it in place of the mode, so it must allow no more than both
+    /// The access control list of a directory on both sides. The kernel checks it in place of the mode, so it must allow no more than both
     /// halves do: where they differ, nobody but the owner is let in.
     fn merged_acl(&self, ino: u64) -> Result<Vec<u8>> {
         let mut halves = Vec::with_capacity(2);
@@ -499,7 +499,7 @@ fn of_owner_alone(mode: u32) -> Vec<u8> {
     list
 }
 
-/// The kernel asks for these at each first write, ls(1) and cp(1) for each file. File systems list them.
+/// The kernel reads these at each first write, ls(1) and cp(1) for each file. File systems list them.
 fn asked_all_the_time(name: &OsStr) -> bool {
     matches!(name.as_bytes(), b"security.capability" | b"security.selinux" | b"system.posix_acl_access")
 }

@@ -22,22 +22,22 @@ use crate::tier::{HIDDEN, NAME_ONLY, OpenError, Result, Stat, Tier, UntrustedHid
 pub struct CheckReport {
     /// Files of all kinds, both sides.
     pub files: u64,
-    /// Directories, both sides.
+    /// Number of directories checked on both sides.
     pub dirs: u64,
-    /// What is not as it should be.
+    /// The problems that the check found.
     pub findings: Vec<CheckFinding>,
 }
 
-/// One thing that is not as it should be.
+/// Describes one problem that the check found.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckFinding {
     /// Path below the roots, or of our own file.
     pub path: String,
     /// `duplicate`, `conflict`, `temporary`, `damaged`, `unfinished`, `unreadable`.
     pub kind: &'static str,
-    /// In a sentence.
+    /// Description of the problem in one sentence.
     pub detail: String,
-    /// It is put right.
+    /// Whether the check repaired the problem.
     pub repaired: bool,
 }
 
@@ -60,7 +60,7 @@ pub enum CheckError {
         /// Its owner and mode.
         what: UntrustedHiddenDirError,
     },
-    /// A file of ours cannot be used at all.
+    /// A state file cannot be used at all.
     #[error("{path}/{source}")]
     Persist {
         /// As given.
@@ -108,7 +108,7 @@ pub enum CheckError {
     },
 }
 
-/// Looks over a pair; `progress` is told the number of files seen.
+/// Checks a pair; calls `progress` with the number of files checked.
 pub fn check_pair(ssd: &Path, hdd: &Path, repair: bool, progress: &mut dyn FnMut(u64)) -> std::result::Result<CheckReport, CheckError> {
     let open = |name, path: &Path| {
         Tier::open(name, path, false).map_err(|error| match error {

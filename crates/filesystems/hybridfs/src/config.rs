@@ -6,9 +6,9 @@ use std::str::FromStr;
 /// Everything a pair is opened with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The small fast directory.
+    /// The directory on the small, fast device.
     pub ssd: PathBuf,
-    /// The big slow directory.
+    /// The directory on the large, slow device.
     pub hdd: PathBuf,
     /// `lru`, `lfu`, `fifo`, `s3-fifo` or the path of a shared object.
     pub policy: String,
@@ -20,7 +20,7 @@ pub struct Config {
     pub reserve: Size,
     /// Smaller files stay where they are, bytes.
     pub min_file_bytes: u64,
-    /// Bigger files are not promoted and leave the SSD when they outgrow it; `None`: half of the SSD.
+    /// Larger files are not promoted, and are demoted when they grow beyond it; `None`: half of the SSD.
     pub max_file: Option<Size>,
     /// When a file on the HDD is brought up.
     pub promotion: Promotion,
@@ -34,7 +34,7 @@ pub struct Config {
     pub promotion_window_secs: u32,
     /// Accept a directory that belonged to another pair or lost its identity.
     pub adopt: bool,
-    /// Refuse every change.
+    /// Whether every change is refused.
     pub read_only: bool,
     /// Reading files and directories through the mount leaves their access times.
     pub noatime: bool,
@@ -99,9 +99,9 @@ impl Size {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {wanted}")]
 pub struct SettingError {
-    /// What was given.
+    /// The value that was given.
     pub text: String,
-    /// What would be right.
+    /// A description of the values that are accepted.
     pub wanted: &'static str,
 }
 

@@ -162,7 +162,7 @@ const NO_TIMES: &str = "the other side cannot keep its times";
 const NO_ACL: &str = "the other side cannot keep its access control list";
 const NO_XATTR: &str = "the other side cannot keep one of its extended attributes";
 
-/// What a file system answers that has not got what is asked for.
+/// Errors of a file system without the requested feature.
 fn refused(error: Errno) -> bool {
     number::unsupported(error) || matches!(error, Errno::PERM | Errno::INVAL | Errno::TOOBIG | Errno::RANGE)
 }

@@ -316,7 +316,7 @@ impl CopyJob {
         let target = fs.tier(self.to);
         let name = OsString::from(fs.tmp_name(self.ino));
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // It is the owner's from the start, who pays for it: a quota that it exceeds ends the move before anything is copied in vain.
+        // The copy belongs to the file's owner from the start: an exceeded quota ends the move before any data is copied.
         let make = || rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR);
         let file = fs.noted(self.to, fs.in_the_name_of(self.payer(), make)?)?;
         let id = target.stat_fd(file.as_fd())?.id();
@@ -620,7 +620,7 @@ impl PlacementStep<'_> {
             if !committed {
                 return Ok(PlacementEnd::Dropped);
             }
-            // Who takes the name away from now on takes the original away first.
+            // A call that removes the name from now on removes the original first.
             let (dir, name) = (copying.source_dir.clone(), copying.place.name.clone());
             fs.mover.duplicates.lock().insert(copying.ino, Duplicate { dir, name, on_hdd: copying.before.id() });
             self.changed_sides([self.target_ino()?, 0]);
@@ -657,7 +657,7 @@ impl PlacementStep<'_> {
     }
 
     /// Nobody uses the file, and no directory above it is renamed, between a look at its path and the note of its copy, which such
-    /// a rename would remove. Others hold gates when they ask for the shape: so it is given up again and again.
+    /// a rename would remove. Other threads hold gates when they lock the shape: so this one releases it repeatedly.
     fn alone(&self) -> (MutexGuard<'_, ()>, RwLockWriteGuard<'_, ()>) {
         loop {
             let shape = self.fs.shape.lock();

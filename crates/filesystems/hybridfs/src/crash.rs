@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 static LEFT: OnceLock<Option<AtomicI64>> = OnceLock::new();
 
-/// A step after which the disk is in a state of its own.
+/// A step after which the disk differs from the steps before and after.
 pub fn point(name: &'static str) {
     let left = LEFT.get_or_init(|| {
         let wanted: i64 = shm::environment::var("HOTSHELF_CRASH_AT")?.parse().ok()?;

@@ -24,7 +24,7 @@ use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::{HIDDEN, Result, Stat, proc_path, valid_name};
 
-/// What to make.
+/// Describes the file, directory or link to create.
 #[derive(Clone, Copy, Debug)]
 pub enum NewNode<'a> {
     /// A directory with these permission bits.
@@ -74,7 +74,7 @@ impl TieredFs {
         });
         match made {
             Ok((tier, (file, stat))) => self.opened_new(caller, parent, name, tier, file, stat),
-            // Somebody has made it below since the kernel looked. For a new file the kernel asks for no permission, so this one must not be
+            // Somebody has made it below since the kernel looked. For a new file the kernel checks no permission, so this one must not be
             // opened here: by this error it looks once more, and opens what it finds as any file.
             Err(Errno::EXIST) if !exclusive => Err(Errno::STALE),
             Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Open directories: one handle per side, kept for a while.
+//! Open directories: one handle per side, cached for reuse.
 //!
 //! Everything below a directory is reached relative to these handles, so a renamed directory keeps
 //! working and no path is ever built.
@@ -17,7 +17,7 @@ use crate::tier::Result;
 /// One directory, open on the sides where it exists.
 #[derive(Debug)]
 pub struct DirPair {
-    /// Its number.
+    /// Inode number of the directory.
     pub ino: u64,
     /// Name-only handles, SSD and HDD.
     pub sides: [Option<OwnedFd>; 2],

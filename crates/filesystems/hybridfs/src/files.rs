@@ -18,7 +18,7 @@ use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::tier::{Result, Stat};
 
-/// How a write went.
+/// Tells how far a write came.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
     /// So many bytes are written.
@@ -45,7 +45,7 @@ impl TieredFs {
         let io = self.open_io(caller, ino, read, write)?;
         let tier = io.tier;
         let handle = self.register(Arc::new(OpenInode::new(ino, io)), write, caller)?;
-        // Now that it is entered: a move that this open asks for must know of it, or would drop because of it.
+        // Now that it is entered: a move that this open requests must know of it, or would drop because of it.
         self.touched(ino, tier);
         Ok(handle)
     }
@@ -238,7 +238,7 @@ impl TieredFs {
     /// Reads of files on the SSD always; writes only to a file that is no newcomer while there is room
     /// for it to grow: the kernel gives a bypassing writer ENOSPC without asking us, and we cannot move the
     /// file away under it. A file that did not grow when it was last open for writing needs room for a
-    /// quarter of its size; another, a data base that was just begun say, four times its size. What its
+    /// quarter of its size; another, a database that was just created say, four times its size. What its
     /// holes can take comes on top. The same room is not promised twice.
     ///
     /// Asked once for all opens of a file, by the first.
@@ -399,7 +399,7 @@ impl TieredFs {
         Ok(at + len as u64 <= stat.size && stat.blocks * 512 >= stat.size)
     }
 
-    /// Writes although the side is full: waits for files to leave the SSD, or takes this one to the HDD.
+    /// Writes although the side is full: waits until files are demoted, or demotes this one.
     pub fn write_waiting(&self, handle: &FileHandle, at: u64, data: &[u8], flags: ReadWriteFlags, kill: Option<Caller>) -> Result<usize> {
         for _ in 0..64 {
             if self.make_room(handle, data.len() as u64).is_err() {
@@ -450,7 +450,7 @@ impl TieredFs {
         Err(Errno::NOSPC)
     }
 
-    /// Finds data or holes.
+    /// Returns the next data or hole at or after an offset.
     pub fn seek(&self, handle: &FileHandle, at: u64, hole: bool) -> Result<u64> {
         let io = handle.inode.io.read();
         let whence = if hole { rustix::fs::SeekFrom::Hole(at) } else { rustix::fs::SeekFrom::Data(at) };
@@ -487,7 +487,7 @@ impl TieredFs {
             if matches!(error, Errno::NOSPC | Errno::DQUOT) {
                 // A disk that promised more room than it has: what was taken for written is lost.
                 let path = self.tier(io.tier).path.display();
-                self.tier(io.tier).degrade(format!("{path} lost what was written ({error}): the disk below is full"));
+                self.tier(io.tier).degrade(format!("{path} lost what was written ({error}): the file system is full"));
             }
             failed.get_or_insert(error);
         }

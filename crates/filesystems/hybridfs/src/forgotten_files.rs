@@ -1,4 +1,4 @@
-//! Files that are asked for by a number that nobody knows any more: an NFS client, or open_by_handle_at(2).
+//! Requests for files by an inode number that is no longer known: an NFS client, or open_by_handle_at(2).
 //!
 //! Where they were is in `numbers`. What is not in there is looked for once in the whole tree, unless it is sure
 //! that every forgotten file is in there: after the first mount of a pair, or one that ended well.

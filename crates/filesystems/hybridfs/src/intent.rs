@@ -71,7 +71,7 @@ pub enum IntentStep {
 /// A step with the directories that its paths lead to. By recovery the owner of a directory may have given its name to another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedStep {
-    /// The change.
+    /// The change that is to be made.
     pub step: IntentStep,
     /// Birth of the inode that the step names, as in [`InodeId`](crate::tier::InodeId); 0: not known.
     pub birth: u64,
@@ -178,7 +178,7 @@ impl<S: InPlaceFile> IntentSlot<S> {
         self.file.set_len(0)?;
         let written = self.file.write_at(bytes, 0).and_then(|()| self.file.sync());
         if written.is_err() {
-            // It may stand there whole all the same; the next mount must not do what the caller is told has failed.
+            // The intent may be complete on disk all the same; the next mount must not do what failed for the caller.
             let _ = self.forget();
         }
         self.pending = written.is_ok();
@@ -221,7 +221,7 @@ fn encode(steps: &[RecordedStep]) -> Vec<u8> {
     out
 }
 
-/// The steps in the file; none when it is empty or its writing was cut off (nothing was begun then).
+/// The steps in the file; none when it is empty or its writing was cut off (then no step was started).
 fn decode(bytes: &[u8]) -> LeftoverSteps {
     if bytes.len() > MAX_BYTES {
         return Err("too long");

@@ -28,7 +28,7 @@ use crate::tier::{HIDDEN, Result};
 pub struct ListingEntry {
     /// Where it is among the others.
     position: u64,
-    /// The name.
+    /// Name of the directory entry.
     pub name: Box<[u8]>,
     /// What the directory says it is.
     pub kind: FileType,
@@ -40,7 +40,7 @@ pub struct ListingEntry {
 /// An open directory being listed. Positions are stable until it is rewound.
 #[derive(Debug)]
 pub struct Listing {
-    /// The directory.
+    /// The directory that is listed.
     pub dir: Arc<DirPair>,
     entries: Mutex<Option<Arc<Vec<ListingEntry>>>>,
 }
@@ -64,7 +64,7 @@ pub fn behind(entries: &[ListingEntry], n: usize) -> u64 {
     if shared { entry.position } else { entry.position + 1 }
 }
 
-/// Where a name is among the others: 3 to 2^62 + 2. Clients of NFS have it over restarts, so it stays as it is.
+/// Where a name is among the others: 3 to 2^62 + 2. Clients of NFS have it over restarts, so it must not change.
 fn position(name: &[u8]) -> u64 {
     // FNV-1a, and the last step of MurmurHash3 for its upper bits.
     let mut hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));

@@ -42,7 +42,7 @@ pub(crate) use queue::MoveJob;
 use queue::MoveProgress;
 pub use queue::{Mover, yield_to_foreground};
 
-/// Why a file moves.
+/// Tells why a file moves to the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveReason {
     /// The SSD is above its high mark.
@@ -60,7 +60,7 @@ pub enum MoveReason {
 }
 
 impl MoveReason {
-    /// For people.
+    /// Returns the reason as a phrase for people.
     pub fn text(code: u8) -> &'static str {
         match code {
             1 => "the SSD was above its high mark",
@@ -74,7 +74,7 @@ impl MoveReason {
     }
 }
 
-/// How a move ended.
+/// Tells how a move ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveOutcome {
     /// The file is on the other side.
@@ -85,7 +85,7 @@ pub enum MoveOutcome {
     Busy,
     /// It changed, or its name went: later, if it still should.
     Dropped,
-    /// It stays for good, for this reason.
+    /// The file stays on its side for this reason.
     Stays(&'static str),
     /// A system call failed.
     Failed(Errno),
@@ -95,13 +95,16 @@ pub enum MoveOutcome {
 /// original of a promotion.
 #[derive(Clone, Debug)]
 pub(crate) struct Duplicate {
+    /// The directory that holds the copy.
     pub dir: Arc<DirPair>,
+    /// The name of the copy.
     pub name: OsString,
+    /// The copy's file on the HDD.
     pub on_hdd: InodeId,
 }
 
 impl TieredFs {
-    /// Moves one file and waits for it. `progress` is told bytes done and in all.
+    /// Moves one file and waits for it. Calls `progress` with the bytes copied and the total.
     pub fn move_file(&self, ino: u64, to: TierName, reason: MoveReason, progress: &mut dyn FnMut(u64, u64) -> bool) -> MoveOutcome {
         let done = Arc::new(AtomicU64::new(0));
         {

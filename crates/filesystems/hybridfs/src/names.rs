@@ -19,7 +19,7 @@ use crate::tier::{HIDDEN, NAME_ONLY, Result, Stat, valid_name};
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundName {
-    /// The number users see.
+    /// The inode number that users see.
     pub ino: u64,
     /// The side whose attributes count.
     pub tier: TierName,
@@ -27,7 +27,7 @@ pub struct FoundName {
     pub backing: Backing,
     /// Attributes, merged for a directory on both sides.
     pub stat: Stat,
-    /// What it is.
+    /// Type of the file, as far as moves depend on it.
     pub kind: NodeKind,
 }
 
@@ -49,9 +49,9 @@ impl FoundName {
 /// Attributes for a front door.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attr {
-    /// The number users see.
+    /// The inode number that users see.
     pub ino: u64,
-    /// Everything else.
+    /// All attributes except the inode number.
     pub stat: Stat,
     /// May change without a call to us (data bypasses the daemon, or a writable mapping may exist).
     pub unsettled: bool,
@@ -120,7 +120,7 @@ impl TieredFs {
         Ok(self.attr_of(&found))
     }
 
-    /// Gives references back.
+    /// Releases references that the kernel held on a file.
     pub fn forget(&self, ino: u64, count: u64) {
         if self.nodes.forget(ino, count) {
             self.forgot_some();
@@ -358,8 +358,8 @@ impl TieredFs {
         }
     }
 
-    /// Returns the number that a backing inode has among the known files: the one it asks for, unless that one names another backing
-    /// inode. Files must never be joined by a number alone.
+    /// Returns the number that a backing inode has among the known files: its own number or that of its mark, unless that one names
+    /// another backing inode. Files must never be joined by a number alone.
     pub(crate) fn own_number(&self, number: u64, marked: bool, backing: [u64; 2], parent: u64, name: &OsStr) -> u64 {
         if self.any_substitute.load(Ordering::Acquire) {
             let substitutes = self.substitutes.lock();
@@ -392,7 +392,7 @@ impl TieredFs {
         })
     }
 
-    /// Gives a backing inode a number of its own, for as long as we are mounted.
+    /// Gives a backing inode a unique number for the duration of the mount.
     fn substitute(&self, taken: u64, backing: [u64; 2]) -> u64 {
         const MOST: usize = 1 << 16;
         let tier = if backing[0] != 0 { TierName::Ssd } else { TierName::Hdd };
@@ -560,7 +560,7 @@ impl TieredFs {
         self.tier(tier).may_be_numbered(file, stat, ino) || substitute()
     }
 
-    /// Follows a path below the mount; symbolic links are not followed. What lies on the way is told.
+    /// Follows a path below the mount; symbolic links are not followed. Calls `visit` for each name on the way.
     pub(crate) fn walk_along(&self, path: &[u8], visit: &mut dyn FnMut(&FoundName, u64, &OsStr)) -> Result<u64> {
         let mut at = ROOT;
         for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {

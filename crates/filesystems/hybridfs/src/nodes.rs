@@ -23,7 +23,7 @@ use crate::tier::Stat;
 pub struct XattrHint(u32);
 
 impl XattrHint {
-    /// It has none.
+    /// Returns whether the file certainly has no extended attributes.
     pub fn is_sure(self) -> bool {
         self.0 & 1 != 0
     }
@@ -50,7 +50,7 @@ impl Backing {
         self.inos
     }
 
-    /// Takes a side away.
+    /// Returns the backing inodes without the one of this side.
     pub fn without(mut self, tier: TierName) -> Backing {
         self.inos[tier as usize] = 0;
         self.born[tier as usize] = 0;
@@ -89,25 +89,25 @@ pub enum NodeKind {
     Special,
 }
 
-/// Who wants a file to stay known, as long as it has a name.
+/// Why a file stays known as long as it has a name.
 #[derive(Clone, Copy, Debug)]
 pub enum KeptFor {
     /// A policy or the scan.
     Policy = 1,
-    /// A move that is asked for.
+    /// A requested move of the file.
     Move = 2,
 }
 
-/// One known file.
+/// Holds what is known about one file.
 #[derive(Debug)]
 pub struct Node {
     /// The directory it is in.
     pub parent: u64,
-    /// Its name there.
+    /// Name of the file in its directory.
     pub name: Box<[u8]>,
     /// Backing inode on the SSD and on the HDD; 0: not there.
     pub backing: Backing,
-    /// What it is.
+    /// Type of the file, as far as moves depend on it.
     pub kind: NodeKind,
     /// The name is gone; what keeps it are open or held handles.
     pub nameless: bool,
@@ -123,11 +123,11 @@ pub struct Node {
     pub cache_stamp: AtomicU32,
     /// It was open for writing and did not grow: `TieredFs::may_bypass`.
     pub settled: AtomicBool,
-    /// Lowest bit: it has none of the attributes programs ask for all the time. The rest counts changes of attributes.
+    /// Lowest bit: it has none of the attributes that programs often read. The rest counts changes of attributes.
     xattr_hint: AtomicU32,
     /// References the kernel holds.
     lookups: AtomicU64,
-    /// Known files below it.
+    /// Number of known files in it.
     children: AtomicU32,
 }
 
@@ -137,12 +137,12 @@ impl Node {
         if self.backing[0] != 0 { TierName::Ssd } else { TierName::Hdd }
     }
 
-    /// Another of us refers to it, beside one who does already.
+    /// Adds a reference to one that exists.
     pub fn add_reference(&self) {
         self.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Where it can be found when its number is asked for again; `None`: it is gone.
+    /// Where it can be found when its number is requested again; `None`: it is gone.
     fn last_seen(&self) -> Option<NumberEntry> {
         if self.nameless && !self.linked {
             return None;
@@ -160,15 +160,15 @@ impl Node {
 /// A copy of a node's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeLocation {
-    /// The directory.
+    /// Inode number of the file's directory.
     pub parent: u64,
-    /// The name in it.
+    /// Name of the file in its directory.
     pub name: OsString,
-    /// Backing inodes.
+    /// Backing inodes of the file on both sides.
     pub backing: Backing,
-    /// What it is.
+    /// Type of the file, as far as moves depend on it.
     pub kind: NodeKind,
-    /// The name is gone.
+    /// Whether the name was removed while the file is in use.
     pub nameless: bool,
 }
 
@@ -185,7 +185,7 @@ impl NodeLocation {
     }
 }
 
-/// All known files.
+/// Holds all known files by inode number.
 #[derive(Debug)]
 pub struct Nodes {
     map: RwLock<HashMap<u64, Node>>,
@@ -241,7 +241,7 @@ impl Nodes {
         map.iter().filter(|(_, node)| !found_by_scan(node)).map(|(ino, node)| (*ino, node.last_seen())).collect()
     }
 
-    /// Number of known files.
+    /// Returns the number of known files.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.map.read().len()

@@ -1,7 +1,7 @@
 //! Inode numbers that survive a move.
 //!
 //! The kernel's number of a file changes when the file is copied to the other directory, so users of
-//! the mount are given a number of ours: the hash of (side, backing number, birth time) of the place
+//! the mount get a computed number: the hash of (side, backing number, birth time) of the place
 //! where the file was first seen. After a move the copy carries that number in a *mark*, an extended
 //! attribute. A mark names the backing inode it was written for; copied along to another file by
 //! `cp -a` or `rsync -X` it does not match and is ignored.
@@ -21,13 +21,13 @@ use crate::tier::Stat;
 
 /// Holds a mark where only root can write it: the daemon is root and the file system has such attributes.
 pub const TRUSTED_MARK: &str = "trusted.hotshelf.ino";
-/// Holds a mark elsewhere.
+/// Extended attribute that holds a mark where `trusted.` is not available.
 pub const USER_MARK: &str = "user.hotshelf.ino";
 
 /// The number of the root directory, as FUSE has it.
 pub const ROOT: u64 = 1;
 
-/// Length of a mark.
+/// Length of a mark in bytes.
 pub const MARK_LEN: usize = 48;
 const MAGIC: [u8; 4] = *b"hsi2";
 /// What the tag covers.

@@ -41,7 +41,7 @@ const _: () = assert!(HEADER == MAGIC.len() + 2 * size_of::<u32>() + 2 * size_of
 /// Where a file was when it was forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberEntry {
-    /// Number of its directory.
+    /// Inode number of the file's directory.
     pub parent: u64,
     /// Low bits of its backing inode, to find it there quickly.
     pub hint: u64,

@@ -24,13 +24,13 @@ use crate::tier::Result;
 /// Where the data of an open file is.
 #[derive(Debug)]
 pub struct OpenDescriptors {
-    /// The side.
+    /// The side on which the backing file is.
     pub tier: TierName,
-    /// Backing inode there.
+    /// Inode number of the backing file.
     pub backing: u64,
     /// For reading, unless `rw` serves both.
     pub rd: Option<Arc<OwnedFd>>,
-    /// For writing and reading.
+    /// A descriptor for reading and writing, if one was opened.
     pub rw: Option<Arc<OwnedFd>>,
     /// For writing only, where the file may not be read (an ordinary user's write-only file).
     pub wr: Option<Arc<OwnedFd>>,
@@ -47,7 +47,7 @@ impl OpenDescriptors {
         self.rw.as_ref().or(self.wr.as_ref()).ok_or(Errno::BADF)
     }
 
-    /// Any descriptor.
+    /// Returns one of the open descriptors.
     pub fn any(&self) -> &Arc<OwnedFd> {
         let any = self.rw.as_ref().or(self.rd.as_ref()).or(self.wr.as_ref());
         any.expect("an open file has a descriptor")
@@ -57,7 +57,7 @@ impl OpenDescriptors {
 /// A file that somebody has open.
 #[derive(Debug)]
 pub struct OpenInode {
-    /// The number users see.
+    /// The inode number that users see.
     pub ino: u64,
     /// Shared by reads and writes, exclusive for a change of side.
     pub io: RwLock<OpenDescriptors>,
@@ -103,7 +103,7 @@ impl ChangedRanges {
         }
     }
 
-    /// Bytes to copy again.
+    /// Returns the number of bytes that must be copied again.
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|(start, end)| end - start).sum()
     }
@@ -169,7 +169,7 @@ impl OpenInode {
         Some(io.rw.as_ref().or(io.rd.as_ref())?.clone())
     }
 
-    /// Ends a `hold`.
+    /// Ends one [`OpenInode::hold`], so that the file may move again.
     pub fn unhold(&self) {
         let before = self.holds.fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "unhold without hold");
@@ -184,9 +184,9 @@ impl OpenInode {
 /// One open(2) of a file.
 #[derive(Debug)]
 pub struct FileHandle {
-    /// The file.
+    /// The open inode behind the handle.
     pub inode: Arc<OpenInode>,
-    /// Opened for writing.
+    /// Whether the file was opened for writing.
     pub write: bool,
     /// Who opened it, for set-id bits.
     pub caller: crate::attrs::Caller,

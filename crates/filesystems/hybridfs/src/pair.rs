@@ -88,33 +88,52 @@ pub struct TieredFs {
 /// What `status` counts.
 #[derive(Debug, Default)]
 pub(crate) struct FsCounters {
+    /// Opens of regular files that were on the SSD.
     pub hits: AtomicU64,
+    /// Opens of regular files that were on the HDD.
     pub misses: AtomicU64,
+    /// Moves from the HDD to the SSD that finished.
     pub promotions: AtomicU64,
+    /// Moves from the SSD to the HDD that finished.
     pub demotions: AtomicU64,
+    /// Bytes that were moved in both directions.
     pub moved_bytes: AtomicU64,
+    /// Moves that were dropped because the file was in use or changed.
     pub dropped: AtomicU64,
+    /// Moves that failed with an error.
     pub failed: AtomicU64,
+    /// Whether the background scan of the SSD has finished.
     pub scan_done: AtomicBool,
 }
 
 /// What people should know.
 #[derive(Debug, Default)]
 pub(crate) struct StatusNotes {
+    /// Paths that exist on both sides although hotshelf did not put them there.
     pub conflicts: Vec<String>,
+    /// Number of conflicts beyond those that are listed.
     pub conflicts_more: u64,
+    /// Warnings that `status` shows, one sentence each.
     pub warnings: Vec<String>,
 }
 
 /// What `TieredFs::build` is given by the opening code.
 pub(crate) struct TieredFsParts {
+    /// The configuration of the pair.
     pub config: Config,
+    /// The opened SSD and HDD directories.
     pub tiers: [Tier; 2],
+    /// Eviction policy, rules and pins of the pair.
     pub placement: Placement,
+    /// The log of unfinished moves.
     pub journal: Journal,
+    /// The log of unfinished renames across both sides.
     pub intents: IntentLog,
+    /// Locks that keep other daemons off the pair.
     pub locks: [Option<OwnedFd>; 2],
+    /// Table of forgotten inode numbers and whether it is complete.
     pub numbers: Option<(NumberTable, bool)>,
+    /// Warnings that `status` shows, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -167,7 +186,7 @@ impl TieredFs {
         })
     }
 
-    /// One side.
+    /// Returns the tier of this name.
     pub fn tier(&self, name: TierName) -> &Tier {
         &self.tiers[name as usize]
     }
@@ -213,12 +232,12 @@ impl TieredFs {
         self.tier(tier).hidden.try_clone()
     }
 
-    /// Who is told of changes the kernel did not ask for.
+    /// Sets the listener for changes that the kernel did not request.
     pub fn set_listener(&self, listener: Arc<dyn Listener>) {
         *self.listener.write() = Some(listener);
     }
 
-    /// Nobody is told any more.
+    /// Removes the listener for changes.
     pub fn clear_listener(&self) {
         *self.listener.write() = None;
     }
@@ -294,7 +313,7 @@ impl TieredFs {
             TierName::Hdd => {
                 self.counters.misses.fetch_add(1, Ordering::Relaxed);
                 let may = || match self.tunables.promotion() {
-                    // This open was counted when it was asked whether it waits for the file to come up.
+                    // This open was counted when it was decided whether it waits for the promotion.
                     Promotion::OnOpen => self.mover.opens_wanted() == 0,
                     _ => self.may_come_up(ino),
                 };
@@ -340,7 +359,7 @@ impl TieredFs {
         let what = match error {
             // A file system that is mounted below the side may be read-only, and users can make names that lead to no device.
             Errno::ROFS | Errno::NODEV | Errno::NXIO if self.tier(tier).takes_files(!self.config.read_only) => return,
-            // A remount may end it; the file system's own emergency stop does not show as read-only and is for good.
+            // A remount may end it; the file system's own emergency stop does not show as read-only and is permanent.
             Errno::ROFS if self.tier(tier).is_read_only() => return,
             Errno::ROFS => "is read-only",
             Errno::IO => "reports I/O errors",
@@ -466,7 +485,7 @@ impl TieredFs {
         self.nodes.with(ino, |node| node.cache_stamp.store(stamp, Ordering::Relaxed));
     }
 
-    /// Whether nothing above the root needs an identity of ours.
+    /// Whether nothing above the root needs a stored identity.
     pub fn is_root(ino: u64) -> bool {
         ino == ROOT
     }

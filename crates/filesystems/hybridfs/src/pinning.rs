@@ -143,7 +143,7 @@ pub(crate) enum PinStep {
 }
 
 impl TieredFs {
-    /// Brings up what is below a path, in the background.
+    /// Promotes the files under a path in the background.
     pub(crate) fn look_at_pin(&self, path: &[u8]) {
         self.mover.with_pins(|pins| {
             pins.todo.insert(path.to_vec());
@@ -331,7 +331,7 @@ impl TieredFs {
         None
     }
 
-    /// Books how the move of a pinned file ended.
+    /// Records how the move of a pinned file ended.
     pub(crate) fn pin_ended(&self, job: &MoveJob, outcome: MoveOutcome) {
         let Some(path) = self.nodes.path(job.ino) else { return };
         match outcome {
@@ -470,7 +470,7 @@ mod test {
         pair.work(|| {});
         assert_eq!(pair.on_ssd(&names), 2);
         assert!(pair.warning().contains("2 pinned files are still on the HDD; the first is a/0/0: it has several hard links"));
-        assert!(pair.fs.mover.with_pins(|pins| pins.again_at().is_none()), "nobody looks at them in vain");
+        assert!(pair.fs.mover.with_pins(|pins| pins.again_at().is_none()), "they are not checked again");
         pair.fs.pin(b"a", false).expect("unpinned");
         assert_eq!((pair.work(|| {}), pair.warning()), (0, String::new()));
     }

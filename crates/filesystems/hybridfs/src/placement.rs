@@ -46,9 +46,9 @@ impl EvictionOrder {
 /// What may be done with a file that comes up as a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VictimVerdict {
-    /// It leaves.
+    /// The file may be evicted.
     Leaves,
-    /// Not now: it is in use.
+    /// The file is in use now.
     NotNow,
     /// Not while it is pinned.
     Pinned,
@@ -139,31 +139,31 @@ impl Placement {
         }
     }
 
-    /// What is remembered of a file's opens: last, count, on the SSD's books.
+    /// Returns the last open and the number of opens of a file, if known.
     pub fn heat(&self, ino: u64) -> Option<(u32, u16)> {
         let order = self.order.lock();
         let record = order.record(FileId(ino)).map(|record| (record.last_open_s, record.opens));
         record.or_else(|| order.ghost.seen(FileId(ino)))
     }
 
-    /// Size of a file on the SSD's books.
+    /// Returns the recorded size of a file on the SSD.
     pub fn size(&self, ino: u64) -> Option<u64> {
         self.order.lock().record(FileId(ino)).map(|record| record.size)
     }
 
-    /// Position in the policy's order, 0.0 leaves next.
+    /// Returns the position in the policy's order; 0.0 is evicted next.
     pub fn rank(&self, ino: u64) -> Option<f64> {
         let order = self.order.lock();
         order.policy.rank(FileId(ino)).or_else(|| order.parked.get(&FileId(ino)).map(|_| 1.0))
     }
 
-    /// Files on the policy's books.
+    /// Returns the number of files that the policy knows.
     pub fn len(&self) -> usize {
         let order = self.order.lock();
         order.policy.len() + order.parked.len()
     }
 
-    /// The next to leave.
+    /// Returns the next file to evict for which `judge` agrees.
     pub fn victim(&self, judge: &mut dyn FnMut(u64) -> VictimVerdict) -> Option<u64> {
         const LOOK_AT: usize = 4096;
         let mut order = self.order.lock();
@@ -185,7 +185,7 @@ impl Placement {
         }
     }
 
-    /// A file that came up as a victim stays for good, or for long: it must not hide the others.
+    /// Sets aside a victim that stays on the SSD, so that it does not hide the others.
     pub fn stays(&self, ino: u64) {
         self.order.lock().park(FileId(ino));
     }
@@ -197,7 +197,7 @@ impl Placement {
         parked.into_values().for_each(|record| order.policy.insert(record));
     }
 
-    /// All that is remembered, the next to leave first.
+    /// Returns all records, the next victim first.
     pub fn records(&self) -> Vec<Record> {
         let mut records = Vec::new();
         let order = self.order.lock();
@@ -206,7 +206,7 @@ impl Placement {
         records
     }
 
-    /// Another policy from now on, which is told all that is remembered.
+    /// Replaces the policy; the new one gets all records.
     pub fn set_policy(&self, mut policy: Box<dyn Policy>) {
         let mut order = self.order.lock();
         order.policy.export(&mut |record| policy.insert(record));
@@ -218,7 +218,7 @@ impl Placement {
         self.order.lock().ghost.set_window(seconds);
     }
 
-    /// Name of the policy.
+    /// Returns the name of the eviction policy.
     pub fn policy_name(&self) -> String {
         self.order.lock().policy.name().to_owned()
     }
@@ -257,7 +257,7 @@ impl Placement {
         !self.hdd_rules.is_empty()
     }
 
-    /// The pinned paths.
+    /// Returns the paths that users pinned.
     pub fn pins(&self) -> BTreeSet<Vec<u8>> {
         self.pins.read().clone()
     }

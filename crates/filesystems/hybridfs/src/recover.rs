@@ -90,7 +90,7 @@ impl TieredFs {
         }
     }
 
-    /// While the SSD has the name, the HDD's file of an open move is a copy of ours, or the original it replaced.
+    /// While the SSD has the name, the HDD's file of an open move is the move's copy, or the original that it replaced.
     fn remove_copy(&self, open: &OpenMove) -> Result<()> {
         let record = &open.record;
         let (ssd, hdd) = (self.tier(TierName::Ssd), self.tier(TierName::Hdd));
@@ -189,7 +189,7 @@ impl TieredFs {
     fn redo_rename(&self, tier: TierName, (from, to): (&[u8], &[u8]), parents: [u64; 2], id: InodeId, flags: RenameFlags) -> Result<()> {
         let tier = self.tier(tier);
         let Some((from_dir, from_name)) = recorded_parent(tier, from, parents[0])? else { return Ok(()) };
-        // Where numbers do not tell, a name that is still there was not renamed; an exchange cannot be told from none.
+        // Without stable inode numbers, a name that is still there was not renamed; an exchange cannot be detected.
         let is_it = |stat: &Stat| id.is(stat) || (!tier.keeps_inodes() && flags.is_empty());
         let Some(stat) = tier.look(from_dir.as_fd(), from_name)?.filter(is_it) else { return Ok(()) };
         let Some((to_dir, to_name)) = recorded_parent(tier, to, parents[1])? else { return Err(Errno::NOENT) };
@@ -240,7 +240,7 @@ fn has_the_copy(
     Ok(is_link && rustix::fs::readlinkat(from_dir, from, Vec::new())? == rustix::fs::readlinkat(to_dir, to, Vec::new())?)
 }
 
-/// Returns what [`parent`] does; ESTALE: the path leads to another directory than the step was begun in. The owner of a directory above
+/// Returns what [`parent`] does; ESTALE: the path leads to another directory than the step was started in. The owner of a directory above
 /// has exchanged it meanwhile, and what is done there with the daemon's rights may be done to somebody else.
 fn recorded_parent<'a>(tier: &Tier, path: &'a [u8], inode: u64) -> Result<Option<(OwnedFd, &'a OsStr)>> {
     let found = parent(tier, path)?;

@@ -65,7 +65,7 @@ impl TieredFs {
         }
     }
 
-    /// Books after a name is gone.
+    /// Updates the records after a name was removed.
     pub(crate) fn name_removed(&self, found: &FoundName, parent: u64, name: &OsStr) {
         if found.kind == NodeKind::Regular && found.stat.nlink <= 1 {
             self.forget_file(found.ino);

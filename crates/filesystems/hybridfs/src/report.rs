@@ -17,7 +17,7 @@ pub enum TierName {
 }
 
 impl TierName {
-    /// The other place.
+    /// Returns the other side of the pair.
     pub fn other(self) -> TierName {
         match self {
             TierName::Ssd => TierName::Hdd,
@@ -44,7 +44,7 @@ pub struct TierStatus {
     pub capacity_bytes: u64,
     /// In use on that file system, whoever uses it.
     pub used_bytes: u64,
-    /// Free for us.
+    /// Bytes that users of the mount can still write.
     pub free_bytes: u64,
     /// Regular files there, as far as the background scan has come. It counts the SSD only: none for the HDD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,17 +62,17 @@ pub struct TierStatus {
 /// Reply to `hotshelf status MOUNTPOINT`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
-    /// Version of the daemon.
+    /// Version of the daemon that serves the mount.
     pub version: String,
     /// Process id of the daemon.
     pub pid: u32,
-    /// Where it is mounted.
+    /// The directory where the pair is mounted.
     pub mountpoint: String,
-    /// Seconds since the mount.
+    /// Seconds since the pair was mounted.
     pub uptime_s: u64,
-    /// The fast side.
+    /// State of the fast side.
     pub ssd: TierStatus,
-    /// The slow side.
+    /// State of the slow side.
     pub hdd: TierStatus,
     /// Name of the policy, or the path of its shared object.
     pub policy: String,
@@ -114,7 +114,7 @@ pub struct Status {
     /// Whether requests come over io_uring. A daemon of before does not say.
     #[serde(default)]
     pub uring: bool,
-    /// Why not.
+    /// Why requests do not come over io_uring, if they do not.
     #[serde(default)]
     pub uring_reason: Option<String>,
     /// Opens of regular files found on the SSD.
@@ -127,7 +127,7 @@ pub struct Status {
     pub promotions: u64,
     /// Moves from SSD to HDD that finished.
     pub demotions: u64,
-    /// Bytes moved, both ways.
+    /// Bytes that were moved in both directions.
     pub moved_bytes: u64,
     /// Moves given up because the file was in use or changed; they are tried again.
     pub moves_dropped: u64,
@@ -136,19 +136,19 @@ pub struct Status {
     /// Why moves do not succeed, a cause each.
     #[serde(default)]
     pub move_troubles: Vec<MoveTrouble>,
-    /// Moves waiting.
+    /// Number of moves that wait.
     pub queue: u64,
     /// Path, direction and progress of the moves running now.
     pub running: Vec<RunningMove>,
     /// Files held by open handles now.
     pub open_files: u64,
-    /// Pinned paths.
+    /// Paths that users pinned to the SSD.
     pub pinned: Vec<String>,
     /// Paths found on both sides that hotshelf did not put there; the SSD's is shown, the HDD's is kept.
     pub conflicts: Vec<String>,
     /// Whether the background scan of the SSD has ended.
     pub scan_done: bool,
-    /// What is not as it should be, a sentence each.
+    /// Warnings about the mount, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -159,9 +159,9 @@ pub struct MoveTrouble {
     pub to: TierName,
     /// The system's error, or what the side cannot hold.
     pub cause: String,
-    /// Moves that ended so.
+    /// Number of moves that ended this way.
     pub moves: u64,
-    /// Path of the first.
+    /// Path of the first file concerned.
     pub first: String,
     /// `true`: these files stay where they are; `false`: they are tried again.
     pub stays: bool,
@@ -169,37 +169,37 @@ pub struct MoveTrouble {
     pub next_try_s: Option<u64>,
 }
 
-/// A move in progress.
+/// Describes a move in progress.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunningMove {
-    /// Path below the mount.
+    /// Path of the file below the mount point.
     pub path: String,
-    /// Where it goes.
+    /// The side that the file moves to.
     pub to: TierName,
-    /// Copied so far.
+    /// Bytes that are copied so far.
     pub done_bytes: u64,
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub total_bytes: u64,
 }
 
 /// Reply to `hotshelf why PATH`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Why {
-    /// Path below the mount.
+    /// Path of the file below the mount point.
     pub path: String,
-    /// `file`, `directory`, `symlink`, ...
+    /// Type of the file: `file`, `directory`, `symlink` and so on.
     pub kind: String,
     /// Where it lives; `None` for a directory that is on both sides.
     pub tier: Option<TierName>,
     /// The real path of the data.
     pub real_path: String,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub size_bytes: u64,
     /// Times opened, as far as remembered.
     pub opens: u64,
-    /// Last open, if remembered.
+    /// Time of the last open, if it is known.
     pub last_open_s: Option<u64>,
-    /// Position in the policy's order: 0.0 would leave the SSD next, 1.0 last; `None` on the HDD or before the scan.
+    /// Position in the policy's order: 0.0 is evicted next, 1.0 last; `None` on the HDD or before the scan.
     pub rank: Option<f64>,
     /// Pinned to the SSD, by itself or by a rule or a directory above it.
     pub pinned: Option<String>,
@@ -214,9 +214,9 @@ pub struct Why {
 /// The last move of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastMove {
-    /// When.
+    /// Time of the move in seconds since 1970.
     pub at_s: u64,
-    /// Where to.
+    /// The side that the file moves to.
     pub to: TierName,
     /// Why, in a few words (`above the high mark`, `second touch`, `asked for`).
     pub reason: String,
@@ -243,7 +243,7 @@ pub enum ControlRequest {
         /// Path below the mount.
         path: String,
     },
-    /// Move a file, or all files below a directory; answered by many `Progress` and one `Done` or `Failed`.
+    /// Move a file, or all files of a directory tree; answered by many `Progress` and one `Done` or `Failed`.
     Migrate {
         /// Path below the mount.
         path: String,

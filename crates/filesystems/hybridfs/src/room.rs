@@ -12,7 +12,7 @@ use crate::report::TierName;
 use crate::tier::Result;
 
 impl TieredFs {
-    /// Waits until a write to this file can go on: files leave the SSD, or this one does.
+    /// Waits until a write to this file can go on: other files are demoted, or this one is.
     pub(crate) fn make_room(&self, handle: &FileHandle, need: u64) -> Result<()> {
         let inode = &handle.inode;
         let _ = self.space.refresh(self.tiers(), &self.config);
@@ -39,7 +39,7 @@ impl TieredFs {
         }
     }
 
-    /// Waits for other files to leave the SSD, as long as some do.
+    /// Waits for other files to be demoted, as long as some are.
     fn others_leave(&self, need: u64) -> bool {
         self.mover.wake();
         for _ in 0..50 {

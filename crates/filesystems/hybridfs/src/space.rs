@@ -42,7 +42,7 @@ pub struct Marks {
 }
 
 impl SpaceUsage {
-    /// Asks the file systems.
+    /// Reads the free space of both file systems.
     pub fn refresh(&self, tiers: &[Tier; 2], config: &Config) -> std::result::Result<(), (TierName, Errno)> {
         let mut outcome = Ok(());
         for tier in tiers {
@@ -154,7 +154,7 @@ impl SpaceUsage {
         self.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 
-    /// Takes a promise back.
+    /// Releases space that was reserved by a promise.
     pub fn unpromise(&self, bytes: u64) {
         self.promised.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -169,12 +169,12 @@ impl SpaceUsage {
         self.of(TierName::Hdd).free > bytes
     }
 
-    /// High mark, bytes used.
+    /// Returns the high mark as used bytes.
     pub fn high(&self) -> u64 {
         self.high.load(Ordering::Relaxed)
     }
 
-    /// Low mark, bytes used.
+    /// Returns the low mark as used bytes.
     pub fn low(&self) -> u64 {
         self.low.load(Ordering::Relaxed)
     }

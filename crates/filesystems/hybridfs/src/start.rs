@@ -93,7 +93,7 @@ pub enum StartError {
         /// Its owner and mode.
         what: UntrustedHiddenDirError,
     },
-    /// A directory of somebody has the name of ours.
+    /// A foreign directory has the name of the hidden directory.
     #[error(
         "{path}/.hotshelf holds `{holds}` and nothing that says that hotshelf made it: see what it is; it belongs elsewhere, or if it \
          is left of a mount that was cut off, rename it"
@@ -128,7 +128,7 @@ pub enum StartError {
         /// What the kernel said.
         source: Errno,
     },
-    /// Nothing of ours is there, and nothing can be made.
+    /// There is no hidden directory, and none can be made.
     #[error("{path} was never used by hotshelf and cannot be prepared read-only: mount it once with both directories writable")]
     NeverUsed {
         /// The directory.
@@ -167,7 +167,7 @@ fn own(path: &Path) -> impl FnOnce(PersistError) -> StartError {
 
 /// The threads of an open pair; they end with it.
 pub struct RunningFs {
-    /// The file system.
+    /// The tiered file system that runs.
     pub fs: Arc<TieredFs>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -328,7 +328,7 @@ fn not_opened(path: &Path, doing: &'static str) -> impl FnOnce(OpenError) -> Sta
     }
 }
 
-/// Finds out what a side can do. One that cannot be written is used as it is: nothing will be made there.
+/// Finds out what a side can do. A side that cannot be written is used unchanged: no files will be made there.
 fn probe(tier: &mut Tier) {
     if let Some(abilities) = Abilities::probe(tier.tmp.as_fd()) {
         tracing::info!(tier = %tier.name, directory = %tier.path.display(), file_system = abilities.file_system, "probed");

@@ -99,7 +99,7 @@ impl TieredFs {
             (_, _, NodeKind::Special) => "only regular files move".into(),
             (Some(last), ..) => format!("moved to the {}: {}", last.to, last.reason),
             (None, Some(TierName::Hdd), _) if self.placement.belongs_on_hdd(&clean) => "a rule keeps it on the HDD".into(),
-            (None, Some(TierName::Ssd), _) => "made there or found there: new files go to the SSD".into(),
+            (None, Some(TierName::Ssd), _) => "created on the SSD, or already there at mount".into(),
             (None, ..) => "found there: it was not opened often enough to move".into(),
         };
         let next = self.next_move(ino, tier, kind, &stat, &clean);
@@ -183,14 +183,14 @@ impl TieredFs {
         }
         Ok(match (on, changed) {
             (true, true) => format!("{shown} is pinned to the SSD"),
-            (true, false) => format!("{shown} was pinned already"),
+            (true, false) => format!("{shown} was already pinned"),
             (false, true) => format!("{shown} is not pinned any more"),
-            (false, false) => format!("{shown} was not pinned already"),
+            (false, false) => format!("{shown} was not pinned"),
         })
     }
 
-    /// Moves a file, or all files below a directory; waits. `progress`: files, done, bytes, done; false stops, also in the middle of a
-    /// file, which stays where it was then.
+    /// Moves a file, or all files of a directory tree, and waits. Calls `progress` with files, files done, bytes and bytes done; if that
+    /// returns false, the move stops, even in the middle of a file, which then stays on its side.
     pub fn migrate(
         &self,
         path: &[u8],
@@ -268,7 +268,7 @@ impl TieredFs {
             MoveOutcome::Busy => "it is open; try again when it is closed".into(),
             _ => "it changes all the time".into(),
         };
-        Err(format!("{} of {all} files stayed: the first is {}: {why}", stay.len(), String::from_utf8_lossy(path)))
+        Err(format!("{} of {all} files not moved; first: {}: {why}", stay.len(), String::from_utf8_lossy(path)))
     }
 
     /// What a migration leaves where it is: the rest of a sentence.
@@ -284,7 +284,7 @@ impl TieredFs {
         )
     }
 
-    /// Regular files below a directory (or the file itself) that are on a side, with sizes.
+    /// Returns the regular files of a tree (or the file itself) that are on a side, with sizes.
     pub(crate) fn files_below(&self, ino: u64, tier: TierName, visit: &mut dyn FnMut(&FoundName, u64, &OsStr)) -> Result<Vec<(u64, u64)>> {
         let (_, stat, kind) = self.where_is(ino)?;
         if kind == NodeKind::Regular {

@@ -1,4 +1,4 @@
-//! A pair of directories below a place of its own, for the tests.
+//! A pair of directories in a temporary directory, for tests.
 
 use std::ffi::OsStr;
 use std::ops::Deref;
@@ -13,7 +13,9 @@ use crate::pair::TieredFs;
 
 /// The open pair; the directories go away with it.
 pub struct TestPair {
+    /// The tiered file system over the pair.
     pub fs: TieredFs,
+    /// The temporary directory that holds both sides.
     pub temp: TempDir,
 }
 
@@ -56,21 +58,23 @@ pub fn as_nobody(what: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(as_somebody).join().expect("no panic"));
 }
 
-/// Who runs the tests.
+/// Returns the user that runs the tests.
 pub fn me() -> Caller {
     Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), pid: 1 }
 }
 
 impl TestPair {
+    /// Creates a pair of two empty directories.
     pub fn empty() -> TestPair {
         TestPair::with::<&str>(&[])
     }
 
-    /// See [`sides_with`].
+    /// Creates a pair with these files, see [`sides_with`].
     pub fn with<S: AsRef<str>>(paths: &[S]) -> TestPair {
         TestPair::open(sides_with(paths))
     }
 
+    /// Opens the pair in a temporary directory.
     pub fn open(temp: TempDir) -> TestPair {
         TestPair { fs: crate::start::open(config_of(&temp)).expect("opened"), temp }
     }

@@ -1,4 +1,4 @@
-//! One directory of the pair, and the system calls on what is below it.
+//! One directory of the pair, and the system calls in its tree.
 //!
 //! Every call names a file by an open directory and a single component, never follows a symbolic link
 //! and never takes a path with a slash: nothing below a tier can lead out of it.
@@ -42,27 +42,27 @@ pub struct Stat {
     pub fixed: bool,
     /// It has set-id bits or leads to a device, and its file system is mounted so that this means nothing (nosuid, nodev).
     pub powerless: bool,
-    /// Type and permissions.
+    /// File type and permission bits.
     pub mode: u32,
-    /// Names.
+    /// Number of hard links to the file.
     pub nlink: u32,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID of the file.
     pub gid: u32,
-    /// Bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Units of 512 bytes.
+    /// Allocated blocks of 512 bytes.
     pub blocks: u64,
-    /// Best size for I/O.
+    /// Preferred size of one I/O in bytes.
     pub blksize: u32,
     /// Device node's number, as mknod(2) takes it.
     pub rdev: u64,
-    /// Last read: seconds, nanoseconds.
+    /// Time of the last access: seconds and nanoseconds.
     pub atime: (i64, u32),
     /// Last change of the data.
     pub mtime: (i64, u32),
-    /// Last change of anything.
+    /// Time of the last change: seconds and nanoseconds.
     pub ctime: (i64, u32),
     /// Birth; zero where the file system does not tell.
     pub birth: (i64, u32),
@@ -91,22 +91,22 @@ impl Stat {
         InodeId { ino: self.ino, birth }
     }
 
-    /// The type bits.
+    /// Returns the file type bits of the mode.
     pub fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.mode)
     }
 
-    /// A directory?
+    /// Returns whether the file is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == FileType::Directory
     }
 
-    /// A regular file?
+    /// Returns whether the file is a regular file.
     pub fn is_file(&self) -> bool {
         self.kind() == FileType::RegularFile
     }
 
-    /// A device file?
+    /// Returns whether the file is a device file.
     pub fn is_device(&self) -> bool {
         matches!(self.kind(), FileType::CharacterDevice | FileType::BlockDevice)
     }
@@ -129,7 +129,7 @@ pub struct SpaceInfo {
     pub capacity: u64,
     /// Used by anybody.
     pub used: u64,
-    /// Free for everybody.
+    /// Free bytes that ordinary users may allocate.
     pub free: u64,
     /// Free beyond that, for root only: ext4 keeps 5 % by default.
     pub reserved: u64,
@@ -138,19 +138,19 @@ pub struct SpaceInfo {
 /// One directory of the pair.
 #[derive(Debug)]
 pub struct Tier {
-    /// Which of the two.
+    /// Whether this is the SSD or the HDD.
     pub name: TierName,
     /// As given at mount, for messages.
     pub path: PathBuf,
-    /// The directory itself.
+    /// The root directory of the tier.
     pub root: OwnedFd,
-    /// Its `.hotshelf`.
+    /// The directory `.hotshelf` in the root.
     pub hidden: OwnedFd,
-    /// Its `.hotshelf/tmp`.
+    /// The directory `.hotshelf/tmp` for unfinished copies.
     pub tmp: OwnedFd,
     /// Inode of the hidden directory.
     hidden_ino: u64,
-    /// Device of the root.
+    /// Device number of the root directory's file system.
     pub dev: u64,
     /// What the mount lets files do.
     pub honours: HonouredFeatures,
@@ -164,7 +164,7 @@ pub struct Tier {
     seen_marks: SeenMarks,
     /// What its file system can do; not probed before the pair is locked.
     pub abilities: Abilities,
-    /// Why it is degraded for good, if it is.
+    /// Why the tier is degraded until the next mount, if it is.
     pub degraded: Mutex<Option<String>>,
     /// Its file system was read-only at the last look; that may end.
     pub read_only: AtomicBool,
@@ -306,13 +306,13 @@ impl Tier {
     pub fn sync_dir(&self, dir: BorrowedFd<'_>) -> Result<()> {
         match rustix::fs::openat(dir, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(readable) => rustix::fs::fsync(readable),
-            // An ordinary user's own directory that he may not read: everything, then.
+            // A user may own a directory without being allowed to read it: everything, then.
             Err(Errno::ACCESS) => rustix::fs::syncfs(&self.root),
             Err(error) => Err(error),
         }
     }
 
-    /// Renames within this tier.
+    /// Renames a file within this tier.
     pub fn rename(&self, from: BorrowedFd<'_>, name: &OsStr, to: BorrowedFd<'_>, new_name: &OsStr, flags: RenameFlags) -> Result<()> {
         if flags.is_empty() {
             rustix::fs::renameat(from, name, to, new_name)
@@ -441,8 +441,8 @@ impl Tier {
         }
     }
 
-    /// What a move has to do in a directory. Its owner may have shut himself out of it, and where we are no more than he,
-    /// us too: he is let in for as long as it takes.
+    /// What a move has to do in a directory. The mode may lock out the owner, and also the daemon if it runs as the owner:
+    /// then the owner gets access for the duration of the call.
     pub fn as_owner<T>(&self, dir: BorrowedFd<'_>, change: impl Fn() -> Result<T>) -> Result<T> {
         let refused = match change() {
             Err(Errno::ACCESS) => Errno::ACCESS,
@@ -495,13 +495,13 @@ impl Tier {
                 self.seen_marks.note(stat, mark);
                 Ok(mark)
             }
-            // An ordinary user's own file that he may not read; its number must not change by that.
+            // A user may own a file without being allowed to read it; its number must not change by that.
             Err(Errno::ACCESS) => Ok(self.seen_marks.of(stat)),
             Err(error) => Err(error),
         }
     }
 
-    /// Returns the number that a file on this tier asks for, and whether a mark says so; `None`: the name is gone since it was
+    /// Returns the number that a file on this tier should get, and whether a mark says so; `None`: the name is gone since it was
     /// looked at.
     pub fn number_of(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> Option<(u64, bool)> {
         match self.ask_mark(dir, name, stat) {
@@ -625,7 +625,7 @@ impl Tier {
 pub enum OpenError {
     /// A system call failed.
     Os(Errno),
-    /// A directory of ours is not ours.
+    /// The hidden directory is not trusted: another user owns it or may write to it.
     UntrustedHiddenDirError(UntrustedHiddenDirError),
     /// It has neither our identity nor our key, and something in it.
     NotHidden {
@@ -645,9 +645,9 @@ impl From<Errno> for OpenError {
 /// A hidden directory that somebody else made, or may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UntrustedHiddenDirError {
-    /// Its owner.
+    /// User ID of the hidden directory's owner.
     pub owner: u32,
-    /// Its permission bits.
+    /// File type and permission bits.
     pub mode: u32,
 }
 
@@ -684,7 +684,7 @@ fn open_root(path: &Path) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())
 }
 
-/// Opens a directory of ours in `at`. The owner of `root` may have prepared one, or may exchange it at any moment: what counts is the
+/// Opens a hidden directory in `at`. The owner of `root` may have prepared one, or may exchange it at any moment: what counts is the
 /// directory that is open.
 fn own_directory(root: BorrowedFd<'_>, at: BorrowedFd<'_>, child: &str, make: bool) -> std::result::Result<OwnedFd, OpenError> {
     if make {
@@ -792,7 +792,7 @@ fn mark_name(tmp: BorrowedFd<'_>, writable: bool) -> &'static str {
     }
 }
 
-/// The marks an ordinary user has read, for when he may not any more.
+/// The marks that an ordinary user has read, for when reading is no longer allowed.
 #[derive(Debug)]
 struct SeenMarks {
     /// `None` for root, who may read all. By backing inode, with its birth.

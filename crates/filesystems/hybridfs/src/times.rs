@@ -35,7 +35,7 @@ const COUNTS: u64 = 1 << 14;
 const PASS: Duration = Duration::from_millis(20);
 const LOOKS_MAX: usize = 100;
 
-/// Who has his hands on the times of which directory.
+/// Which thread restores the times of which directory.
 #[derive(Debug)]
 pub(crate) struct DirTimes {
     /// Odd while a move has changed a directory and not yet put its times back.
@@ -70,7 +70,7 @@ impl DirTimes {
         &self.counts[(dir % COUNTS) as usize]
     }
 
-    /// A user has changed this directory. A pass that has not begun by now finds the change in the times.
+    /// A user has changed this directory. A pass that starts later finds the change in the times.
     fn note_change(&self, dir: u64) {
         if self.passes.load(SeqCst).is_multiple_of(2) {
             return;
@@ -135,7 +135,7 @@ impl TieredFs {
         changed
     }
 
-    /// Looks again when a move had its hands on a directory's times, for the kernel keeps what it is told. `dir` answers
+    /// Reads again when a move was restoring a directory's times, for the kernel caches what it receives. `dir` answers
     /// the number of what was seen, if it is a directory.
     pub(crate) fn times_kept<T>(&self, dir: impl Fn(&T) -> Option<u64>, look: impl Fn() -> Result<T>) -> Result<T> {
         let before = self.times.passes.load(SeqCst);

@@ -26,7 +26,7 @@ const CLIENTS_MAX: usize = 16;
 const IDLE: Duration = Duration::from_secs(60);
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// Who answers.
+/// Handles the requests that clients send over the control socket.
 pub trait ControlHandler: Send + Sync + 'static {
     /// The state of the mount.
     fn status(&self) -> Status;

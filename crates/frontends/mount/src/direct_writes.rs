@@ -74,9 +74,13 @@ impl Drop for KernelCacheState {
 
 /// A direct write whose data are in the file.
 pub struct CompletedDirectWrite<'a> {
+    /// Inode number of the written file.
     pub ino: u64,
+    /// Offset of the first written byte.
     pub offset: u64,
+    /// Number of bytes that were written.
     pub length: usize,
+    /// What the kernel may have cached of the file.
     pub cached: &'a KernelCacheState,
 }
 

@@ -43,15 +43,21 @@ pub struct FuseFilesystem {
 }
 
 pub(crate) struct MountShared {
+    /// The tiered file system behind the mount.
     pub fs: Arc<TieredFs>,
+    /// The files and directories that the kernel has open.
     pub handles: Handles,
+    /// Which open inodes bypass the daemon.
     pub modes: BypassModes,
     /// The kernel gathers writes: its write-back cache.
     pub gathers: bool,
+    /// How long the kernel may use names and attributes.
     pub ttl: Duration,
     /// The kernel checks permissions by mode and ACL.
     pub checked: bool,
+    /// Tells the kernel which cached attributes are stale.
     pub changed: Arc<KernelNotifier>,
+    /// Keeps the kernel's cache coherent with direct writes.
     pub direct_writes: DirectWrites,
 }
 

@@ -13,15 +13,15 @@ use crate::direct_writes::KernelCacheState;
 /// An open file as the kernel knows it.
 #[derive(Debug)]
 pub struct OpenFile {
-    /// The file.
+    /// The open file of the tiered file system.
     pub handle: FileHandle,
-    /// Its data bypasses us.
+    /// Whether reads and writes bypass the daemon.
     pub bypass: bool,
     /// What the kernel may have cached of it.
     pub cached: Arc<KernelCacheState>,
 }
 
-/// Numbered open things.
+/// Maps the handle numbers that the kernel knows to open objects.
 #[derive(Debug)]
 pub struct HandleTable<T> {
     map: RwLock<HashMap<u64, Arc<T>>>,
@@ -35,7 +35,7 @@ impl<T> Default for HandleTable<T> {
 }
 
 impl<T> HandleTable<T> {
-    /// A number for something.
+    /// Stores an open object and returns its new handle number.
     pub fn add(&self, what: T) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.map.write().insert(number, Arc::new(what));
@@ -47,13 +47,13 @@ impl<T> HandleTable<T> {
         self.map.read().get(&number).cloned().ok_or(Errno::BADF)
     }
 
-    /// Gives all numbers back.
+    /// Removes all handles and drops their objects.
     pub fn clear(&self) {
         let all = std::mem::take(&mut *self.map.write());
         drop(all);
     }
 
-    /// Gives a number back.
+    /// Removes a handle and returns its object.
     pub fn remove(&self, number: u64) -> Option<Arc<T>> {
         self.map.write().remove(&number)
     }
@@ -62,8 +62,8 @@ impl<T> HandleTable<T> {
 /// All open files and directories.
 #[derive(Debug, Default)]
 pub struct Handles {
-    /// Files.
+    /// The open files of the mount.
     pub files: HandleTable<OpenFile>,
-    /// Directories.
+    /// The open directories of the mount.
     pub dirs: HandleTable<Listing>,
 }

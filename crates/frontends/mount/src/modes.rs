@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use crate::direct_writes::KernelCacheState;
 use crate::wire::Backing;
 
-/// Decides for every inode.
+/// Decides for every open inode whether its data bypasses the daemon.
 #[derive(Debug)]
 pub struct BypassModes {
     open: Mutex<HashMap<u64, InodeMode>>,
@@ -52,7 +52,7 @@ impl BypassModes {
         }
     }
 
-    /// Why not, if not.
+    /// Returns why no file bypasses the daemon, if none does.
     pub fn why_not(&self) -> Option<String> {
         self.reason.lock().clone()
     }

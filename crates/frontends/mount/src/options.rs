@@ -7,7 +7,7 @@ use crate::wire::UringMode;
 /// Everything `run` needs to know.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the namespace appears.
+    /// The directory where the files appear.
     pub mountpoint: PathBuf,
     /// The pair and its rules.
     pub hybrid: hybridfs::Config,
@@ -23,7 +23,7 @@ pub struct Options {
     pub passthrough: PassthroughMode,
     /// How long the kernel may trust names and attributes, seconds.
     pub cache_ttl_s: u64,
-    /// Mount flags.
+    /// The mount flags, as mount(8) names them.
     pub flags: MountFlags,
 }
 
@@ -43,9 +43,9 @@ pub enum PassthroughMode {
 pub struct MountFlags {
     /// Honour set-id bits and file capabilities.
     pub suid: bool,
-    /// Honour device nodes.
+    /// Whether device files are honoured.
     pub dev: bool,
-    /// Refuse to execute.
+    /// Whether the kernel refuses to execute files.
     pub noexec: bool,
     /// Do not update access times.
     pub noatime: bool,

@@ -39,14 +39,14 @@ pub fn parse_source_name(name: &[u8]) -> Option<(PathBuf, PathBuf)> {
     Some((OsString::from_vec(ssd).into(), OsString::from_vec(hdd).into()))
 }
 
-/// A mounted pair.
+/// Describes one mounted pair, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Where.
+    /// The directory where the pair is mounted.
     pub mountpoint: PathBuf,
-    /// The SSD directory.
+    /// The directory on the fast device.
     pub ssd: PathBuf,
-    /// The HDD directory.
+    /// The directory on the slow device.
     pub hdd: PathBuf,
     /// The user who mounted it, as the kernel says. Its daemon runs as this user.
     pub owner: u32,

@@ -11,7 +11,7 @@ use rustix::mount::UnmountFlags;
 pub struct UnmountError {
     /// Something is open below it.
     pub busy: bool,
-    /// What was said.
+    /// The error message of the kernel or of fusermount3.
     pub text: String,
 }
 

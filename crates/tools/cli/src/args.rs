@@ -13,11 +13,11 @@ use crate::nocache::NocacheArgs;
 use crate::nvme::args::NvmeArgs;
 use crate::queue::args::QueueArgs;
 
-/// Keeps what is in use on the shelf within reach: SSD speed with HDD capacity, in user space.
+/// SSD and RAM cache in front of any slow storage, in user space.
 #[derive(Debug, Parser)]
 #[command(name = "hotshelf", version, arg_required_else_help = true)]
 pub struct Cli {
-    /// Print only errors and what was asked for: no progress, no confirmation
+    /// Print only errors and requested output: no progress, no confirmation
     #[arg(short, long, global = true)]
     pub quiet: bool,
     /// Say more: each file that is copied or moved, and a daemon's log at level debug
@@ -70,7 +70,7 @@ pub enum Command {
     #[command(after_help = "Example:\n  hotshelf mount --ssd /ssd/pool --hdd /hdd/pool /pool\n  \
                       mount -t fuse.hotshelf /ssd/pool:/hdd/pool /pool -o allow_other,policy=lfu")]
     Mount(Box<MountArgs>),
-    /// Unmount in good order
+    /// Unmount cleanly
     #[command(visible_alias = "umount", after_help = "Example:\n  hotshelf unmount /pool")]
     Unmount(UnmountArgs),
     /// Show use, hits, moves and warnings of one mount or cache, or of all
@@ -106,7 +106,7 @@ pub enum Command {
                       --pin and --hdd-only rules, --allow-other, --read-only, threads, io_uring, passthrough, --write-back,\n\
                       --cache-ttl and the log. `hotshelf pin` and `mount -o remount` work on a running mount, too.")]
     Set(SetArgs),
-    /// Look over an unmounted pair, or a cache that is not in use
+    /// Check an unmounted pair, or a cache that is not in use
     #[command(after_help = "Example:\n  hotshelf check /ssd/pool /hdd/pool\n  hotshelf check /ssd/pool /hdd/pool --repair\n  \
                       hotshelf check /ssd/cache")]
     Check(CheckArgs),
@@ -162,7 +162,7 @@ pub struct MountArgs {
     /// Settings from a TOML file; flags win
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Which file leaves the SSD first: lru, lfu, fifo, s3-fifo or a shared object [default: lru]
+    /// Eviction policy: lru, lfu, fifo, s3-fifo or the path of a shared object [default: lru]
     #[arg(long, value_name = "NAME|FILE.so", value_parser = Suggested(&["lru", "lfu", "fifo", "s3-fifo"]), hide_possible_values = true)]
     pub policy: Option<String>,
     /// Demotion starts above this use of the SSD [default: 90%]
@@ -177,7 +177,7 @@ pub struct MountArgs {
     /// Smaller files do not move by themselves [default: 0]
     #[arg(long, value_name = "SIZE")]
     pub min_file_size: Option<Size>,
-    /// Larger files are not promoted, and leave the SSD when they outgrow it [default: 50%]
+    /// Larger files are not promoted, and are demoted when they grow beyond it [default: 50%]
     #[arg(long, value_name = "SIZE")]
     pub max_file_size: Option<Size>,
     /// When a file comes up: second-touch, on-open or never [default: second-touch]
@@ -205,7 +205,7 @@ pub struct MountArgs {
     /// Serve all requests with one thread
     #[arg(long)]
     pub single_thread: bool,
-    /// Serve with this many threads; over io_uring, of each processor [default: 8]
+    /// Number of threads that serve requests; with io_uring, for each CPU [default: 8]
     #[arg(long, value_name = "N", conflicts_with = "single_thread", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// Requests over io_uring, which is faster: auto (where the kernel offers it: see `hotshelf doctor`) or off [default: auto]
@@ -215,7 +215,7 @@ pub struct MountArgs {
     /// Take all file data through the daemon
     #[arg(long)]
     pub no_passthrough: bool,
-    /// Let the kernel gather writes: faster without passthrough; what is neither closed nor flushed dies with the daemon
+    /// Let the kernel write back lazily: faster without passthrough; data neither closed nor flushed is lost with the daemon
     #[arg(long)]
     pub write_back: bool,
     /// Give each thread its own copy of the FUSE device (not over io_uring)
@@ -420,7 +420,7 @@ pub enum BenchCommand {
         #[arg(short, long, value_name = "FILE", default_value = "report.html")]
         output: PathBuf,
     },
-    /// Say what of ours has become worse beyond the spread of both; exit 1 if anything has
+    /// Report our results that became worse beyond the spread of both runs; exit 1 if there are any
     ///
     /// Judged is what has five runs or more on both sides: of fewer, too many lie apart by chance.
     #[command(after_help = "Example:\n  hotshelf bench compare results-before results-now")]

@@ -134,7 +134,7 @@ struct Done {
     failed: Option<anyhow::Error>,
 }
 
-/// What cannot be measured is told in the results; a failure too, unless it is the only experiment.
+/// Results name what could not be measured, and failures, unless the failed experiment is the only one.
 fn one(experiment: &Experiment, context: &Context, mut run: Run, alone: bool) -> anyhow::Result<Done> {
     let begun = Instant::now();
     let (outcome, failed) = match experiment.cannot(context) {

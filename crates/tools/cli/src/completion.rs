@@ -29,7 +29,7 @@ pub fn complete(args: &CompleteArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Returns whether a name can be shown on one line of a terminal as it is.
+/// Returns whether a name can be shown unchanged on one line of a terminal.
 fn is_offered(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && *crate::terminal::line(name) == *name
 }
@@ -51,7 +51,7 @@ fn mounts() -> Vec<String> {
     own.filter_map(|mounted| mounted.mountpoint.into_os_string().into_string().ok()).collect()
 }
 
-/// Returns which names an argument takes; `None`: none of ours.
+/// Returns which names an argument takes; `None`: no names of mounts or caches.
 fn kind_of(path: &str, arg: &Arg) -> Option<NameKind> {
     let is_cache = arg.get_value_names().is_some_and(|names| names.iter().any(|name| name.contains("CACHE")));
     let is_mount = arg.get_id() == "mountpoint";
@@ -158,7 +158,7 @@ fi
     )
 }
 
-/// Hints that no argument of ours has, in whose place [`zsh`] puts the names.
+/// Hints that no argument has, in whose place [`zsh`] puts the names.
 const ZSH_HINTS: [(NameKind, ValueHint, &str); 3] = [
     (NameKind::Mounts, ValueHint::Hostname, ":_hosts'"),
     (NameKind::Caches, ValueHint::Username, ":_users'"),

@@ -171,7 +171,7 @@ pub fn log_filter(given: Option<&str>, command: &str) -> anyhow::Result<EnvFilte
     filter.ok_or_else(|| crate::Usage(format!("`{level}` is no log level: {wanted}; see `hotshelf {command} --help`")).into())
 }
 
-/// Opens a log that was asked for by name, to be given to the daemon; at the front, where the error is seen.
+/// Opens the log file that the user named, before the daemon detaches, so that the user sees an error.
 pub fn open_log(path: &std::path::Path) -> anyhow::Result<File> {
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
     opened.with_context(|| format!("{}: the log cannot be written", path.display()))

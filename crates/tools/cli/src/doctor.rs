@@ -96,7 +96,7 @@ fn memory_bytes() -> u64 {
     info.totalram.saturating_mul(u64::from(info.mem_unit))
 }
 
-/// Whether files can be told apart for ever, as a cache that outlives its programs must.
+/// Whether inode numbers identify files for ever, as a persistent cache needs.
 fn file_handles(what: &str, file: &std::fs::File) -> Line {
     let found = shm::FileHandle::of(file).map(|_| "files here can be cached".into());
     line(format!("{what}: file handles"), false, found.map_err(|error| format!("{error}: files here are not cached")))
@@ -206,7 +206,7 @@ fn directory(what: &str, dir: &Path) -> Vec<Line> {
             format!("{what}: birth times"),
             false,
             if born {
-                Ok("reused inodes are told apart".into())
+                Ok("reused inode numbers can be detected".into())
             } else {
                 Err("the file system keeps none; a reused inode may get a known number".into())
             },

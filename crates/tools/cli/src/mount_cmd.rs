@@ -18,7 +18,7 @@ const IGNORED: &[&str] = &["user", "users", "nouser", "noauto", "auto", "_netdev
 /// The ways mount(8) calls us, rewritten as our own command line; `None`: this is none of them.
 ///
 /// `mount.fuse.hotshelf SOURCE MOUNTPOINT [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]` by a link of that name; and
-/// `hotshelf SOURCE MOUNTPOINT [-o OPTIONS]` by mount.fuse3(8) where there is no such link. No command of ours has a slash.
+/// `hotshelf SOURCE MOUNTPOINT [-o OPTIONS]` by mount.fuse3(8) where there is no such link. No command contains a slash.
 pub fn as_mount_helper(given: &[OsString]) -> Option<anyhow::Result<Vec<OsString>>> {
     let name = Path::new(given.first()?).file_name()?.to_string_lossy().into_owned();
     let by_name = name == "mount.fuse.hotshelf" || name == "mount.hotshelf";
@@ -149,7 +149,7 @@ fn remount(args: &MountArgs) -> anyhow::Result<bool> {
         crate::talk::set_on(&mounted, changes, false)?;
     }
     if flags != before {
-        // The access times' flag stays as it is: the daemon does it.
+        // The flag for access times stays unchanged: the daemon applies it.
         let times = if has("noatime") { rustix::mount::MountFlags::NOATIME } else { rustix::mount::MountFlags::empty() };
         rustix::mount::mount_remount(&mounted.mountpoint, flags | times, "")
             .map_err(std::io::Error::from)
@@ -246,7 +246,7 @@ fn apply_option(option: &str, args: &mut MountArgs, flags: &mut mount::MountFlag
     Ok(())
 }
 
-/// Options of mount(8) that a mount of ours cannot do, and why.
+/// Options of mount(8) that are refused, and why.
 const REFUSED: &[(&str, &str)] = &[
     ("strictatime", "access times are those of the two file systems: mount these with it"),
     ("nodiratime", "noatime leaves the times of directories as well"),

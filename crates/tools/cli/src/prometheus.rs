@@ -48,7 +48,7 @@ pub fn text(mounts: &[Status]) -> String {
     metric("gauge", "moves_running", "Moves that run now.", &|status| one(status.running.len() as f64));
     metric("gauge", "open_files", "Files that are open.", &|status| one(status.open_files as f64));
     metric("gauge", "conflicts", "Paths that are on both sides.", &|status| one(status.conflicts.len() as f64));
-    metric("gauge", "warnings", "What is not as it should be.", &|status| one(status.warnings.len() as f64));
+    metric("gauge", "warnings", "Number of warnings that status shows.", &|status| one(status.warnings.len() as f64));
     text
 }
 

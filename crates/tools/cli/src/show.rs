@@ -95,10 +95,10 @@ pub fn why(why: &Why) {
     say!("  really   {}", why.real_path);
     match why.last_open_s {
         Some(last) => say!("  opened   {} times, last {} ago", why.opens, span(now_s().saturating_sub(last))),
-        None => say!("  opened   not that we remember"),
+        None => say!("  opened   no record"),
     }
     if let Some(rank) = why.rank {
-        say!("  rank     {rank:.2} (0 leaves the SSD next, 1 last)");
+        say!("  rank     {rank:.2} (0 is evicted next, 1 last)");
     }
     if let Some(pinned) = &why.pinned {
         say!("  pinned   {pinned}");

@@ -1,4 +1,4 @@
-//! Commands that ask the daemon of a mount.
+//! Commands that send requests to the daemon of a mount.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::fs::MetadataExt;
@@ -86,7 +86,7 @@ fn ask(mounted: &MountEntry, question: &ControlRequest) -> anyhow::Result<Contro
 fn ask_within(mounted: &MountEntry, question: &ControlRequest, patience: Option<Duration>) -> anyhow::Result<ControlReply> {
     let deadline = patience.map(|patience| Instant::now() + patience);
     let answer = connect(mounted, deadline)?.ask(question, &mut |_| {});
-    match answer.with_context(|| format!("the daemon of {} does not answer as it should", mounted.mountpoint.display()))? {
+    match answer.with_context(|| format!("the daemon of {} sent no valid reply", mounted.mountpoint.display()))? {
         ControlReply::Failed { message } => bail!("{message}"),
         answer => Ok(answer),
     }
@@ -100,17 +100,17 @@ pub fn status_of(mounted: &MountEntry) -> anyhow::Result<Box<Status>> {
 fn status_within(mounted: &MountEntry, patience: Option<Duration>) -> anyhow::Result<Box<Status>> {
     match ask_within(mounted, &ControlRequest::Status, patience)? {
         ControlReply::Status(status) => Ok(status),
-        _ => bail!("the daemon of {} gave an answer of another kind", mounted.mountpoint.display()),
+        _ => bail!("the daemon of {} sent an unexpected reply", mounted.mountpoint.display()),
     }
 }
 
 /// The daemons of all mounts have so long together.
 const ALL_MOUNTS: Duration = Duration::from_secs(3);
-/// So many are asked at a time: each may send as much as an answer may have.
+/// Daemons queried at a time: each may send a reply of the largest size.
 const AT_A_TIME: usize = 8;
 
 /// Asks many daemons at a time. Those that have not answered within [`ALL_MOUNTS`] are left alone: the directories of a stranger's pair
-/// may be on a file system that never answers, which no deadline of ours ends.
+/// may be on a file system that never answers, which no deadline ends.
 fn status_of_all(mounts: &[MountEntry]) -> Vec<anyhow::Result<Box<Status>>> {
     let (send, answers) = std::sync::mpsc::channel();
     let todo = Arc::new(Mutex::new((0..mounts.len()).zip(mounts.to_vec()).collect::<VecDeque<_>>()));
@@ -186,7 +186,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
         };
         say_lines!("{text}");
     } else if all.is_empty() && caches.is_empty() && complete {
-        say!("no hotshelf is mounted, and there is no cache");
+        say!("nothing is mounted, and no caches exist");
     } else {
         all.iter().for_each(show::status);
         caches.iter().for_each(cache::show);
@@ -214,7 +214,7 @@ pub fn set_on(mounted: &MountEntry, changes: BTreeMap<String, String>, dry_run: 
     Ok(true)
 }
 
-/// All caches of which something can be told; of the others it is said why not.
+/// Returns the state of every cache that can be read, and prints why the others cannot.
 fn caches(complete: &mut bool) -> Vec<cache::Report> {
     let (told, failed): (Vec<_>, Vec<_>) = cache::all().into_iter().partition(Result::is_ok);
     for error in failed.into_iter().filter_map(Result::err) {
@@ -232,7 +232,7 @@ pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
         match ask(&mounted, &ControlRequest::Why { path: escape(&below) })? {
             ControlReply::Why(why) if args.json => all.push(why),
             ControlReply::Why(why) => show::why(&why),
-            _ => bail!("the daemon gave an answer of another kind"),
+            _ => bail!("the daemon sent an unexpected reply"),
         }
         Ok(true)
     })?;
@@ -287,7 +287,7 @@ pub fn migrate(args: &MigrateArgs) -> anyhow::Result<bool> {
 
 fn migrate_one(path: &Path, to: TierName) -> anyhow::Result<bool> {
     if INTERRUPTED.load(Ordering::SeqCst) {
-        bail!("{}: not begun", path.display());
+        bail!("{}: not started", path.display());
     }
     let (mounted, below) = locate(path)?;
     long_work(&mounted, &ControlRequest::Migrate { path: escape(&below), to })
@@ -317,7 +317,7 @@ pub fn long_work(mounted: &MountEntry, question: &ControlRequest) -> anyhow::Res
     match answer.context("asking the daemon")? {
         ControlReply::Done { message } => tell!("{message}"),
         ControlReply::Failed { message } => bail!("{message}"),
-        _ => bail!("the daemon gave an answer of another kind"),
+        _ => bail!("the daemon sent an unexpected reply"),
     }
     Ok(true)
 }
@@ -355,10 +355,10 @@ fn would_migrate(path: &Path, to: TierName) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// No path is begun any more.
+/// No further path is started.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// The first interrupt asks the daemon to stop, which says then what it has done; the second ends this program.
+/// The first interrupt makes the daemon stop and report what it has done; the second ends this program.
 fn stop_when_interrupted(client: &ControlClient) -> anyhow::Result<()> {
     let stopper = client.stopper().context("watching for interrupts")?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).context("watching for interrupts")?;
@@ -388,7 +388,7 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
     let mounted = at_mountpoint(&args.mountpoint)?;
     let daemon = status_of(&mounted).map(|status| status.pid).ok();
     take_away(&mounted.mountpoint, &args.mountpoint, deadline)?;
-    // The daemon saves its books before it ends.
+    // The daemon saves its state before it ends.
     if let Some(pid) = daemon.filter(|pid| *pid != 0) {
         let process = PathBuf::from(format!("/proc/{pid}"));
         while process.exists() && !is_zombie(pid) && Instant::now() < deadline {

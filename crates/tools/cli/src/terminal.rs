@@ -65,11 +65,11 @@ pub fn print(words: &Arguments<'_>, several: bool) {
 
 /// Prints to standard error. Use `complain!`.
 pub fn print_error(words: &Arguments<'_>) {
-    // If that fails, there is nobody to be told.
+    // If that fails too, there is no way to report it.
     let _ = writeln!(std::io::stderr(), "hotshelf: {}", line(&words.to_string()));
 }
 
-/// Ends the program quietly if the reader has read enough, which is no failure of ours.
+/// Ends the program without an error if the reader closed the pipe.
 fn cannot_print(error: &std::io::Error) -> ! {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         std::process::exit(0);

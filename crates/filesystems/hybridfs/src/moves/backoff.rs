@@ -42,7 +42,7 @@ enum FailureCause {
 }
 
 impl FailureCause {
-    /// Whether it is told: a failure, or what the other side cannot hold; not what every file system has, such as hard links.
+    /// Whether users see it: a failure, or what the other side cannot hold; not what every file system has, such as hard links.
     fn is_shown(self) -> bool {
         match self {
             FailureCause::Failed(_) => true,

@@ -37,7 +37,7 @@ impl TieredFs {
         }
     }
 
-    /// One worker: does what is asked, and keeps the SSD below its marks. Ends with the file system.
+    /// Runs one worker: it does requested moves and keeps the SSD below its marks, until the file system closes.
     pub(crate) fn move_worker(&self) {
         yield_to_foreground();
         while let Some(job) = self.next_job() {
@@ -49,14 +49,14 @@ impl TieredFs {
         if let Some(until) = self.mover.side_rests(job.to) {
             return self.put_off(job, until);
         }
-        // Unpinned since it was asked for, it stays where it is.
+        // Unpinned since the request: it stays on its side.
         let wanted = !job.pinned || self.is_pinned(job.ino);
         let outcome = if wanted { self.move_file(job.ino, job.to, job.reason, &mut |_, _| true) } else { MoveOutcome::Already };
         tracing::debug!(ino = job.ino, to = %job.to, ?outcome, reason = ?job.reason, "move");
         self.after(job, outcome);
     }
 
-    /// Nothing is moved to that side for a while. What was asked for comes up then; a file of the policy's is chosen anew.
+    /// Moves to that side pause. Requested moves are retried later; the policy chooses a victim anew.
     fn put_off(&self, job: MoveJob, until: Instant) {
         let mut state = self.mover.state.lock();
         if job.reason == MoveReason::HighMark {
@@ -89,7 +89,7 @@ impl TieredFs {
         }
     }
 
-    /// What is to be done now: room first, then what was asked for, then what is pinned.
+    /// Returns what to do now: first demotions, then requested moves, then pinned files.
     pub(crate) fn next_now(&self) -> Option<MoveJob> {
         while !self.mover.stopping() {
             if let Some(job) = self.next_demotion().or_else(|| self.mover.next_asked()) {
@@ -134,7 +134,7 @@ impl TieredFs {
         demoting.load(Ordering::Relaxed) && (self.space.above_low_without(leaving) || self.space.tight_without(leaving))
     }
 
-    /// Now and then: with a million pinned files it takes a while.
+    /// Only from time to time: with a million pinned files it is slow.
     fn look_at_pins_again(&self) {
         const EVERY_S: u32 = 60;
         let now = now_s();
@@ -204,7 +204,7 @@ impl TieredFs {
         }
     }
 
-    /// A file that is in use waits until it is closed, one for which nobody would ask again waits a while.
+    /// A file in use waits until it is closed; one that would not be requested again is retried after a pause.
     fn comes_back(&self, job: &MoveJob, outcome: MoveOutcome) -> Option<RetryTime> {
         let full = {
             let state = self.mover.state.lock();
@@ -230,7 +230,7 @@ impl TieredFs {
 
     fn victim_ended(&self, ino: u64, outcome: MoveOutcome) {
         if matches!(outcome, MoveOutcome::Stays(_)) {
-            // More of these than a policy is asked for at once would keep every other file from leaving.
+            // More of these than a policy offers at once would block the demotion of all other files.
             self.placement.stays(ino);
         } else if outcome == MoveOutcome::Dropped && !self.nodes.with(ino, |node| !node.nameless).unwrap_or(false) {
             // It would come up again and again.
@@ -260,11 +260,11 @@ impl TieredFs {
         }
     }
 
-    /// A sentence for `status` while files should leave the SSD and find no room.
+    /// Returns a sentence for `status` while demotions find no room on the HDD.
     pub(crate) fn hdd_is_full(&self) -> Option<String> {
         self.mover.stuck.lock().hdd_full_at?;
         let hdd = self.tier(TierName::Hdd).path.display();
-        Some(format!("{hdd} is full: files that should leave the SSD stay there; they go on leaving when there is room again"))
+        Some(format!("{hdd} is full: files that should be demoted stay on the SSD until there is free space"))
     }
 
     /// Records that a file found no room on the HDD.

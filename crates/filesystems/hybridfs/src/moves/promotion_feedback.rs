@@ -4,7 +4,7 @@
 //! nothing is gained. So each promotion is followed up: how often is the file opened again before it leaves? When the promoted
 //! bytes that leave were used less than three times on average, a file has to prove itself first: it comes up only after a number of opens
 //! within a *residency*, the span in which it would have stayed on the SSD. The number doubles while promotions stay useless, and
-//! halves when they are useful again or nothing useless left for a while. A working set that fits never leaves, so it is never held
+//! halves when they are useful again or no useless promotion ended for some time. A working set that fits never leaves, so it is never held
 //! back.
 
 use std::collections::{HashMap, VecDeque};

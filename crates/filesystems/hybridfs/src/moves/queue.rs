@@ -1,4 +1,4 @@
-//! What the mover has to do and does: its queue, and its books.
+//! The state of the mover: its queue, its running moves and their results.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,18 +18,21 @@ use crate::report::{MoveTrouble, RunningMove, TierName};
 pub(super) const QUEUE_MAX: usize = 1 << 16;
 /// Files that left the SSD whose reason is remembered, at least.
 const LEFT_MAX: usize = 1 << 15;
-/// How often a move is tried that nobody would ask for again; the pauses between grow.
+/// Attempts for a move that would not be requested again; the pauses between them grow.
 pub(super) const TRIES_MAX: u32 = 8;
 
-/// A move that is asked for.
+/// A requested move.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MoveJob {
+    /// Inode number of the file.
     pub ino: u64,
+    /// The side that the file moves to.
     pub to: TierName,
+    /// Why the file is to move.
     pub reason: MoveReason,
     /// It belongs on the SSD because of a pin.
     pub pinned: bool,
-    /// Room it takes, as far as it is known.
+    /// Bytes it needs on the target, as far as known.
     pub need: u64,
     /// How often it was put off.
     pub tries: u32,
@@ -53,7 +56,7 @@ impl MoveJob {
     }
 }
 
-/// Queue and books of the mover.
+/// Holds the queue and the state of all moves.
 #[derive(Debug)]
 pub struct Mover {
     pub(super) state: Mutex<MoverState>,
@@ -103,7 +106,7 @@ pub(super) struct MoverState {
 }
 
 impl MoverState {
-    /// Whether a move of this file is asked for and not done with.
+    /// Whether a move of this file was requested and has not ended.
     pub(super) fn is_asked(&self, ino: u64) -> bool {
         self.queued.contains(&ino) || self.waiting.contains_key(&ino) || self.taken.contains(&ino) || self.later.contains_key(&ino)
     }
@@ -121,7 +124,7 @@ impl MoverState {
         due.into_iter().for_each(|job| self.enqueue(job));
     }
 
-    /// When something is due that nobody tells of.
+    /// When the next delayed move is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.later.values().map(|(at, _)| *at).chain(self.pins.again_at()).min()
     }
@@ -176,7 +179,7 @@ impl Mover {
         }
     }
 
-    /// The books of what is pinned. Whoever enters something makes the workers look at it.
+    /// Changes the progress of pinned files, and wakes the workers if there is something new to do.
     pub(crate) fn with_pins<T>(&self, change: impl FnOnce(&mut PinProgress) -> T) -> T {
         let mut state = self.state.lock();
         let before = (state.pins.waits(), state.pins.again_at());
@@ -235,14 +238,14 @@ impl Mover {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Moves that were asked for and do not run. With none of these and none running, all that was asked for is done with.
+    /// Returns the number of requested moves that are not running. If it is 0 and none runs, all requests are complete.
     pub fn queue_len(&self) -> u64 {
         let state = self.state.lock();
         let about_to_run = state.taken.iter().filter(|ino| !state.running.contains_key(ino)).count();
         (state.queue.len() + state.waiting.len() + state.later.len() + about_to_run) as u64 + state.pins.len()
     }
 
-    /// Moves running.
+    /// Returns the moves that are running now.
     pub fn running(&self) -> Vec<RunningMove> {
         let state = self.state.lock();
         let show = |progress: &MoveProgress| RunningMove {
@@ -351,7 +354,7 @@ impl Mover {
     }
 }
 
-/// Lets other threads have the processor first: sched(7), a nice value is a thread's own.
+/// Lowers the priority of this thread below that of serving threads; a nice value belongs to a thread (sched(7)).
 pub fn yield_to_foreground() {
     let _ = rustix::process::setpriority_process(None, 10);
 }

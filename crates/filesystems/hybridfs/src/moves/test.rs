@@ -154,7 +154,7 @@ fn a_move_that_nobody_would_ask_for_again_is_tried_again_but_not_for_ever() {
     let job = fs.next_now().expect("due");
     fs.after(job, MoveOutcome::Dropped);
     assert_eq!(fs.mover.queue_len(), 0);
-    // It rests, but who outgrows the SSD once more asks for himself.
+    // It rests, but a file that outgrows the SSD again is requested again.
     fs.ask_move(ino, TierName::Hdd, MoveReason::TooBig);
     assert_eq!(fs.mover.queue_len(), 1);
 }
@@ -168,7 +168,7 @@ fn a_file_that_is_gone_does_not_come_up_as_a_victim_for_ever() {
     fs.do_job(MoveJob::new(ino + 1_000_000, TierName::Hdd, MoveReason::HighMark));
     assert_eq!(fs.placement.len(), 1);
     fs.after(MoveJob::new(ino, TierName::Hdd, MoveReason::HighMark), MoveOutcome::Dropped);
-    assert_eq!(fs.placement.len(), 1, "one that only changed stays on the books");
+    assert_eq!(fs.placement.len(), 1, "one that only changed stays known");
 }
 
 #[test]

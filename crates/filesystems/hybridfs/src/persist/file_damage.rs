@@ -21,7 +21,7 @@ pub enum FileDamage {
 }
 
 impl FileDamage {
-    /// The file afterwards.
+    /// Returns the bytes of a file after the damage.
     pub fn done_to(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         match self {
@@ -60,14 +60,14 @@ pub fn path() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A hidden directory of its own.
+/// A hidden directory in a temporary directory.
 pub struct HiddenTestDir {
     temp: tempfile::TempDir,
     handle: OwnedFd,
 }
 
 impl HiddenTestDir {
-    /// An empty one.
+    /// Creates an empty hidden directory for a test.
     pub fn new() -> HiddenTestDir {
         // In memory where there is such a place: thousands of files are flushed here.
         let temp = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
@@ -85,7 +85,7 @@ impl HiddenTestDir {
         self.handle.try_clone().expect("a descriptor")
     }
 
-    /// Puts a file there as it is given, and nothing else.
+    /// Writes a file with exactly these bytes.
     pub fn put(&self, file: &str, bytes: &[u8]) {
         for entry in std::fs::read_dir(self.temp.path()).expect("listed") {
             std::fs::remove_file(entry.expect("an entry").path()).expect("removed");
@@ -104,10 +104,10 @@ impl HiddenTestDir {
     }
 }
 
-/// A file in memory that fails as it is told.
+/// A file in memory that fails on demand.
 #[derive(Debug, Default)]
 pub struct FailingStore {
-    /// What a reader finds.
+    /// The bytes that a reader finds in the file.
     pub bytes: RefCell<Vec<u8>>,
     /// What is left after a power cut, at the least.
     pub durable: RefCell<Vec<u8>>,

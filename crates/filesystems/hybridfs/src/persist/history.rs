@@ -27,11 +27,11 @@ const _: () = assert!(RECORD == size_of::<u64>() + 2 * size_of::<u32>() + size_o
 /// What is remembered of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HistoryRecord {
-    /// The number users see.
+    /// The inode number that users see.
     pub ino: u64,
-    /// Seconds since 1970.
+    /// Time of the last open in seconds since 1970.
     pub last_open_s: u32,
-    /// Times opened.
+    /// Number of times the file was opened.
     pub opens: u16,
     /// Seconds since 1970; 0: never moved.
     pub last_move_s: u32,
@@ -39,12 +39,12 @@ pub struct HistoryRecord {
     pub last_move: u8,
 }
 
-/// What the file holds.
+/// Holds the records that were read from the history file.
 #[derive(Debug, Default)]
 pub struct LoadedHistory {
     /// The policy that wrote it.
     pub policy_name: String,
-    /// The next to leave first.
+    /// The records, the next victim first.
     pub records: Vec<HistoryRecord>,
     /// The file was damaged; the good blocks are in `records`.
     pub damaged: Option<SetAsideFile>,
@@ -237,7 +237,7 @@ mod test {
                     Ok(loaded) => {
                         prop_assert!(records.starts_with(&loaded.records));
                         prop_assert_eq!(probed.is_err(), loaded.damaged.is_some());
-                        // Cut between two blocks it is a whole file, and only heat is lost.
+                        // Truncated between two blocks the file is valid, and only heat is lost.
                         let between = matches!(&file_damage, FileDamage::Cut(_)) && loaded.records.len().is_multiple_of(rows);
                         prop_assert!(between || loaded.damaged.is_some());
                         if let Some(damage) = loaded.damaged {

@@ -28,11 +28,11 @@ impl PairId {
 /// What a directory knows of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Its pair.
+    /// Identity of the pair that the directory belongs to.
     pub pair: PairId,
-    /// Its side.
+    /// The side that the directory is.
     pub tier: TierName,
-    /// Seconds since 1970.
+    /// Time of creation in seconds since 1970.
     pub created_s: u64,
     /// Files with marks may be here.
     pub marks: bool,

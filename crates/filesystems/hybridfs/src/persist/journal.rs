@@ -30,11 +30,11 @@ const CODE_BEGIN: u8 = 3;
 /// The body of an `end`.
 const END: usize = 12;
 const PATH_MAX: usize = 65_536;
-/// Beyond this the log is begun anew when no move is open.
+/// Beyond this the log is truncated when no move is open.
 const COMPACT_BYTES: u64 = 1 << 20;
-/// Beyond this no move begins until the open ones have ended and the log is begun anew.
+/// Beyond this no move begins until the open ones have ended and the log is truncated.
 const FULL_BYTES: u64 = 64 << 20;
-/// More than we ever write: not a log of ours.
+/// More than the journal ever holds: not a valid journal.
 const BYTES_MAX: usize = 65 << 20;
 /// Numbers of moves stay far from where counting on would overflow.
 const ID_MAX: u64 = 1 << 62;
@@ -44,20 +44,20 @@ const _: () = assert!(HEAD == 2 * size_of::<u32>());
 const _: () = assert!(END == 4 + size_of::<u64>());
 const _: () = assert!(BEGIN == END + 7 * size_of::<u64>() + 2 * size_of::<u32>());
 
-/// A file that moves.
+/// Describes a move in the journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MoveRecord {
-    /// Where to.
+    /// The side that the file moves to.
     pub to: TierName,
-    /// Path below the mount.
+    /// Path of the file below the mount point.
     pub path: Vec<u8>,
-    /// The number users see.
+    /// The inode number that users see.
     pub ino: u64,
     /// Backing inode that is copied.
     pub source: InodeId,
     /// Backing inode of the copy.
     pub target: InodeId,
-    /// Bytes.
+    /// Size of the file in bytes.
     pub size: u64,
     /// Last change of the data: seconds, nanoseconds.
     pub mtime: (i64, u32),
@@ -68,7 +68,7 @@ pub struct MoveRecord {
 pub struct OpenMove {
     /// Its name in the log.
     pub id: u64,
-    /// The file.
+    /// The move that was recorded.
     pub record: MoveRecord,
 }
 
@@ -92,12 +92,12 @@ struct JournalLog<S> {
     closed: Option<Errno>,
 }
 
-/// What opening found.
+/// Holds the opened journal and what it contained.
 #[derive(Debug)]
 pub struct OpenedJournal {
-    /// The log.
+    /// The journal, ready for new records.
     pub journal: Journal,
-    /// Moves to be recovered.
+    /// Unfinished moves that recovery must complete or undo.
     pub open: Vec<OpenMove>,
     /// The old log was damaged and is put aside.
     pub damaged: Option<SetAsideFile>,
@@ -118,7 +118,7 @@ fn read(dir: BorrowedFd<'_>) -> Result<JournalReplay, PersistError> {
     let mut fields = FieldReader(&bytes);
     let magic = fields.take(MAGIC.len()) == Some(&MAGIC[..]);
     match fields.u32() {
-        // The making of the file was cut off: nothing was begun.
+        // The creation of the file was interrupted: no move was started.
         None => Ok(JournalReplay::default()),
         Some(_) if !magic => Ok(JournalReplay::bad("wrong magic")),
         Some(found) if found > VERSION => Err(PersistError::FutureVersion { file: FILE, found, ours: VERSION }),
@@ -160,7 +160,7 @@ impl Journal {
         Ok(self.log.lock().end(id, durable)?)
     }
 
-    /// Forgets everything; after recovery.
+    /// Removes all records, after recovery has finished.
     pub fn clear(&self) -> io::Result<()> {
         let mut log = self.log.lock();
         log.open.clear();
@@ -545,7 +545,7 @@ mod test {
                 } else {
                     let good = match &file_damage {
                         FileDamage::Flip(at, _) => {
-                            // Not to be told from a torn write, and only there.
+                            // It cannot be distinguished from a torn write, and only there.
                             let at = at.index(bytes.len());
                             let last = states.len().saturating_sub(2);
                             prop_assert!(at >= states[last].0, "byte {} before {}", at, states[last].0);
@@ -729,7 +729,7 @@ mod test {
             log.begin(&record(2)).expect_err("the write failed");
             log.begin(&record(3)).expect_err("still not cut off");
             assert_eq!(replay(&log.file.bytes.borrow()[HEADER..]).open.len(), 1);
-            log.begin(&record(4)).expect("cut off, and begun");
+            log.begin(&record(4)).expect("interrupted at the start");
             let found = replay(&log.file.bytes.borrow()[HEADER..]);
             assert_eq!((found.open.get(&id), found.open.len(), found.damaged), (Some(&record(1)), 2, None));
         }
@@ -738,7 +738,7 @@ mod test {
         fn one_end_told_twice_does_not_forget_another_move() {
             let mut log = empty(FailingStore::default());
             let (a, b) = (log.begin(&record(1)).expect("begun"), log.begin(&record(2)).expect("begun"));
-            // Long enough to be begun anew.
+            // Long enough to be truncated.
             let long = MoveRecord { path: vec![b'x'; PATH_MAX], ..record(3) };
             let ids: Vec<u64> = (0..17).map(|_| log.begin(&long).expect("begun")).collect();
             ids.into_iter().chain([a, a]).for_each(|id| log.end(id, false).expect("ended"));

@@ -23,7 +23,7 @@ pub fn load_pins(dir: BorrowedFd<'_>) -> Result<(BTreeSet<Vec<u8>>, Option<SetAs
     }
 }
 
-/// Looks without changing anything.
+/// Reads the pins without changing any file.
 pub fn probe_pins(dir: BorrowedFd<'_>) -> Result<(), PersistError> {
     read(dir)?.map(|_| ()).map_err(|detail| PersistError::Damaged { file: FILE, detail })
 }

@@ -98,7 +98,7 @@ impl From<AttributeLoss> for TransferError {
 type TransferResult<T> = std::result::Result<T, TransferError>;
 
 impl TieredFs {
-    /// Brings over the inode `source_ino` of `side` with all its names. `progress` is told bytes done; false stops.
+    /// Brings over the inode `source_ino` of `side` with all its names. Calls `progress` with the bytes copied; it returns false to stop.
     pub(super) fn bring_names(
         &self,
         side: TierName,

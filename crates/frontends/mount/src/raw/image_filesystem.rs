@@ -41,13 +41,19 @@ pub struct OpenImageFile {
     place: Mutex<()>,
 }
 
-/// What all threads share.
+/// Holds the state that all serving threads share.
 pub struct ImageShared {
+    /// The file system in the image.
     pub fs: Fs,
+    /// The inodes that the kernel knows.
     pub nodes: Nodes,
+    /// The files and directories that the kernel has open.
     pub opened: HandleTable<OpenImageFile>,
+    /// Tells the kernel which cached attributes are stale.
     pub changed: Arc<KernelNotifier>,
+    /// Keeps the kernel's cache coherent with direct writes.
     pub direct_writes: DirectWrites,
+    /// State that decides when set-ID bits are cleared.
     pub set_id: SetId,
 }
 
@@ -60,9 +66,10 @@ pub struct SetId {
     capabilities_removed: Mutex<HashMap<u64, u32>>,
 }
 
-/// The front end.
+/// Serves the kernel's requests from a file system in an image.
 #[derive(Clone)]
 pub struct ImageFilesystem {
+    /// The state that all serving threads share.
     pub inner: Arc<ImageShared>,
 }
 

@@ -20,7 +20,7 @@ struct KnownInode {
     cached: Arc<KernelCacheState>,
 }
 
-/// The nodes by number.
+/// Maps the inode numbers that the kernel knows to nodes of the image.
 #[derive(Default)]
 pub struct Nodes {
     map: RwLock<HashMap<u64, KnownInode>>,
@@ -56,7 +56,7 @@ impl Nodes {
         drop(gone);
     }
 
-    /// Lets go of all.
+    /// Drops all nodes when the mount ends.
     pub fn clear(&self) {
         let all = std::mem::take(&mut *self.map.write());
         drop(all);

@@ -41,19 +41,19 @@ pub fn is_in_use(image: &Path) -> bool {
 /// How to mount an image.
 #[derive(Clone, Debug)]
 pub struct RawOptions {
-    /// Where the files appear.
+    /// The directory where the files appear.
     pub mountpoint: PathBuf,
     /// What mount(8) shows as the source.
     pub source: String,
-    /// Let other users in.
+    /// Whether other users may access the mount.
     pub allow_other: bool,
-    /// Refuse every change.
+    /// Whether every change is refused.
     pub read_only: bool,
     /// Threads that serve requests, at least 1.
     pub threads: usize,
     /// Whether requests come over io_uring.
     pub uring: UringMode,
-    /// Mount flags.
+    /// The mount flags, as mount(8) names them.
     pub flags: MountFlags,
 }
 

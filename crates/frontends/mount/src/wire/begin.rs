@@ -139,7 +139,7 @@ impl<F: FileSystem> PreparedMount<F> {
         self.session.notifier()
     }
 
-    /// Which way requests come.
+    /// Returns whether requests come over io_uring or the device.
     pub fn way(&self) -> Arc<Transport> {
         Arc::clone(&self.way)
     }

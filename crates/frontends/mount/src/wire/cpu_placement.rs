@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 /// Requests of the other kind in a row, before a thread changes over: that costs as much as some requests.
 const PATIENCE: u32 = 4;
 
-/// Of one thread.
+/// Chooses the CPUs on which one serving thread runs.
 #[derive(Debug)]
 pub struct CpuPlacement {
     own: Option<CpuSet>,

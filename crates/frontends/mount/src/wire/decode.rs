@@ -7,29 +7,34 @@ use hybridfs::{SetAttr, SetTime};
 
 use super::opcodes as op;
 
-/// Of `fuse_in_header`.
+/// Size of `struct fuse_in_header` in bytes.
 pub const HEADER: usize = 40;
 
 /// Who asks what, of which inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
+    /// Operation code of the request, see `opcodes`.
     pub opcode: u32,
-    /// The answer names it.
+    /// Number that the reply must carry.
     pub unique: u64,
+    /// Inode that the request is about.
     pub ino: u64,
+    /// User ID of the calling process.
     pub uid: u32,
+    /// Group ID of the calling process.
     pub gid: u32,
+    /// Process ID of the caller, 0 if unknown.
     pub pid: u32,
 }
 
-/// A change of attributes.
+/// Holds the attribute changes of a SETATTR request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttrChanges {
-    /// What is to change.
+    /// The attributes that are to change.
     pub set: SetAttr,
     /// The kernel gives the time of the change, too: its own note of a write that it took, or of a cut.
     pub noted: bool,
-    /// Through which open file.
+    /// The open file that the caller used, if any.
     pub fh: Option<u64>,
 }
 

@@ -22,10 +22,13 @@ const BESIDES: usize = 4096;
 
 /// The threads that read the device, and what they have in common.
 pub struct Readers<'a, F> {
+    /// The file system that serves the requests.
     pub fs: &'a F,
-    /// Nobody else is served.
+    /// If set, requests of all other users are refused.
     pub owner: Option<u32>,
+    /// The FUSE device of the mount.
     pub device: &'a Arc<OwnedFd>,
+    /// Number of threads that read requests.
     pub threads: usize,
     /// A copy of the device for each.
     pub copies: bool,
@@ -46,6 +49,7 @@ impl BlockingExecutor for BlockingPool {
 }
 
 impl<'env, F: FileSystem> Readers<'env, F> {
+    /// Creates the readers without starting a thread.
     pub fn new(fs: &'env F, owner: Option<u32>, device: &'env Arc<OwnedFd>, threads: usize, copies: bool) -> Self {
         let (blocking_pool, reader_pool) = (BlockingPool::default(), ReaderPool::new(threads));
         Readers { fs, owner, device, threads, copies, blocking_pool, reader_pool, failed: AtomicBool::new(false) }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fuser::FileType;
 use rustix::io::Errno;
 
-/// Of `fuse_out_header`.
+/// Size of `struct fuse_out_header` in bytes.
 pub const HEADER: usize = 16;
 /// Of `fuse_entry_out`, which begins what a name stands for.
 pub const ENTRY: usize = 128;
@@ -14,25 +14,25 @@ const DIRENT: usize = 24;
 /// What the kernel is told of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
-    /// Its number.
+    /// Inode number that users see.
     pub ino: u64,
-    /// Bytes.
+    /// Size of the file in bytes.
     pub size: u64,
-    /// Of 512 bytes.
+    /// Allocated blocks of 512 bytes.
     pub blocks: u64,
     /// Last read: seconds and nanoseconds.
     pub atime: (i64, u32),
-    /// Last written.
+    /// Time of the last write: seconds and nanoseconds.
     pub mtime: (i64, u32),
-    /// Last changed.
+    /// Time of the last change: seconds and nanoseconds.
     pub ctime: (i64, u32),
-    /// Type and permissions.
+    /// File type and permission bits.
     pub mode: u32,
-    /// Names.
+    /// Number of hard links to the file.
     pub nlink: u32,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID of the file.
     pub gid: u32,
     /// Of a device, in the kernel's 32-bit form.
     pub rdev: u32,
@@ -47,6 +47,7 @@ pub struct Message<const N: usize> {
 }
 
 impl<const N: usize> Message<N> {
+    /// Creates a message without any fields.
     pub fn new() -> Message<N> {
         Message { bytes: [0; N], used: 0 }
     }
@@ -57,15 +58,17 @@ impl<const N: usize> Message<N> {
         self
     }
 
+    /// Appends a 32-bit field to the message.
     pub fn u32(self, number: u32) -> Self {
         self.put(number.to_ne_bytes())
     }
 
+    /// Appends a 64-bit field to the message.
     pub fn u64(self, number: u64) -> Self {
         self.put(number.to_ne_bytes())
     }
 
-    /// `fuse_attr`: 88 bytes.
+    /// Appends a `struct fuse_attr` of 88 bytes.
     pub fn attr(self, attr: &Attr) -> Self {
         self.u64(attr.ino)
             .u64(attr.size)
@@ -96,19 +99,19 @@ impl<const N: usize> Message<N> {
             .attr(attr)
     }
 
-    /// `fuse_open_out`: 16 bytes.
+    /// Appends a `struct fuse_open_out` of 16 bytes.
     pub fn open(self, fh: u64, flags: u32, backing: u32) -> Self {
         self.u64(fh).u32(flags).u32(backing)
     }
 
-    /// All of it.
+    /// Returns the bytes of the whole message.
     pub fn bytes(&self) -> &[u8] {
         debug_assert_eq!(self.used, N, "a message is filled to its end");
         &self.bytes
     }
 }
 
-/// `fuse_out_header` before `length` bytes.
+/// Returns the `struct fuse_out_header` of a message with `length` bytes of data.
 pub fn header(unique: u64, error: Option<Errno>, length: usize) -> [u8; HEADER] {
     let code = error.map_or(0, |error| -error.raw_os_error());
     Message::<HEADER>::new().u32((HEADER + length) as u32).u32(code.cast_unsigned()).u64(unique).bytes
@@ -129,6 +132,7 @@ fn type_bits(kind: FileType) -> u32 {
 
 /// Entries of a directory, one after the other in the room there is.
 pub struct Entries<'a> {
+    /// The buffer that the entries are written to.
     pub room: &'a mut [u8],
     pub used: usize,
 }

@@ -24,7 +24,7 @@ pub trait BlockingExecutor {
     fn may_wait(&self) -> bool;
 }
 
-/// Who asks.
+/// Describes the process that made a request.
 pub struct Request<'a> {
     pub(super) head: RequestHeader,
     pub(super) executor: &'a dyn BlockingExecutor,
@@ -36,7 +36,7 @@ impl Request<'_> {
         self.head.uid
     }
 
-    /// And their group.
+    /// Returns the group ID for files that the caller creates.
     pub fn gid(&self) -> u32 {
         self.head.gid
     }
@@ -57,7 +57,7 @@ impl Request<'_> {
     }
 }
 
-/// Permissions of something new.
+/// Holds the permissions of a new file or directory.
 #[derive(Clone, Copy, Debug)]
 pub struct NewMode {
     /// Type and permissions that were asked for.

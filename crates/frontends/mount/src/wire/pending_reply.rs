@@ -52,6 +52,7 @@ pub struct ReplySlot {
     bell: Condvar,
 }
 
+/// Holds a reply until the queue's thread hands it to the kernel.
 #[derive(Debug)]
 pub struct FinishedReply {
     unique: u64,
@@ -101,7 +102,7 @@ impl PendingReply {
         PendingReply { unique, device: Arc::clone(device), way }
     }
 
-    /// The mount's device.
+    /// Returns the FUSE device of the mount.
     pub fn device(&self) -> &Arc<OwnedFd> {
         &self.device
     }
@@ -141,7 +142,7 @@ impl PendingReply {
         }
     }
 
-    /// Sends these bytes.
+    /// Sends these bytes as the reply.
     pub fn send(mut self, data: &[u8]) {
         match std::mem::replace(&mut self.way, ReplyChannel::Gone) {
             ReplyChannel::Device { room } => {
@@ -162,7 +163,7 @@ impl PendingReply {
         }
     }
 
-    /// It cannot be done.
+    /// Replies with an error number instead of data.
     pub fn fail(mut self, error: Errno) {
         self.failed(error);
     }

@@ -111,6 +111,7 @@ impl<F> Drop for RequestExecutor<'_, '_, '_, F> {
 }
 
 impl<'env, F: FileSystem> CpuQueues<'env, F> {
+    /// Creates the queues, one for each CPU, without any thread.
     pub fn new(readers: &'env Readers<'env, F>, way: &'env Transport, processors: usize) -> Self {
         let queues = (0..processors).map(|_| CpuQueue::default()).collect();
         let allowed = sched_getaffinity(None).unwrap_or_default();

@@ -26,7 +26,7 @@ macro_rules! replies {
         }
 
         impl $name {
-            /// It cannot be done.
+            /// Replies that the operation failed with this error.
             pub fn error(self, error: Errno) {
                 self.0.fail(error);
             }
@@ -58,7 +58,7 @@ replies! {
 }
 
 impl ReplyEmpty {
-    /// Done.
+    /// Replies that the operation succeeded, with the entries added so far if it is a listing.
     pub fn ok(self) {
         self.0.send(&[]);
     }
@@ -105,7 +105,7 @@ fn open_backing(answer: &PendingReply, file: BorrowedFd<'_>) -> rustix::io::Resu
 }
 
 impl ReplyCreate {
-    /// As [`ReplyOpen::open_backing`].
+    /// Registers a backing file, as [`ReplyOpen::open_backing`] does.
     pub fn open_backing(&self, file: impl AsFd) -> rustix::io::Result<Backing> {
         open_backing(&self.0, file.as_fd())
     }
@@ -132,14 +132,14 @@ impl ReplyData {
         self.0.send_room(length);
     }
 
-    /// These bytes.
+    /// Replies with these bytes of data.
     pub fn data(self, data: &[u8]) {
         self.0.send(data);
     }
 }
 
 impl ReplyWrite {
-    /// So many bytes.
+    /// Replies that this many bytes were written.
     pub fn written(self, length: u32) {
         self.0.send(Message::<8>::new().u32(length).u32(0).bytes());
     }
@@ -158,19 +158,19 @@ impl ReplyStatfs {
 }
 
 impl ReplyXattr {
-    /// How long it is.
+    /// Replies with the size of the attribute's value.
     pub fn size(self, length: u32) {
         self.0.send(Message::<8>::new().u32(length).u32(0).bytes());
     }
 
-    /// It.
+    /// Replies with these bytes of data.
     pub fn data(self, data: &[u8]) {
         self.0.send(data);
     }
 }
 
 impl ReplyLseek {
-    /// The place.
+    /// Replies with the offset that was found.
     pub fn offset(self, offset: i64) {
         self.0.send(Message::<8>::new().u64(offset.cast_unsigned()).bytes());
     }
@@ -208,12 +208,12 @@ macro_rules! listings {
                 $name(Listing::new(answer, size))
             }
 
-            /// All that was added.
+            /// Replies that the operation succeeded, with the entries added so far if it is a listing.
             pub fn ok(self) {
                 self.0.answer.send_room(self.0.used);
             }
 
-            /// It cannot be done.
+            /// Replies that the operation failed with this error.
             pub fn error(self, error: Errno) {
                 self.0.answer.fail(error);
             }

@@ -34,7 +34,7 @@ impl FromStr for UringMode {
     }
 }
 
-/// Which way requests come.
+/// Tells whether requests come over io_uring, and why if not.
 #[derive(Debug, Default)]
 pub struct Transport {
     why_not: OnceLock<String>,

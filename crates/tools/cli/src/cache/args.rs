@@ -39,21 +39,21 @@ pub enum CacheCommand {
     /// The same as `attach` in the foreground, until ended by a signal; does the cache's work while it leads
     #[command(after_help = "Example:\n  hotshelf cache serve /ssd/cache")]
     Serve(ServeArgs),
-    /// Show hits, latencies, bytes, wear, dirty pages and who takes part
+    /// Show hits, latencies, bytes, wear, dirty pages and attached processes
     #[command(after_help = "Example:\n  hotshelf cache status /ssd/cache\n  hotshelf cache status --json | jq .tiers[0].ratio\n  \
                       hotshelf cache status --all --prometheus > /var/lib/prometheus/node-exporter/hotshelf.prom")]
     Status(StatusArgs),
     /// Show the rates, again and again
     #[command(after_help = "Example:\n  hotshelf cache top /ssd/cache --interval 2s")]
     Top(TopArgs),
-    /// Write everything that is dirty to the files below
+    /// Write all dirty data to the backing files
     #[command(after_help = "Example:\n  hotshelf cache flush /ssd/cache\n  hotshelf cache flush /ssd/cache --discard-lost")]
     Flush(FlushArgs),
     /// Save a file as the cache has it, after another program changed, moved or removed it
     #[command(after_help = "Example:\n  hotshelf cache export /data/table.db /tmp/table.db\n\n\
                       `hotshelf cache status` names these files. Nothing else is changed: afterwards `discard` or `force` decides.")]
     Export(ExportArgs),
-    /// Give up what the cache has of such a file: the file as it is counts
+    /// Discard what the cache holds of such a file: the backing file is valid
     #[command(after_help = "Example:\n  hotshelf cache discard /data/table.db")]
     Discard(StrandedArgs),
     /// Write what the cache has of such a file over the file
@@ -71,7 +71,7 @@ pub enum CacheCommand {
     /// Change the size of the SSD file, or of the memory, of a cache that is not in use
     #[command(after_help = "Example:\n  hotshelf cache resize /ssd/cache --size 200GiB\n  hotshelf cache resize fast --memory 8GiB")]
     Resize(ResizeArgs),
-    /// Look over the SSD of a cache that is not in use
+    /// Check the SSD of a cache that is not in use
     #[command(after_help = "Example:\n  hotshelf cache check /ssd/cache\n  hotshelf cache check /ssd/cache --repair")]
     Check(CheckArgs),
     /// Remove a cache: its SSD file or what marks its device, and its settings
@@ -119,7 +119,7 @@ pub struct CreateArgs {
     /// Of an NVMe namespace: write its controller's flight recorder to this file, in shared memory (/dev/shm)
     #[arg(long, value_name = "FILE")]
     pub record_file: Option<PathBuf>,
-    /// What becomes of writes: write-back, write-through, write-around, read-only or pass-through [default: write-back]
+    /// Write policy: write-back, write-through, write-around, read-only or pass-through [default: write-back]
     #[arg(long, value_parser = modes(), hide_possible_values = true)]
     pub mode: Option<Mode>,
     /// Members of this group may take part
@@ -134,19 +134,19 @@ pub struct CreateArgs {
     /// Most that is read ahead of a sequential reader [default: 512KiB]
     #[arg(long, value_name = "SIZE")]
     pub read_ahead: Option<Size>,
-    /// Most that is read around a page that is asked for, from a slow disk, while the SSD has room for it [default: 128KiB]
+    /// Most that is read around a requested page from a slow disk, while the SSD has room for it [default: 128KiB]
     #[arg(long, value_name = "SIZE")]
     pub read_around: Option<Size>,
     /// Most that is written to the SSD in a day [default: no limit]
     #[arg(long, value_name = "SIZE")]
     pub bytes_per_day: Option<Size>,
-    /// Who has read so much in sequence is a stream, which the SSD does not keep [default: 4MiB]
+    /// Sequential reads longer than this are treated as streaming and not kept on the SSD [default: 4MiB]
     #[arg(long, value_name = "SIZE")]
     pub stream_cutoff: Option<Size>,
     /// Pages go to the SSD when they are read for the first time
     #[arg(long)]
     pub first_touch: bool,
-    /// Read and write the files below past the kernel's page cache
+    /// Read and write the backing files with O_DIRECT
     #[arg(long)]
     pub direct: bool,
     /// Files that may be known at once [default: 65536]
@@ -155,7 +155,7 @@ pub struct CreateArgs {
     /// Where its shared memory is: in a tmpfs [default: /dev/shm]
     #[arg(long, value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
-    /// The memory stays as it is when the last program leaves
+    /// The shared memory stays unchanged when the last process detaches
     #[arg(long)]
     pub keep: bool,
     /// Overwrite data that the device or file holds

@@ -88,7 +88,7 @@ fn by_name(name: &str) -> anyhow::Result<Located> {
     if name == Config::default().name {
         return Ok(Located { config: Config::default(), file: None });
     }
-    bail!("there is no cache {name}: `hotshelf status` names those there are, `hotshelf cache create` makes one")
+    bail!("no cache named `{name}`: `hotshelf status` lists the caches, `hotshelf cache create` makes one")
 }
 
 fn by_ssd(ssd: &Path) -> anyhow::Result<Located> {

@@ -21,7 +21,7 @@ pub use self::locate::is_cache;
 pub use self::show::report as show;
 pub use self::status::{Report, all, prometheus_text, status_of};
 
-/// Does what was asked for.
+/// Runs the given command.
 pub fn cache(args: &CacheArgs) -> anyhow::Result<bool> {
     match &args.command {
         CacheCommand::Create(args) => create::create(args),

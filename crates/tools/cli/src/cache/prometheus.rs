@@ -42,7 +42,7 @@ impl Page<'_> {
         }
         let _ = writeln!(self.text, "# HELP hotshelf_{name} {help}\n# TYPE hotshelf_{name} {kind}");
         for (cache, (labels, value)) in all {
-            // A summary's count has a name of its own.
+            // A summary's count has a separate name.
             let (labels, suffix) = match labels.split_last() {
                 Some((("suffix", suffix), rest)) => (rest, suffix.as_str()),
                 _ => (labels.as_slice(), ""),
@@ -110,12 +110,12 @@ impl Page<'_> {
         let page = 4096.0;
         self.one("gauge", "memory_bytes", "Memory for pages.", |status| Some(status.memory.bytes as f64));
         self.one("gauge", "memory_free_bytes", "Of it, empty.", |status| Some(status.memory.free_pages as f64 * page));
-        self.one("gauge", "memory_dirty_bytes", "Of it, newer than the files below.", |status| {
+        self.one("gauge", "memory_dirty_bytes", "Dirty part of it, newer than the backing files.", |status| {
             Some(status.memory.dirty_pages as f64 * page)
         });
         self.one("gauge", "memory_pinned_bytes", "Of it, pinned.", |status| Some(status.memory.pinned_pages as f64 * page));
-        self.one("gauge", "segment_bytes", "Shared memory with all books.", |status| Some(status.memory.segment_bytes as f64));
-        self.one("gauge", "dirty_bytes", "Newer here than in the files below.", |status| Some(status.dirty_bytes as f64));
+        self.one("gauge", "segment_bytes", "Shared memory including metadata.", |status| Some(status.memory.segment_bytes as f64));
+        self.one("gauge", "dirty_bytes", "Newer here than in the backing files.", |status| Some(status.dirty_bytes as f64));
         self.one("gauge", "dirty_limit_bytes", "At which writers wait.", |status| Some(status.dirty_limit_bytes as f64));
     }
 
@@ -130,8 +130,10 @@ impl Page<'_> {
         self.on_ssd("gauge", "ssd_up", "Whether the SSD is in order.", |ssd| Some(f64::from(u8::from(ssd.failed.is_none()))));
         self.on_ssd("gauge", "ssd_bytes", "Room for pages on the SSD.", |ssd| Some(ssd.bytes as f64));
         self.on_ssd("gauge", "ssd_used_bytes", "Pages that are cached on the SSD.", |ssd| Some(ssd.pages as f64 * page));
-        self.on_ssd("gauge", "ssd_dirty_bytes", "Of them, newer than the files below.", |ssd| Some(ssd.dirty_pages as f64 * page));
-        self.on_ssd("gauge", "ssd_books_bytes", "Memory of the SSD's books.", |ssd| Some(ssd.books_bytes as f64));
+        self.on_ssd("gauge", "ssd_dirty_bytes", "Dirty pages among them, newer than the backing files.", |ssd| {
+            Some(ssd.dirty_pages as f64 * page)
+        });
+        self.on_ssd("gauge", "ssd_books_bytes", "Memory for the metadata of the SSD.", |ssd| Some(ssd.books_bytes as f64));
         self.on_ssd("counter", "ssd_put_bytes_total", "Pages that were put on the SSD.", |ssd| Some(ssd.user_bytes as f64));
         self.on_ssd("counter", "ssd_written_bytes_total", "All that was written to the SSD.", |ssd| Some(ssd.written_bytes as f64));
         self.on_ssd("counter", "ssd_written_ever_bytes_total", "The same, since it was formatted.", |ssd| {
@@ -166,7 +168,7 @@ impl Page<'_> {
         self.one("counter", "below_writes_total", "Writes that this took, after merging.", |status| Some(status.below_writes as f64));
         self.one("counter", "read_ahead_pages_total", "Read ahead.", |status| Some(status.read_ahead_pages as f64));
         let around = |status: &Status| Some(status.read_around_pages as f64);
-        self.one("counter", "read_around_pages_total", "Read because they lay around one that was asked for.", around);
+        self.one("counter", "read_around_pages_total", "Read because they lay around a requested page.", around);
         self.one("counter", "throttled_total", "Writers that had to wait for room.", |status| Some(status.throttled as f64));
         self.one("counter", "syncs_total", "Calls of sync.", |status| Some(status.syncs as f64));
         self.one("gauge", "lost_ranges", "Ranges of files that are lost or cannot be written.", |status| Some(status.lost.len() as f64));

@@ -64,7 +64,7 @@ pub fn resize(args: &ResizeArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Says which memory it would have, if another one is asked for.
+/// Says which memory size it would have, if another size is requested.
 fn memory_planned(args: &ResizeArgs, located: &locate::Located) -> bool {
     if let Some(memory) = args.memory {
         say!("{}: would have memory {memory}, from the next start on", located.shown());

@@ -22,7 +22,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<bool> {
     start_log(&args.log)?;
     let located = locate::which(&args.which)?;
     let instance = Instance::open(&located.config)?;
-    // From here on a signal means an end in good order; before, it does no harm.
+    // From here on a signal ends the process cleanly; before, it does no harm.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
     let status = instance.status();
     let pages = status.ssd.as_ref().map_or(0, |ssd| ssd.pages);
@@ -83,7 +83,7 @@ pub fn detach(args: &DetachArgs) -> anyhow::Result<bool> {
     let deadline = Instant::now() + args.timeout.0;
     while crate::talk::is_running(pid) {
         if Instant::now() > deadline {
-            bail!("process {pid} still writes what is dirty to the files below: try again, or give a longer --timeout");
+            bail!("process {pid} still writes dirty data to the backing files: try again, or give a longer --timeout");
         }
         std::thread::sleep(Duration::from_millis(10));
     }

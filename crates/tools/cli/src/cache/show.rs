@@ -75,7 +75,7 @@ fn memory(status: &Status) {
     let used = memory.pages.saturating_sub(memory.free_pages) * 4096;
     let (dirty, pinned) = (size(memory.dirty_pages * 4096), size(memory.pinned_pages * 4096));
     say!(
-        "  memory    {} of {} used, {dirty} dirty, {pinned} pinned; with its books {}",
+        "  memory    {} of {} used, {dirty} dirty, {pinned} pinned; with metadata {}",
         size(used),
         size(memory.bytes),
         size(memory.segment_bytes)
@@ -94,7 +94,7 @@ fn ssd(ssd: &Ssd, in_use: bool, uptime_s: u64) {
     let budget = ssd.bytes_per_day.map_or("no limit".to_owned(), |most| format!("{} a day allowed", size(most)));
     let ever = size(ssd.written_ever_bytes);
     if in_use {
-        // Of a few minutes a day cannot be told.
+        // A few minutes are too short to estimate a day.
         let rate = if uptime_s < 600 { String::new() } else { format!("{} a day at this rate, ", size(ssd.written_per_day_bytes)) };
         say!("  wear      {ever} written ever, {rate}{budget}; amplification {:.3}", ssd.write_amplification);
         say!("  recovery  {} ms for {} pages", ssd.recovery_ms, ssd.recovery_pages);

@@ -53,7 +53,7 @@ fn print(reports: &[Report], json: bool, prometheus: bool, list: bool) -> anyhow
         [one] if json && !list => say_lines!("{}", serde_json::to_string_pretty(one)?),
         _ if json => say_lines!("{}", serde_json::to_string_pretty(reports)?),
         _ if prometheus => say_lines!("{}", prometheus::text(reports).trim_end()),
-        [] => say!("there is no cache"),
+        [] => say!("no caches exist: `hotshelf cache create` makes one"),
         _ => reports.iter().for_each(show::report),
     }
     Ok(())
@@ -66,7 +66,7 @@ pub fn of(located: &Located) -> anyhow::Result<Report> {
     let status = match running {
         Some(mut status) => {
             if !in_use {
-                status.notes.push("its memory is there, but nobody takes part: the next who does goes on with it".to_owned());
+                status.notes.push("shared memory exists; no process is attached: the next one continues with it".to_owned());
             }
             status
         }
@@ -75,7 +75,7 @@ pub fn of(located: &Located) -> anyhow::Result<Report> {
     Ok(Report { in_use, settings: located.file.clone(), status })
 }
 
-/// Of all that are used, and all that have settings; what cannot be told of one is told instead.
+/// Collects the state of all caches in use and all that have settings; an error takes the place of a state that cannot be read.
 pub fn all() -> Vec<anyhow::Result<Report>> {
     let mut known: Vec<anyhow::Result<Located>> = Vec::new();
     for (file, config) in Config::known() {

@@ -25,7 +25,7 @@ pub enum FsCommand {
     /// Show a file system in a directory, so that ordinary programs can use it
     #[command(after_help = "Example:\n  hotshelf fs mount /ssd/image /mnt\n  hotshelf unmount /mnt")]
     Mount(FsMountArgs),
-    /// Look over a file system that is not in use, and explain what is wrong
+    /// Check a file system that is not in use, and explain what is wrong
     #[command(after_help = "Example:\n  hotshelf fs check /ssd/image\n  hotshelf fs check --repair /ssd/image\n\n\
                       Without --repair nothing is written. Exit status: 0 clean, 1 something is wrong (and left), 2 wrong usage.")]
     Check(CheckArgs),
@@ -119,7 +119,7 @@ pub struct FsMountArgs {
     /// Memory in all, but for files in use: divided between names, content and what is not written yet [default: about 300MiB]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
-    /// Serve with this many threads; over io_uring, of each processor [default: 8]
+    /// Number of threads that serve requests; with io_uring, for each CPU [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// Requests over io_uring, which is faster: auto (where the kernel offers it: see `hotshelf doctor`) or off [default: auto]
@@ -163,7 +163,7 @@ pub struct CheckArgs {
     /// With --repair: where the bytes of a file are not those that were written, those that are there count from now on
     #[arg(long, requires = "repair")]
     pub accept_data: bool,
-    /// Leave out the content of files: look at names, attributes and who has which block
+    /// Skip the content of files: check names, attributes and the owners of blocks
     #[arg(long, conflicts_with = "accept_data")]
     pub no_data: bool,
     /// Print the report as JSON

@@ -50,8 +50,8 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
 
 fn tell(seen: &Seen, first: &[String], mended: &[String], left: &[String], args: &CheckArgs) {
     if !seen.recovery.clean {
-        let what = if args.repairs() { "are taken from the log" } else { "in the log, which the next opening takes up" };
-        say!("it was not closed in order: {} changes {what}", seen.recovery.replayed);
+        let what = if args.repairs() { "were replayed from the log" } else { "in the log will be replayed at the next mount" };
+        say!("not unmounted cleanly: {} changes {what}", seen.recovery.replayed);
     }
     first.iter().for_each(|finding| say!("{finding}"));
     mended.iter().for_each(|mended| say!("mended: {mended}"));

@@ -68,7 +68,7 @@ fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// What we are asked to write is always one name in a directory that we hold: no way leads out, whatever links lie about.
+/// Every write is to one name in a directory that is held open: no way leads out, whatever links lie about.
 fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
 }
@@ -130,7 +130,7 @@ impl Export<'_> {
         }
     }
 
-    /// One file or directory, and what is below it. What only concerns it is told, and the next one follows.
+    /// One file or directory, and what is below it. An error that concerns only this one is reported, and the next one follows.
     fn one(&mut self, node: &Node, path: &[u8], to: BorrowedFd<'_>, name: &[u8], below: &Path) -> Outcome {
         if !is_name(name) {
             self.left_out(&format!("{}: is no name", shown(path)));
@@ -234,13 +234,13 @@ impl Export<'_> {
         if self.is_root {
             rustix::fs::fchown(of, Some(rustix::fs::Uid::from_raw(stat.uid)), Some(rustix::fs::Gid::from_raw(stat.gid)))?;
         }
-        // Who is not root gives nobody's rights away with a file that is his now.
+        // A user other than root owns the new file, so set-ID bits would grant the wrong rights.
         let mask = if self.is_root { 0o7777 } else { 0o1777 };
         rustix::fs::fchmod(of, Mode::from_raw_mode(stat.mode & mask))?;
         Ok(rustix::fs::futimens(of, &times(stat))?)
     }
 
-    /// What cannot be written to: made in a directory of ours, where nobody exchanges it before it has its attributes.
+    /// What cannot be written to: created in a private directory, where nobody exchanges it before it has its attributes.
     fn special(&mut self, node: &Node, stat: &Stat, to: BorrowedFd<'_>, name: &[u8]) -> anyhow::Result<(u64, u64)> {
         let staging = Staging::new(to)?;
         let (own, object, mode) = (staging.own(), Staging::object(), Mode::RUSR | Mode::WUSR);

@@ -64,7 +64,7 @@ struct Import<'f> {
     left_out: u64,
 }
 
-/// A failure of the image ends it; one of a single source is told, and the next one follows.
+/// A failure of the image ends the import; a failure of one source is reported, and the next one follows.
 enum Failed {
     Image(anyhow::Error),
     Source(anyhow::Error),
@@ -311,7 +311,7 @@ impl Import<'_> {
         if file.node().stat().map_err(of_image(source))?.size < size {
             file.set_len(size).map_err(of_image(source))?;
         }
-        // What cannot be placed is told here, with the file's name.
+        // A failed write is reported here, with the file's name.
         self.progress.due().then(|| self.fs.write_back()).transpose().map_err(of_image(source))?;
         Ok(())
     }

@@ -33,7 +33,7 @@ pub fn mkfs(args: &MkfsArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// The same; returns what is to be told, for people and for programs.
+/// Does the same, and returns the report for people and for programs.
 pub fn make_and_tell(args: &MkfsArgs) -> anyhow::Result<(String, serde_json::Value)> {
     let options = FormatOptions {
         metadata_bytes: bytes(args.metadata, "--metadata")?,

@@ -28,7 +28,7 @@ use self::args::{FsArgs, FsCommand};
 use crate::Usage;
 use crate::verbosity::{is_verbose, shows_progress};
 
-/// Does what was asked for.
+/// Runs the given command of `hotshelf fs`.
 pub fn fs(args: &FsArgs) -> anyhow::Result<bool> {
     run(args).map_err(|error| match args.command.image() {
         Some(image) => recognise(image, error),
@@ -50,7 +50,7 @@ fn run(args: &FsArgs) -> anyhow::Result<bool> {
     }
 }
 
-/// Says what an image is that cannot be opened as one of ours. Advice never destroys: it is most likely the wrong path.
+/// Says what an image is that cannot be opened as a hotshelf image. Advice never destroys: it is most likely the wrong path.
 fn recognise(image: &Path, error: anyhow::Error) -> anyhow::Error {
     let text = format!("{error:#}");
     if !is_path(image) || !(text.contains("no file system of hotshelf is here") || text.contains("nor the image of one")) {

@@ -74,7 +74,7 @@ fn open_fs(args: &FsMountArgs) -> anyhow::Result<Fs> {
     let (store, recovery) = Store::open(disk, &settings).with_context(named)?;
     if !recovery.clean {
         let (image, batches) = (args.image.display(), recovery.replayed);
-        tracing::info!(%image, batches, "was not closed in order: what was saved is there again");
+        tracing::info!(%image, batches, "not unmounted cleanly: the log was replayed");
     }
     let (fs, orphans) = Fs::open(store, files).with_context(named)?;
     if orphans > 0 {

@@ -1,4 +1,4 @@
-//! Devices and paths as the library is told of them; the header of its config.rs has the words.
+//! Devices and paths in the form that the library reads; the header of its config.rs has the words.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -30,7 +30,7 @@ pub struct NocacheArgs {
     /// as with that little memory, for devices that gain by many requests at once [default: 0, each write waits; at most 128MiB]
     #[arg(long, value_name = "SIZE")]
     pub write_cache: Option<Size>,
-    /// Run also a program that cannot be seen: the programs it starts may be
+    /// Run even if the program cannot be intercepted; the programs it starts may be
     #[arg(long)]
     pub anyway: bool,
     /// The program and its arguments

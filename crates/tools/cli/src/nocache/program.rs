@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 
-/// A name with a slash as it is, others along PATH.
+/// A name with a slash is used unchanged; others are searched in PATH.
 pub fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
     if name.as_encoded_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
@@ -33,7 +33,7 @@ pub fn unseen(path: &Path, depth: u32) -> anyhow::Result<Option<String>> {
         Err(error) => return Ok(Some(format!("{} cannot be looked at: {error}", path.display()))),
     };
     if let Some(why) = privileged(path)? {
-        return Ok(Some(format!("{} {why}, so the dynamic linker gives it no library of ours", path.display())));
+        return Ok(Some(format!("{} {why}, so the dynamic linker does not preload the library", path.display())));
     }
     let start = read_at(&file, 0, 4096);
     if let Some(line) = start.strip_prefix(b"#!") {
@@ -97,7 +97,7 @@ fn elf(read: ReadAt<'_>) -> Option<&'static str> {
     let (class, machine) = (*head.get(4)?, u16::from_le_bytes(*head.get(18..)?.first_chunk()?));
     let ours = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
     if class != 2 || machine != ours {
-        return Some("is for another kind of processor than our library");
+        return Some("is for another CPU architecture than the preloaded library");
     }
     let part = |at: u64, size: u64| read(at, usize::try_from(size.min(PART_MAX)).unwrap_or(0));
     let (size, count) = (u64::from(half(&head, 54)?), u64::from(half(&head, 56)?));

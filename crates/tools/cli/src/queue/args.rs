@@ -32,7 +32,7 @@ pub enum QueueCommand {
     /// Show the queues that are open, and what they did
     #[command(after_help = "Example:\n  hotshelf queue stat\n  hotshelf queue stat --json")]
     Stat(StatArgs),
-    /// Own devices, and hand out queues of them until ended by a signal
+    /// Run the queue broker in the foreground
     #[command(after_help = "Example:\n  hotshelf queue serve /dev/nvme0n1 /dev/nvme1n1\n  \
                       hotshelf queue serve --socket /tmp/q.sock --journal /tmp/grants memory:64MiB\n\n\
                       DEVICE is a file, a block device, the character node of an NVMe namespace (/dev/ng0n1), vfio-user:SOCKET, \
@@ -187,7 +187,7 @@ pub struct ServeArgs {
     /// Write the flight recorder of a controller to this file, in shared memory (/dev/shm): `hotshelf queue record` reads it
     #[arg(long, value_name = "FILE")]
     pub record_file: Option<PathBuf>,
-    /// Poll so many microseconds after there was something to do, before sleeping [default: 50; 0 with a single processor]
+    /// Poll for this many microseconds after the last request before sleeping [default: 50; 0 with a single CPU]
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub spin: Option<u64>,
     /// Write log lines as JSON objects

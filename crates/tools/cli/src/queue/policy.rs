@@ -41,7 +41,7 @@ impl Keeper {
             Keeper::Journal(journal) => Ok(journal.policy().grants().cloned().collect()),
             Keeper::Broker(admin) => match admin.ask(&Ask::List)? {
                 Answer::Grants { grants } => Ok(grants),
-                _ => bail!("the broker gave an answer of another kind"),
+                _ => bail!("the broker sent an unexpected reply"),
             },
         }
     }
@@ -60,7 +60,7 @@ impl Keeper {
         match self {
             Keeper::Broker(admin) => match admin.ask(&Ask::Revoke { id })? {
                 Answer::Revoked { grant, closed } => Ok((grant, closed)),
-                _ => bail!("the broker gave an answer of another kind"),
+                _ => bail!("the broker sent an unexpected reply"),
             },
             Keeper::Journal(journal) => {
                 let grant = journal.revoke(id, rustix::process::getuid().as_raw());

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Serves until a signal ends it.
 pub fn serve(args: &ServeArgs) -> anyhow::Result<bool> {
     start_log(args)?;
-    // From here on a signal means an end in good order.
+    // From here on a signal ends the broker cleanly.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("waiting for signals")?;
     let mut devices: Vec<(String, Arc<dyn Device>)> = Vec::new();
     for given in &args.devices {
@@ -47,7 +47,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Polling takes the processor that the client needs if there is only one.
+/// On a single CPU, polling would take the CPU time that the client needs.
 fn spin(args: &ServeArgs) -> Duration {
     let several = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1);
     Duration::from_micros(args.spin.unwrap_or(if several { 50 } else { 0 }))

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::session::Session;
 use super::verbs::{AppendArgs, BenchVerb, ExperimentArgs, RawArgs};
 
-/// Does what of it was asked for.
+/// Runs the benchmark that was given.
 pub fn bench(session: &mut Session, what: &BenchVerb) -> anyhow::Result<()> {
     let (begun, stop) = (Instant::now(), &*session.stop);
     let (now, stopped) = (|| begun.elapsed(), || stop.load(Ordering::Relaxed));

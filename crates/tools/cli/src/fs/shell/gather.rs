@@ -9,7 +9,7 @@ use stack::rawfs::fs::{File, Transaction};
 use super::session::Session;
 use super::shown;
 
-/// What was gathered since `begin`.
+/// The changes since `begin`, which `commit` writes together.
 pub struct Gathered {
     /// The transaction that collects the changes since `begin`.
     pub transaction: Transaction,

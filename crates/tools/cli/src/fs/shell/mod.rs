@@ -54,7 +54,7 @@ pub struct ShellArgs {
 /// What the manual says of the commands, made from their definitions.
 pub fn manual() -> String {
     format!(
-        "Commands (`help COMMAND` tells more):\n{}\n\
+        "Commands (`help COMMAND` shows details):\n{}\n\
          Words are read as by sh: quotes and backslashes, `;` between commands, # for comments; nothing is expanded.\n\
          Without a terminal there is no prompt: errors go to standard error with their line; the exit code is 1 if any failed.\n\n\
          Example:\n  hotshelf fs shell /ssd/image\n  hotshelf fs shell /ssd/image -c 'mkdir a; import notes.txt a; ls -l a'\n  \

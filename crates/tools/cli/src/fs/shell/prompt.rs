@@ -38,7 +38,7 @@ pub fn serve(session: &mut Session, history: Option<&Path>) -> anyhow::Result<bo
     }
     session.history = editor.history().iter().cloned().collect();
     if session.fs.is_none() {
-        writeln!(session.out, "no file system of hotshelf is in {} (see `help mkfs`)", session.image)?;
+        writeln!(session.out, "{} holds no hotshelf file system: make one with `mkfs` (see `help mkfs`)", session.image)?;
     }
     let shared = Rc::new(RefCell::new(session));
     editor.set_helper(Some(Helper::new(Rc::clone(&shared))));

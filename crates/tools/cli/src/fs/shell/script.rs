@@ -136,7 +136,7 @@ impl Script<'_> {
         Ok(Taken::All)
     }
 
-    /// A line that cannot be read is a failure of its own: those before and after it count.
+    /// A line that cannot be read counts as one failure: those before and after it count.
     fn without_line(&mut self, text: &[u8], bad: usize, byte: u8) -> anyhow::Result<Taken> {
         let starts: Vec<usize> = std::iter::once(0).chain((0..text.len()).filter(|at| text[*at] == b'\n').map(|at| at + 1)).collect();
         let (begin, end) = (starts[bad], starts.get(bad + 1).copied().unwrap_or(text.len()));

@@ -20,7 +20,7 @@ use super::{attrs, benches, content, definitions, gather, image, look, names, tr
 pub struct Session {
     /// Name of the device or image file, as the user gave it.
     pub image: DeviceName,
-    /// It is held as long as it is used: nobody else has it.
+    /// The open device, locked against other users.
     pub device: Option<Arc<dyn block::Device>>,
     /// None: there is none in the image yet.
     pub fs: Option<Fs>,
@@ -93,7 +93,7 @@ impl Session {
             other => other.with_context(named)?,
         };
         if !recovery.clean && !self.read_only {
-            complain!("{}: was not closed in order: what was saved is there ({} changes from the log)", self.image, recovery.replayed);
+            complain!("{}: not unmounted cleanly: {} changes were replayed from the log", self.image, recovery.replayed);
         }
         let mut settings = FsSettings::default();
         if self.read_only {
@@ -115,26 +115,26 @@ impl Session {
         }
     }
 
-    /// Ends. What was gathered and not committed has never been.
+    /// Ends the session. An open transaction is aborted.
     pub fn close(mut self) -> anyhow::Result<()> {
         let forgotten = self.gathered.take().is_some();
         let outcome = self.detach().and(self.out.flush().or_else(ignore_broken_pipe));
         if forgotten {
-            bail!("the transaction was not committed: nothing of it has happened");
+            bail!("the transaction was not committed: none of its changes were made");
         }
         outcome
     }
 
     /// Returns the open file system, or an error if the image holds none.
     pub fn fs(&self) -> anyhow::Result<&Fs> {
-        self.fs.as_ref().with_context(|| format!("no file system of hotshelf is in {} (see `help mkfs`)", self.image))
+        self.fs.as_ref().with_context(|| format!("{} holds no hotshelf file system: make one with `mkfs` (see `help mkfs`)", self.image))
     }
 
     /// Absolute, for the calls of the file system.
     pub fn path(&self, path: &OsString) -> anyhow::Result<Vec<u8>> {
         let path = path.as_bytes();
         if path.is_empty() {
-            bail!("an empty word is no path");
+            bail!("a path must not be empty");
         }
         Ok(join(&self.dir, path))
     }
@@ -166,7 +166,7 @@ impl Session {
             bail!("this would change the image: it is opened with --read-only");
         }
         if self.gathered.is_some() && (does == Does::Changes || matches!(verb, Verb::Mkfs(_))) {
-            bail!("not in a transaction: `commit` or `abort` it first");
+            bail!("not allowed inside a transaction: `commit` or `abort` first");
         }
         self.go_on()?;
         match verb {
@@ -225,7 +225,7 @@ pub fn verbs_table() -> String {
 fn help(session: &mut Session, args: &HelpArgs) -> anyhow::Result<()> {
     let Some(name) = &args.command else {
         write!(session.out, "{}", verbs_table())?;
-        writeln!(session.out, "\n`help COMMAND` tells more. Words are read as by sh; nothing is expanded.")?;
+        writeln!(session.out, "\n`help COMMAND` shows details. Quoting works as in sh; nothing is expanded.")?;
         return Ok(());
     };
     match Line::try_parse_from([name, "--help"]) {

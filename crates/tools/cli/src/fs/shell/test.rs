@@ -117,7 +117,7 @@ fn transactions_are_all_or_nothing() {
     let mut shell = Shell::new();
     shell.does("write old before; begin; write old after; write new 1; append new 2; touch empty; owrite new 0 9");
     assert_eq!(shell.does("cat old; ls"), "beforeold\n");
-    assert!(shell.refuses("mkdir d").contains("not in a transaction"));
+    assert!(shell.refuses("mkdir d").contains("not allowed inside a transaction"));
     assert!(shell.refuses("begin").contains("already"));
     assert_eq!(shell.does("commit; cat old new; ls"), "3 files\nafter92empty\nnew\nold\n");
     shell.does("begin; write old x; write other x; abort");
@@ -270,7 +270,7 @@ fn random_commands_never_panic() {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut shell = Shell::new();
     let verbs: Vec<String> = definitions().get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
-    // What reaches the machine, or takes its time, has tests of its own.
+    // What reaches the machine, or takes its time, has separate tests.
     let verbs: Vec<&String> =
         verbs.iter().filter(|verb| !["import", "export", "bench", "run-experiments", "mkfs", "quit"].contains(&verb.as_str())).collect();
     let words =

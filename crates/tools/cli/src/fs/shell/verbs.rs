@@ -51,7 +51,7 @@ pub enum Verb {
     Cp(CpArgs),
     /// Show files as they are
     Cat(SomePaths),
-    /// Show all files below directories
+    /// Show the whole tree below directories
     Catr(Paths),
     /// Make words the content of a file
     Write(WriteArgs),
@@ -75,18 +75,18 @@ pub enum Verb {
     Sync,
     /// Gather what is written from here on, for `commit`
     ///
-    /// write, append, owrite, truncate, touch and import of a file are gathered and not seen. With `commit` all of it happens and is
-    /// durable, or nothing does, also when the power goes; `abort` forgets it. Other changes have to wait.
+    /// write, append, owrite, truncate, touch and import of a file are collected and not yet visible. `commit` makes all of them durable or,
+    /// after a failure or power cut, none. `abort` drops them. Other changes are refused meanwhile.
     Begin,
-    /// Do what was gathered: all of it, durable, or nothing
+    /// Commit the collected changes: all of them, durably, or none
     Commit,
-    /// Forget what was gathered
+    /// Abort the transaction: drop the collected changes
     Abort,
     /// Bring a file or a directory of the machine into the image
     Import(ImportArgs),
     /// Bring a file or a directory to the machine
     Export(ExportArgs),
-    /// Look over the whole file system, and explain what is wrong
+    /// Check the whole file system, and explain what is wrong
     Checkfs,
     /// Measure synchronous against asynchronous writing
     #[command(subcommand_required = true, arg_required_else_help = true, disable_help_subcommand = true)]
@@ -384,7 +384,7 @@ pub enum Does {
     NeedsNone,
     /// Looks.
     Looks,
-    /// Changes it, and can be gathered.
+    /// It changes the file system and may be part of a transaction.
     Writes,
     /// Changes it at once.
     Changes,

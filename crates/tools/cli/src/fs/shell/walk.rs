@@ -7,7 +7,7 @@ use stack::rawfs::fs::{DirEntry, FileKind, Node};
 use super::session::Session;
 use super::shown;
 
-/// Directories in each other, at most: what a path of ours can say.
+/// Directories in each other, at most: the length of the longest path.
 const DEEPEST: usize = 2048;
 
 /// Hears of a path, what it is, and how deep.

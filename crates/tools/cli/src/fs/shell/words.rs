@@ -1,4 +1,4 @@
-//! From text to commands and their words, by the quoting rules of sh: blanks part words; `'...'` is as it is; in `"..."` a backslash
+//! From text to commands and their words, by the quoting rules of sh: blanks part words; `'...'` stays unchanged; in `"..."` a backslash
 //! makes `$`, `` ` ``, `"`, `\` and the end of a line plain; elsewhere it makes anything plain; `#` begins a comment; `;` and the end
 //! of a line end a command. Nothing is expanded.
 
@@ -11,7 +11,7 @@ pub struct Typed {
     pub words: Vec<Vec<u8>>,
 }
 
-/// Why a text is none.
+/// Why a text is not a valid command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Bad {
     /// It ends within a quote, or behind a backslash: more of it may make it whole.
@@ -158,7 +158,7 @@ impl Lexer {
     }
 }
 
-/// The word so that [`commands`] reads it as it is.
+/// The word so that [`commands`] reads it unchanged.
 pub fn quoted(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:,=@%~^".contains(&byte) || byte >= 0x80;
     if !word.is_empty() && word.bytes().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
