@@ -75,7 +75,7 @@ pub enum Verb {
     Sync,
     /// Gather what is written from here on, for `commit`
     ///
-    /// write, append, owrite, truncate, touch and import of a file are collected and not yet visible. `commit` makes all of them durable or,
+    /// write, append, owrite, truncate, touch and import of a file are collected and not yet visible. `commit` makes all durable or,
     /// after a failure or power cut, none. `abort` drops them. Other changes are refused meanwhile.
     Begin,
     /// Commit the collected changes: all of them, durably, or none
