@@ -5,7 +5,7 @@
 //! that nothing durable uses. Opening (`open.rs`) takes the last checkpoint and does again what the log has behind it.
 //!
 //! Data blocks are not overwritten while something durable names them: a batch names new ones and frees the old, and those are given
-//! out again when the device itself says that the batch is durable. But what a batch has bytes for (`filled.rs`) is in the log, and goes to
+//! out again when the device itself says that the batch is durable. But what a batch has bytes for (`logged_data.rs`) is in the log, and goes to
 //! its place with the next checkpoint.
 
 mod apply;
