@@ -30,7 +30,7 @@ impl FileHandle {
         self.kind
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the handle.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

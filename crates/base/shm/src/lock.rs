@@ -123,7 +123,7 @@ impl<'a> OwnedLock<'a> {
         })
     }
 
-    /// Who holds it now.
+    /// Returns the process slot that holds the lock now.
     pub fn owner(&self) -> Option<ProcessSlot> {
         Owner::of(self.word.load(std::sync::atomic::Ordering::Acquire)).map(Owner::process)
     }

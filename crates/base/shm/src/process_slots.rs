@@ -93,7 +93,7 @@ impl fmt::Debug for ProcessSlots {
 }
 
 impl ProcessSlots {
-    /// How many there are.
+    /// The number of process slots in a segment.
     pub const COUNT: usize = 64;
     /// What they take of a region. All zero is a table in which nobody sits.
     pub const BYTES: usize = heartbeat::AT + heartbeat::BYTES;

@@ -136,7 +136,7 @@ impl Region {
         map::attach(fd, bytes)
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -173,7 +173,7 @@ impl Region {
         unsafe { std::ptr::copy_nonoverlapping(self.base.as_ptr().add(at), to.as_mut_ptr(), to.len()) }
     }
 
-    /// Copies in.
+    /// Copies bytes into the region.
     #[inline]
     pub fn write(&self, at: usize, from: &[u8]) {
         self.check(at, from.len());
@@ -212,7 +212,7 @@ impl Region {
         address
     }
 
-    /// Sets bytes.
+    /// Sets a range to one byte value.
     pub fn fill(&self, range: Range<usize>, byte: u8) {
         self.check(range.start, range.len());
         // SAFETY: in range.
@@ -351,6 +351,7 @@ mod map {
         Region { base, len, fd }
     }
 
+    /// Maps private zeroed memory, with huge pages if wanted.
     pub fn private(len: usize, join: bool) -> io::Result<Region> {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, READ_WRITE, MapFlags::PRIVATE)? };
@@ -362,11 +363,13 @@ mod map {
         Ok(region(base, len, None))
     }
 
+    /// Asks the kernel to zero the memory in forked children.
     pub fn wiped_by_fork(base: NonNull<u8>, len: usize) -> bool {
         // SAFETY: a whole mapping of ours; the advice changes no bytes of this process.
         unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxWipeOnFork) }.is_ok()
     }
 
+    /// Maps huge pages if the kernel has enough of them.
     pub fn huge(len: usize) -> Option<Region> {
         let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice. The pages are reserved at once, or it fails.
@@ -374,6 +377,7 @@ mod map {
         Some(region(base, len, None))
     }
 
+    /// Maps a new sealed memfd of this length.
     pub fn shared(name: &str, len: usize) -> io::Result<Region> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
@@ -381,6 +385,7 @@ mod map {
         map_fd(fd, len)
     }
 
+    /// Maps a memfd that another process has sealed.
     pub fn attach(fd: OwnedFd, len: usize) -> Result<Region, AttachError> {
         let system = |error: rustix::io::Errno| AttachError::System(error.into());
         if !fcntl_get_seals(&fd).map_err(system)?.contains(SealFlags::SHRINK) {
@@ -407,6 +412,7 @@ mod map {
         std::time::Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
     }
 
+    /// Collapses small pages into huge ones, within a time limit.
     pub fn join_pages(base: NonNull<u8>, len: usize, most: std::time::Duration) {
         let begun = processor_time();
         let whole = len / HUGE_BYTES * HUGE_BYTES;
@@ -422,6 +428,7 @@ mod map {
         }
     }
 
+    /// Maps a file of this length, shared.
     pub fn file(fd: OwnedFd, len: usize) -> io::Result<Region> {
         let region = map_file(fd, len)?;
         // A dying process counts as living until its core is written: keep that short. Only a hint.
@@ -478,30 +485,37 @@ mod map {
         Layout::from_size_align(len, PAGE_BYTES).expect("a sane size")
     }
 
+    /// Allocates zeroed memory that stands in for a mapping.
     pub fn private(len: usize, _: bool) -> io::Result<Region> {
         // SAFETY: the length is not zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout(len)) }).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Region { base, len, fd: None })
     }
 
+    /// Reports that Miri has no forks.
     pub fn wiped_by_fork(_: NonNull<u8>, _: usize) -> bool {
         false
     }
 
+    /// Reports that Miri has no huge pages.
     pub fn huge(_: usize) -> Option<Region> {
         None
     }
 
+    /// Does nothing, as Miri has no huge pages.
     pub fn join_pages(_: NonNull<u8>, _: usize, _: std::time::Duration) {}
 
+    /// Allocates memory of this process, as Miri shares none.
     pub fn shared(_: &str, len: usize) -> io::Result<Region> {
         private(len, false)
     }
 
+    /// Fails, as Miri maps no files.
     pub fn file(_: OwnedFd, _: usize) -> io::Result<Region> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Fails, as Miri maps no files.
     pub fn attach(_: OwnedFd, _: usize) -> Result<Region, AttachError> {
         Err(AttachError::System(io::ErrorKind::Unsupported.into()))
     }

@@ -82,15 +82,15 @@ impl Word for AtomicU32 {
 /// Where a ring lies in its memory, in bytes. Best with a cache line for each of the three words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingLayout {
-    /// The producer's index.
+    /// Where the producer's index is.
     pub tail_at: usize,
-    /// The consumer's index.
+    /// Where the consumer's index is.
     pub head_at: usize,
     /// The consumer's flag: 1 while it wants a bell.
     pub asleep_at: usize,
-    /// The first entry.
+    /// Where the first entry is.
     pub entries_at: usize,
-    /// Size of each.
+    /// The size of each entry in bytes.
     pub entry_bytes: usize,
     /// How many: a power of two.
     pub entries: u32,

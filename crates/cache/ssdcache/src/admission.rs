@@ -16,7 +16,7 @@ const BITS: u32 = 9;
 const PRINT: u64 = (1 << BITS) - 1;
 const DAY_NS: u128 = 86_400 * 1_000_000_000;
 
-/// Settings.
+/// The limits that admission keeps to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AdmissionLimits {
     /// Pages remembered after their first touch, seven in 8 bytes; 0: the first touch is always enough.
@@ -63,7 +63,7 @@ pub enum AdmissionVerdict {
     Rule,
 }
 
-/// See the module.
+/// Decides which pages are worth an SSD write.
 #[derive(Debug)]
 pub struct Admission {
     limits: AdmissionLimits,
@@ -74,13 +74,13 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// With a full bucket.
+    /// Starts with a full write budget.
     pub fn new(limits: AdmissionLimits, now: Time) -> Admission {
         let buckets = limits.ghosts.div_ceil(WAYS) as usize;
         Admission { limits, ghosts: vec![0; buckets].into(), tokens: limits.burst_bytes, filled_at: now }
     }
 
-    /// Bytes of memory.
+    /// Returns the memory it takes in bytes.
     pub fn memory_bytes(limits: &AdmissionLimits) -> u64 {
         u64::from(limits.ghosts.div_ceil(WAYS)) * size_of::<u64>() as u64
     }

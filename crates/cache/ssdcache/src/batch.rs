@@ -14,9 +14,9 @@ pub(crate) const TRACKS: usize = 128;
 pub struct SealedBatch {
     /// Names it; durable when [`crate::SsdCache::durable`] has come so far.
     pub stamp: Stamp,
-    /// Where the summary goes.
+    /// Where the summary is to be written.
     pub at: DevicePage,
-    /// Pages behind it.
+    /// The number of pages behind the summary.
     pub pages: u32,
 }
 

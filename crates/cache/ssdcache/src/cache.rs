@@ -74,27 +74,27 @@ pub enum PageVersion {
     Dirty,
 }
 
-/// Where a page went.
+/// Where a page was put, and when it is durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PutResult {
     /// It survives when `durable` has come so far.
     pub stamp: Stamp,
-    /// Its place.
+    /// The page of the device it goes to.
     pub at: DevicePage,
 }
 
 /// Counts since the cache was opened, in pages where nothing else is said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// Put by others.
+    /// Pages that callers have put.
     pub put: u64,
     /// Put again because they were hot.
     pub reinserted: u64,
-    /// Summaries.
+    /// The number of summary pages written.
     pub summaries: u64,
-    /// Left with their segment.
+    /// Pages evicted because their segment was reclaimed.
     pub evicted: u64,
-    /// Drops noted, in entries.
+    /// Entries that record dropped pages.
     pub drops: u64,
     /// Marks of write-back that found no room, in pages: after a crash these are written back again.
     pub unmarked: u64,
@@ -127,7 +127,7 @@ pub(crate) struct Segment {
     pub(crate) replaced: Stamp,
 }
 
-/// See the crate.
+/// The metadata of an SSD cache, as its leader keeps it.
 #[derive(Debug)]
 pub struct SsdCache {
     pub(crate) superblock: Superblock,
@@ -188,7 +188,7 @@ impl SsdCache {
 
     // ---- questions
 
-    /// Where a page is.
+    /// Returns where a page is cached.
     pub fn lookup(&self, key: FileKey, page: PageIndex) -> LookupResult {
         let Some(slot) = self.find(key, page) else { return LookupResult::Miss };
         let item = Item { key, page, slot, at: self.address(slot) };
@@ -269,12 +269,12 @@ impl SsdCache {
         self.durable
     }
 
-    /// See [`CacheStats`].
+    /// Returns the counts since the cache was opened.
     pub fn stats(&self) -> CacheStats {
         self.stats
     }
 
-    /// The sizes.
+    /// Returns the sizes of the cache.
     pub fn shape(&self) -> Shape {
         self.superblock.shape
     }

@@ -23,51 +23,51 @@ pub enum SegmentState {
     Head,
 }
 
-/// A segment.
+/// What a check found in a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentReport {
-    /// What it is.
+    /// The state of the segment.
     pub state: SegmentState,
     /// Its sequence number; 0 if it is free.
     pub seq: u64,
-    /// Pages that count.
+    /// The number of valid pages in it.
     pub live: u32,
-    /// Dirty ones among them.
+    /// The number of dirty pages among them.
     pub dirty: u32,
 }
 
-/// A file with pages.
+/// What a check found of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileReport {
     /// Which; [`FileKey::OWN`] are the cache's own pages.
     pub key: FileKey,
-    /// Pages that count.
+    /// The number of valid pages it has.
     pub pages: u64,
-    /// Dirty ones among them.
+    /// The number of dirty pages among them.
     pub dirty: u64,
 }
 
 /// A page whose bytes are not what was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadPage {
-    /// Which, and where.
+    /// The page and where it is.
     pub item: Item,
     /// Whether it was newer than below: then bytes are lost.
     pub dirty: bool,
 }
 
-/// What was found.
+/// What a check of a whole cache found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckReport {
-    /// Of the cache.
+    /// The UUID of the cache.
     pub uuid: [u8; 16],
-    /// Its sizes.
+    /// The sizes of the cache.
     pub shape: Shape,
     /// How often a superblock was written.
     pub generation: u64,
-    /// By place.
+    /// The segments, by their place on the device.
     pub segments: Vec<SegmentReport>,
-    /// By key.
+    /// The files with cached pages, by key.
     pub files: Vec<FileReport>,
     /// What recovery had to say: damage, suspects.
     pub recovered: RecoveryResult,

@@ -18,7 +18,7 @@ impl SsdCache {
         self.superblock
     }
 
-    /// Segments that hold something.
+    /// Returns the number of segments with cached pages.
     pub fn segments_used(&self) -> u32 {
         self.segments.iter().filter(|segment| segment.live > 0).count() as u32
     }

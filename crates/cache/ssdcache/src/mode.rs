@@ -14,7 +14,7 @@
 //! a crash would bring the old page back. A dirty page is written back before any other write to it goes below: not dropped,
 //! unless the write covers all of it. In every mode what is cached is read from the cache, except clean pages in pass-through.
 
-/// See the module.
+/// The read and write policy of an instance or an open file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Mode {
     /// Writes are on the SSD first.
@@ -30,7 +30,7 @@ pub enum Mode {
     PassThrough,
 }
 
-/// What a request met.
+/// How a request met the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CacheEvent {
     /// A read of a page that is not cached.
@@ -41,7 +41,7 @@ pub enum CacheEvent {
     WriteMiss,
 }
 
-/// What is done.
+/// What the cache does for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CacheAction {
     /// Read below; ask whether it is admitted.

@@ -4,7 +4,7 @@ use crate::cache::{CacheError, PutResult, SsdCache, WritePurpose};
 use crate::slots::PageName;
 use crate::units::{FileKey, Item, Page, PageIndex, SsdSlot};
 
-/// Which pages.
+/// Which pages a collection covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CollectScope {
     /// Of so many segments, the oldest first: what has to be clean before they are reclaimed.

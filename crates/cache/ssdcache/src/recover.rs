@@ -23,7 +23,7 @@ use crate::summary::{Entry, EntryKind, SummaryHeader};
 use crate::superblock::{CacheOpenError, Superblock};
 use crate::units::{DevicePage, FileKey, Item, PAGE_BYTES, Page, SsdSlot, Stamp};
 
-/// What recovery found.
+/// What recovery read, lost and gave up.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryResult {
     /// Summaries read, and pages read to verify them.

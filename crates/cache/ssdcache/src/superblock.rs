@@ -17,7 +17,7 @@ const SLOTS_MAX: u64 = (1 << 28) - 2;
 pub struct Shape {
     /// Pages of a segment, 8 to 32768.
     pub segment_pages: u32,
-    /// Segments, at least 3.
+    /// The number of segments, at least 3.
     pub segments: u32,
 }
 
@@ -75,14 +75,14 @@ pub enum CacheOpenError {
     Uuid,
 }
 
-/// See the module.
+/// The contents of a superblock of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// Random, made when the cache was.
     pub uuid: [u8; 16],
     /// Counted up with each writing; also the number of the life, see `summary`.
     pub generation: u64,
-    /// The sizes.
+    /// The sizes of the cache.
     pub shape: Shape,
     /// Segments with a lower sequence number are no longer part of the cache.
     pub(crate) tail: u64,
@@ -91,7 +91,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Of an empty cache.
+    /// Makes the superblock of an empty cache.
     pub fn new(uuid: [u8; 16], shape: Shape) -> Superblock {
         Superblock { uuid, generation: 1, shape, tail: 1, rotation: 0 }
     }

@@ -3,7 +3,7 @@
 /// Bytes of a page, a slot and a summary.
 pub const PAGE_BYTES: usize = 4096;
 
-/// A page's bytes.
+/// The bytes of one page.
 pub type Page = [u8; PAGE_BYTES];
 
 /// What the user of the cache calls a file: any number of his, the same for the same file after a restart (it is on the device),
@@ -54,12 +54,12 @@ impl Stamp {
 /// A cached page and where it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Item {
-    /// Whose.
+    /// The file that the page belongs to.
     pub key: FileKey,
-    /// Which.
+    /// The index of the page in the file.
     pub page: PageIndex,
-    /// Where, for the books.
+    /// Its slot, which the metadata uses.
     pub slot: SsdSlot,
-    /// Where, for I/O.
+    /// Its address, which I/O uses.
     pub at: DevicePage,
 }

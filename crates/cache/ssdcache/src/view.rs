@@ -22,7 +22,7 @@ const LOOKS: usize = 16;
 pub struct ViewHit {
     /// What is read at [`Item::at`].
     pub item: Item,
-    /// Its segment's sequence number.
+    /// The sequence number of its segment.
     pub seq: u64,
     held: SlotSnapshot,
 }
@@ -34,7 +34,7 @@ impl ViewHit {
     }
 }
 
-/// What a look told.
+/// What a lookup in the shared map found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ViewLookup {
     /// Not on the SSD. Or put there but not written yet: then a frame has it, or it is the same below.

@@ -47,7 +47,7 @@ impl Budget {
         }
     }
 
-    /// What no part uses.
+    /// Returns the bytes that no part uses.
     pub fn left(&self) -> usize {
         self.used.iter().fold(self.bytes, |left, used| left.saturating_sub(used.load(Ordering::Relaxed)))
     }

@@ -8,18 +8,18 @@ use crate::BLOCK_BYTES;
 /// Bytes of a block, as a device has them.
 pub type Bytes = [u8; BLOCK_BYTES];
 
-/// See the module.
+/// A block's bytes in memory, shared by all its readers.
 #[derive(Clone)]
 #[expect(clippy::redundant_allocation, reason = "with the count beside the bytes an allocator gives a quarter more than they take")]
 pub struct Page(Arc<Box<Bytes>>);
 
 impl Page {
-    /// With these bytes.
+    /// Makes a page with these bytes.
     pub fn new(bytes: &Bytes) -> Page {
         Page::of(bytes.to_vec())
     }
 
-    /// All zero.
+    /// Makes a page of zeros.
     pub fn zero() -> Page {
         Page::of(vec![0; BLOCK_BYTES])
     }

@@ -8,7 +8,7 @@ pub const BLOCK_BYTES: usize = 4096;
 pub struct Block(pub u64);
 
 impl Block {
-    /// So many blocks further.
+    /// Returns the block that many blocks further on.
     #[must_use]
     pub fn after(self, blocks: u64) -> Block {
         Block(self.0 + blocks)
@@ -20,12 +20,12 @@ impl Block {
     }
 }
 
-/// Blocks in a row.
+/// A run of consecutive blocks on the device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Extent {
-    /// The first.
+    /// The first block of the run.
     pub start: Block,
-    /// How many.
+    /// The number of blocks in it.
     pub blocks: u32,
 }
 

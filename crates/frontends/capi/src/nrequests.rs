@@ -1,6 +1,6 @@
 //! The life of asynchronous requests of a file system. Reads of what is in memory end at once, the others are done by threads of ours,
-//! as many as are needed, in any order. All else goes to the file system's own thread (`rawfs`, `async_calls.rs`), which does it in the order
-//! in which it was submitted, and brings what waits together to the device together. Ends are collected, and callbacks called, by
+//! as many as are needed, in any order. All else goes to the file system's own thread (`rawfs`, `async_calls.rs`), which does it in the
+//! order in which it was submitted, and brings what waits together to the device together. Ends are collected, and callbacks called, by
 //! whoever asks.
 #![expect(unsafe_code, reason = "a request has addresses in it")]
 

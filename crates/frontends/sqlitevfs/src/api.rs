@@ -9,17 +9,17 @@ use libsqlite3_sys as sys;
 /// Pointers into the SQLite that runs.
 #[derive(Clone, Copy)]
 pub struct Api {
-    /// `sqlite3_vfs_find`.
+    /// The function `sqlite3_vfs_find` of SQLite.
     pub vfs_find: unsafe extern "C" fn(*const c_char) -> *mut sys::sqlite3_vfs,
-    /// `sqlite3_vfs_register`.
+    /// The function `sqlite3_vfs_register` of SQLite.
     pub vfs_register: unsafe extern "C" fn(*mut sys::sqlite3_vfs, c_int) -> c_int,
-    /// `sqlite3_uri_parameter`.
+    /// The function `sqlite3_uri_parameter` of SQLite.
     pub uri_parameter: unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char,
-    /// `sqlite3_malloc`.
+    /// The function `sqlite3_malloc` of SQLite.
     pub malloc: unsafe extern "C" fn(c_int) -> *mut c_void,
-    /// `sqlite3_log`.
+    /// The function `sqlite3_log` of SQLite.
     pub log: unsafe extern "C" fn(c_int, *const c_char, ...),
-    /// `sqlite3_result_text`.
+    /// The function `sqlite3_result_text` of SQLite.
     pub result_text: unsafe extern "C" fn(*mut sys::sqlite3_context, *const c_char, c_int, sys::sqlite3_destructor_type),
 }
 

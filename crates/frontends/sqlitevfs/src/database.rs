@@ -46,14 +46,14 @@ const JOURNAL_MAX: u64 = 16 << 20;
 /// database does not grow may have them: what removes rows writes pages too, to new places.
 const RESERVE: u64 = 256;
 
-/// See the module.
+/// A database that the connections of this process share.
 pub struct Database {
     path: Vec<u8>,
     file: File,
     inner: RwLock<DatabaseState>,
-    /// Who may do what.
+    /// The SQLite locks of all connections.
     pub locks: Gate,
-    /// The WAL's index.
+    /// The index of the write-ahead log.
     pub shm: Mutex<Shm>,
     /// What is known of the WAL.
     pub(crate) wal: Mutex<Wal>,
@@ -87,7 +87,7 @@ struct DatabaseState {
 }
 
 impl Database {
-    /// Over an open file.
+    /// Makes a database over an open file.
     pub fn new(image: OpenImage, path: Vec<u8>, file: File) -> Outcome<Database> {
         let len = file.node().stat().map_err(VfsError::of(sys::SQLITE_IOERR_FSTAT, "the database's size"))?.size;
         let inner = DatabaseState {
@@ -110,7 +110,7 @@ impl Database {
         Ok(Database { path, file, inner: RwLock::new(inner), locks, shm, wal, reserve, image })
     }
 
-    /// The file's number.
+    /// Returns the inode number of the file.
     pub fn ino(&self) -> u64 {
         self.file.node().ino()
     }
@@ -120,12 +120,12 @@ impl Database {
         &self.image
     }
 
-    /// Reads; returns how much.
+    /// Reads, and returns the number of bytes.
     pub fn read(&self, to: &mut [u8], at: u64) -> Outcome<usize> {
         self.inner.read().pending.read(&self.file, to, at).map_err(self.fault(sys::SQLITE_IOERR_READ, "reading"))
     }
 
-    /// Writes.
+    /// Writes to the database in memory.
     pub fn write(&self, from: &[u8], at: u64) -> Outcome<()> {
         let inner = &mut *self.inner.write();
         // SQLite goes on with no transaction of which a write has failed, and has not always what undoes it.
@@ -213,7 +213,7 @@ impl Database {
         if full && inner.before.is_none() { self.apply(inner) } else { Ok(()) }
     }
 
-    /// Sets the length.
+    /// Sets the length of the database.
     pub fn set_len(&self, len: u64) -> Outcome<()> {
         let inner = &mut *self.inner.write();
         self.begins(inner)?;
@@ -225,7 +225,7 @@ impl Database {
         Ok(())
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.inner.read().pending.len()
     }
@@ -406,12 +406,12 @@ impl Database {
         inner.stays.then_some(false)
     }
 
-    /// As SQLite finds it.
+    /// Returns the journal's length as SQLite sees it.
     pub fn journal_len(&self) -> Outcome<u64> {
         self.inner.read().journal.len().map_err(self.fault(sys::SQLITE_IOERR_FSTAT, "the journal's size"))
     }
 
-    /// Reads; returns how much.
+    /// Reads from the journal, and returns the number of bytes.
     pub fn read_journal(&self, to: &mut [u8], at: u64) -> Outcome<usize> {
         self.inner.read().journal.read(to, at).map_err(self.fault(sys::SQLITE_IOERR_READ, "reading the journal"))
     }
@@ -554,7 +554,7 @@ impl Database {
         Ok(())
     }
 
-    /// It is taken back.
+    /// Discards the atomic batch write under way.
     pub fn undo_batch(&self) {
         let inner = &mut *self.inner.write();
         if let Some(before) = inner.before.take() {

@@ -12,20 +12,22 @@ use rustix::io::Errno;
 /// A failure that SQLite is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VfsError {
-    /// SQLite's code.
+    /// The SQLite result code to return.
     pub code: c_int,
     /// For people; empty for what is no fault but an answer, such as BUSY.
     pub words: String,
 }
 
+/// The result of a VFS method.
 pub type Outcome<T> = Result<T, VfsError>;
 
 impl VfsError {
+    /// Makes an error with a code and a message.
     pub fn new(code: c_int, words: impl Into<String>) -> VfsError {
         VfsError { code, words: words.into() }
     }
 
-    /// An answer.
+    /// Makes an error that needs no message.
     pub fn quiet(code: c_int) -> VfsError {
         VfsError::new(code, "")
     }
@@ -41,7 +43,7 @@ impl VfsError {
 
 static LAST: Mutex<String> = Mutex::new(String::new());
 
-/// Keeps the words.
+/// Stores the message as this process's last error.
 pub fn remember(fault: &VfsError) {
     LAST.lock().clone_from(&fault.words);
 }

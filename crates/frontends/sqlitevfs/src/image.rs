@@ -21,11 +21,11 @@ use crate::name;
 /// What was committed without waiting (`synchronous` OFF, or NORMAL with a WAL) is durable after so long.
 const COMMIT: Duration = Duration::from_secs(5);
 
-/// An open image.
+/// A raw image that this process has open.
 pub struct Image {
-    /// As it is named.
+    /// The path under which the image is known.
     pub name: PathBuf,
-    /// What is in it.
+    /// The file system in the image.
     pub fs: Fs,
     /// Whose the files are that are made.
     pub creds: Creds,

@@ -9,7 +9,7 @@ const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 /// Behind a super-journal's name: its length, its sum, and [`MAGIC`]; before it: a page's number. Without the magic that is 12 bytes.
 const SUPER_TAIL: u64 = 12;
 
-/// See the module.
+/// The rollback journal of a database.
 #[derive(Default)]
 pub enum Journal {
     /// There is none.
@@ -60,7 +60,7 @@ impl Journal {
         at == 0 && from.len() >= MAGIC.len() && from[..MAGIC.len()] == [0; MAGIC.len()] && !matches!(self, Journal::No)
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> Result<u64> {
         match self {
             Journal::No => Ok(0),
@@ -69,7 +69,7 @@ impl Journal {
         }
     }
 
-    /// Reads; returns how much.
+    /// Reads, and returns the number of bytes.
     pub fn read(&self, to: &mut [u8], at: u64) -> Result<usize> {
         match self {
             Journal::No => Ok(0),
@@ -83,7 +83,7 @@ impl Journal {
         }
     }
 
-    /// Writes; returns how much.
+    /// Writes, and returns the number of bytes.
     pub fn write(&mut self, from: &[u8], at: u64) -> Result<usize> {
         if let Journal::No = self {
             *self = Journal::Memory(Vec::new());
@@ -102,7 +102,7 @@ impl Journal {
         }
     }
 
-    /// Sets its length.
+    /// Sets the length of the journal.
     pub fn set_len(&mut self, len: u64) -> Result<()> {
         match self {
             Journal::No => Ok(()),

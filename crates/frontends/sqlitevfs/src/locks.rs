@@ -82,7 +82,7 @@ impl Locks {
         self.waiting.remove(&who);
     }
 
-    /// How many sleep.
+    /// Returns the number of sleeping connections.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.waiting.len()

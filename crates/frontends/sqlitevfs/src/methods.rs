@@ -22,7 +22,7 @@ pub struct Handle {
     open: *mut OpenedFile,
 }
 
-/// An open file.
+/// A file that SQLite has opened through the VFS.
 pub enum OpenedFile {
     /// A connection to a database.
     Database {

@@ -12,7 +12,7 @@ use rawfs::{BLOCK_BYTES, Lsn};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 type Page = [u8; BLOCK_BYTES];
 
-/// See the module.
+/// Written blocks that are not committed yet, in memory.
 #[derive(Clone)]
 pub struct Pending {
     blocks: BTreeMap<u64, Box<Page>>,
@@ -45,7 +45,7 @@ impl Pending {
         self.len > self.below
     }
 
-    /// Blocks in memory.
+    /// Returns the number of blocks in memory.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
@@ -112,7 +112,7 @@ impl Pending {
         Ok(len)
     }
 
-    /// Writes.
+    /// Writes bytes into the blocks in memory.
     pub fn write(&mut self, file: &File, from: &[u8], at: u64) -> Result<()> {
         // What lies between is zero, whatever the file below still has there.
         let end = at.min(self.below);

@@ -35,7 +35,7 @@ impl Drop for ShmRegion {
     }
 }
 
-/// See the module.
+/// The shared-memory index of the write-ahead log.
 #[derive(Default)]
 pub struct Shm {
     regions: Vec<ShmRegion>,
@@ -75,7 +75,7 @@ impl Shm {
         !barred
     }
 
-    /// Gives locks back.
+    /// Releases locks on the index.
     pub fn unlock(&mut self, who: u64, range: std::ops::Range<usize>) {
         if let Some(held) = self.members.get_mut(&who) {
             held[range].fill(ShmLock::No);

@@ -85,7 +85,7 @@ impl Database {
         Ok(())
     }
 
-    /// It closes it.
+    /// Closes the write-ahead log for one connection.
     pub fn close_wal(&self) {
         let mut wal = self.wal.lock();
         wal.opened -= 1;
@@ -107,7 +107,7 @@ impl Database {
         Ok(if page.is_power_of_two() && (512..=1 << 16).contains(&page) { page } else { 0 })
     }
 
-    /// Writes.
+    /// Writes to the write-ahead log.
     pub fn write_wal(&self, who: u64, file: &File, from: &[u8], at: u64) -> Outcome<()> {
         self.cut_what_failed(file)?;
         if at == 0 {

@@ -70,7 +70,7 @@ impl ProcessSlots {
         locked
     }
 
-    /// Whether this process leads.
+    /// Reports whether this process is the leader.
     pub fn is_leading(&self) -> bool {
         self.local.leading().load(Acquire) == LEADING
     }

@@ -23,7 +23,7 @@ pub use flight::InFlight;
 use crate::error::Error;
 use crate::units::{BLOCK_BYTES, Block, Extent};
 
-/// Which queue.
+/// The class of queues that a request goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueClass {
     /// Log and superblocks: what somebody waits for.
@@ -39,7 +39,7 @@ pub enum QueueClass {
 pub struct DiskSettings {
     /// Memory for what is in flight, in bytes, for each queue class; at least 1 MiB is taken.
     pub buffer_bytes: usize,
-    /// Of the queues.
+    /// The parameters of the handles on the queues.
     pub params: Params,
 }
 
@@ -52,19 +52,19 @@ impl Default for DiskSettings {
 /// What went to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IoCounts {
-    /// Requests.
+    /// The number of read requests.
     pub reads: u64,
-    /// Their bytes.
+    /// The bytes of all read requests.
     pub read_bytes: u64,
-    /// Requests.
+    /// The number of write requests.
     pub writes: u64,
-    /// Their bytes.
+    /// The bytes of all write requests.
     pub written_bytes: u64,
     /// Of the writes, those that were durable when they ended.
     pub through: u64,
-    /// Flushes.
+    /// The number of flush requests.
     pub flushes: u64,
-    /// Requests.
+    /// The number of discard requests.
     pub discards: u64,
 }
 
@@ -79,7 +79,7 @@ struct IoCounters {
     discards: AtomicU64,
 }
 
-/// See the module.
+/// A device in blocks of 4 KiB, with a set of queues for each class.
 pub struct Disk {
     classes: [ClassQueue; 3],
     lones: ExclusiveQueues,
@@ -125,7 +125,7 @@ impl Disk {
         })
     }
 
-    /// Whole blocks of it.
+    /// Returns the number of whole blocks.
     pub fn blocks(&self) -> u64 {
         self.geometry.bytes() / BLOCK_BYTES as u64
     }

@@ -14,6 +14,7 @@ use crate::Batch;
 
 /// The names of the attributes.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute that holds a directory's default access list.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
@@ -91,7 +92,7 @@ impl Acl {
         if next == 0 { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// As it is stored.
+    /// Returns the list in its stored form.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         for AclEntry { tag, perm, id } in &self.0 {

@@ -11,13 +11,15 @@ use super::record::FileKind;
 use crate::BLOCK_BYTES;
 
 const NORMAL: u8 = 0;
+/// The file will be read at random.
 pub const RANDOM: u8 = 1;
+/// The file will be read in sequence.
 pub const SEQUENTIAL: u8 = 2;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes read in one go.
 const GO: usize = 1 << 20;
 
-/// As posix_fadvise(3).
+/// How a program expects to read, as in posix_fadvise(3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// Nothing: reading ahead is decided by what is read.

@@ -20,42 +20,42 @@ use crate::{BLOCK_BYTES, Batch};
 pub struct Stat {
     /// Its number. Never given to another file, so a generation is not needed: it is always 0.
     pub ino: u64,
-    /// What it is.
+    /// The type of the file.
     pub kind: FileKind,
     /// Kind and permissions, as in `st_mode`.
     pub mode: u32,
-    /// Names.
+    /// The number of names it has.
     pub nlink: u32,
-    /// Owner.
+    /// The user that owns the file.
     pub uid: u32,
-    /// Group.
+    /// The group that owns the file.
     pub gid: u32,
-    /// Bytes.
+    /// The length in bytes.
     pub size: u64,
     /// Space it takes, in units of 512 bytes.
     pub blocks: u64,
-    /// Number of a device.
+    /// The device number of a device node.
     pub device: u64,
-    /// Last read.
+    /// The time of the last read.
     pub atime: Timestamp,
-    /// Last change of content.
+    /// The time of the last change of content.
     pub mtime: Timestamp,
-    /// Last change of anything.
+    /// The time of the last change of anything.
     pub ctime: Timestamp,
-    /// Made.
+    /// The time when it was created.
     pub btime: Timestamp,
 }
 
 /// What is to be set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SetAttr {
-    /// Permissions.
+    /// The permission bits to set.
     pub mode: Option<u16>,
     /// `Some`: the owner is set; `None` in it leaves what it is (but clears set-id bits, as chown does).
     pub owner: Option<(Option<u32>, Option<u32>)>,
-    /// Last read.
+    /// The time of the last read to set.
     pub atime: SetTime,
-    /// Last change of content.
+    /// The time of the last change of content to set.
     pub mtime: SetTime,
 }
 
@@ -68,17 +68,17 @@ impl Default for SetAttr {
 /// Space of the file system, as statvfs tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatFs {
-    /// Bytes of a block.
+    /// The size of a block in bytes.
     pub block_bytes: u32,
-    /// Blocks for data.
+    /// The number of blocks for data.
     pub blocks: u64,
     /// Free, but for what is written and not yet placed.
     pub free: u64,
     /// About how many files there can be.
     pub files: u64,
-    /// About how many more.
+    /// About how many more files fit.
     pub files_free: u64,
-    /// Bytes of a name.
+    /// The longest file name in bytes.
     pub name_max: u32,
 }
 

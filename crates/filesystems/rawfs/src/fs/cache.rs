@@ -28,7 +28,7 @@ pub const EACH_BYTES: usize = BLOCK_BYTES + 160;
 /// Blocks let go of that wait to be used again, at most.
 pub const SPARES_MAX: usize = 512;
 
-/// See the module.
+/// A bounded cache of file blocks as the device has them.
 pub struct BlockCache {
     shards: Vec<Mutex<CacheShard>>,
     /// In all shards.
@@ -83,7 +83,7 @@ impl BlockCache {
         Some(slot.page.clone())
     }
 
-    /// Keeps a block.
+    /// Inserts a block into the cache.
     pub fn put(&self, ino: u64, block: u64, page: Page) {
         // Counted first: what is here may be let go of at once.
         self.blocks.fetch_add(1, Ordering::Relaxed);

@@ -35,7 +35,7 @@ pub struct Fs {
 }
 
 impl FsCore {
-    /// Where a path begins.
+    /// Returns the name at which a path begins.
     pub fn base(&self, at: &Node, path: &[u8]) -> Result<Arc<Name>> {
         if path.first() == Some(&b'/') { Ok(Arc::clone(&self.root)) } else { self.dir_of(&at.inode) }
     }
@@ -93,12 +93,12 @@ impl Fs {
         self.core().base(at, path)
     }
 
-    /// The top directory.
+    /// Returns the root directory of the file system.
     pub fn root(&self) -> &Node {
         &self.root
     }
 
-    /// The store below.
+    /// Returns the metadata store of the file system.
     pub fn store(&self) -> &Store {
         &self.core().store
     }
@@ -319,7 +319,7 @@ impl Fs {
         self.core().access(&self.base(at, path)?, path, wanted & 7, creds)
     }
 
-    /// Space and counts.
+    /// Returns the space and the file counts.
     pub fn stat_fs(&self) -> StatFs {
         let usage = self.store().usage();
         // A node of the tree has room for about 40 small records.

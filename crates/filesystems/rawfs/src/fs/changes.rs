@@ -25,12 +25,16 @@ use crate::Batch;
 
 /// A path, from where it begins.
 pub(super) struct PathRef {
+    /// The directory where the path begins.
     pub base: Arc<Name>,
+    /// The path relative to that directory.
     pub path: Vec<u8>,
 }
 
 pub(super) struct NameChange {
+    /// The operation to carry out.
     pub what: NameOperation,
+    /// The credentials of the caller.
     pub creds: Creds,
 }
 

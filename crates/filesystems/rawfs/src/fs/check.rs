@@ -153,17 +153,17 @@ impl Finding {
 /// What there is, and what is wrong.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckReport {
-    /// Names that were read.
+    /// The number of names that were read.
     pub names: u64,
-    /// Directories, with the top.
+    /// The number of directories, the root included.
     pub dirs: u64,
-    /// Other files.
+    /// The number of files that are no directories.
     pub files: u64,
     /// Files without a name that the next open removes.
     pub orphans: u64,
-    /// Blocks of files.
+    /// The number of blocks that files have.
     pub blocks: u64,
-    /// What is wrong.
+    /// Everything that is wrong with the file system.
     pub findings: Vec<Finding>,
 }
 

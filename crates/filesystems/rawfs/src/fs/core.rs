@@ -26,16 +26,23 @@ pub const ROOT: u64 = 1;
 /// Numbers set aside at once, so that making a file does not write that one was taken.
 const NUMBERS: u64 = 1024;
 
-/// See the module.
+/// The state that all calls of a file system share.
 pub struct FsCore {
+    /// The metadata store of the file system.
     pub store: Store,
+    /// The settings it was opened with.
     pub settings: FsSettings,
+    /// The locks of the name space.
     pub locks: Locks,
+    /// The table of inodes in use.
     pub table: Arc<InodeTable>,
+    /// The name of the root directory.
     pub root: Arc<Name>,
+    /// The cache of file blocks.
     pub cache: Arc<BlockCache>,
+    /// The directories that paths recently led to.
     pub recent: RecentDirs,
-    /// Nothing can be changed.
+    /// The file system refuses all changes.
     pub read_only: bool,
     /// What is to be written back, by number; one hold each.
     pub dirty: Mutex<BTreeMap<u64, Arc<Inode>>>,
@@ -51,7 +58,7 @@ pub struct FsCore {
     pub bell: Arc<WriteBackSignal>,
     /// This one tries what a transaction does to names; nobody else sees it.
     pub trial: Option<TrialContext>,
-    /// Files that are open.
+    /// The number of files that are open.
     pub opened: AtomicUsize,
     /// Counted up before names of a directory change, with its lock.
     pub names_changed: AtomicU64,
@@ -77,7 +84,9 @@ struct InodeNumbers {
 
 /// A file in use, held by a call.
 pub struct HeldInode<'a> {
+    /// The file system that has the inode.
     pub core: &'a FsCore,
+    /// The inode that is held.
     pub inode: Arc<Inode>,
 }
 
@@ -104,6 +113,7 @@ impl<'a> HeldInode<'a> {
 }
 
 impl FsCore {
+    /// Makes the shared state of an opened store.
     pub fn new(store: Store, settings: FsSettings) -> Result<FsCore> {
         let budget = store.budget().cloned();
         let cache = Arc::new(BlockCache::new(settings.cache_bytes, budget.clone()));
@@ -183,7 +193,7 @@ impl FsCore {
         if self.read_only { Err(Errno::ROFS.into()) } else { Ok(()) }
     }
 
-    /// The time.
+    /// Returns the current time of the clock in use.
     pub fn now(&self) -> Timestamp {
         (self.settings.clock)()
     }
@@ -240,12 +250,12 @@ impl FsCore {
         }
     }
 
-    /// Removes it.
+    /// Removes a value that was put by `put_long`.
     pub fn delete_long(&self, batch: &mut Batch, ino: u64, item: FileItem) {
         (0..LONG_MAX.div_ceil(PIECE) as u64).for_each(|n| batch.delete(TreeId::Files, &key::file(ino, item, n)));
     }
 
-    /// What was put.
+    /// Returns a value that was put by `put_long`.
     pub fn get_long(&self, ino: u64, item: FileItem) -> Result<Vec<u8>> {
         let mut all = Vec::new();
         for n in 0..LONG_MAX.div_ceil(PIECE) as u64 {
@@ -264,11 +274,12 @@ impl FsCore {
         self.entry_at(&dir.entry(name))
     }
 
+    /// Returns the value that a name has.
     pub fn entry_at(&self, key: &[u8]) -> Result<Option<NameValue>> {
         self.store.get_with(TreeId::Names, key, NameValue::parse)?.transpose().map_err(Error::malformed(0))
     }
 
-    /// The record in Files.
+    /// Returns the record of a file in the Files tree.
     pub fn record_of(&self, ino: u64) -> Result<Record> {
         let bytes = self.get(TreeId::Files, &key::file(ino, FileItem::Record, 0))?;
         let record =
@@ -326,7 +337,7 @@ impl FsCore {
         dir.key().map_or_else(|| (TreeId::Files, key::file(ROOT, FileItem::Record, 0).to_vec()), |key| (TreeId::Names, key))
     }
 
-    /// Where a record is.
+    /// Returns the key under which a record is stored.
     pub fn key(&self, ino: u64, at: &RecordLocation) -> (TreeId, Vec<u8>) {
         match at {
             RecordLocation::Name(name) => self.dir_key(name),
@@ -390,7 +401,7 @@ impl FsCore {
         Ok(())
     }
 
-    /// Holds a directory.
+    /// Holds a directory so that it stays in the table.
     pub fn hold_dir(&self, dir: &Arc<Name>) -> Result<HeldInode<'_>> {
         let record = self.dir_or_gone(dir)?;
         Ok(HeldInode { core: self, inode: self.table.enter(&record, Some(&RecordLocation::Name(Arc::clone(dir)))) })

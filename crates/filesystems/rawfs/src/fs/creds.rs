@@ -5,14 +5,14 @@ use rustix::io::Errno;
 use super::error::Result;
 use super::record::{FileKind, Record};
 
-/// Who makes a call.
+/// The identity with which a call is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Creds {
-    /// User.
+    /// The user number of the caller.
     pub uid: u32,
-    /// Group.
+    /// The group number of the caller.
     pub gid: u32,
-    /// More groups.
+    /// The supplementary groups of the caller.
     pub groups: Vec<u32>,
     /// Permissions that new files do not get.
     pub umask: u16,
@@ -21,9 +21,9 @@ pub struct Creds {
     pub check: bool,
 }
 
-/// To read.
+/// The permission bit for reading.
 pub const READ: u16 = 4;
-/// To write.
+/// The permission bit for writing.
 pub const WRITE: u16 = 2;
 /// To execute, or to search.
 pub const EXEC: u16 = 1;
@@ -32,7 +32,7 @@ const SET_GROUP: u16 = 0o2000;
 const STICKY: u16 = 0o1000;
 
 impl Creds {
-    /// The superuser.
+    /// Returns the credentials of the superuser.
     pub fn root() -> Creds {
         Creds { uid: 0, gid: 0, groups: Vec::new(), umask: 0, check: true }
     }

@@ -103,7 +103,7 @@ pub fn value(tree: TreeId, of: &[u8], bytes: &[u8]) -> String {
     said.unwrap_or_else(|malformed| format!("(damaged: {})", malformed.0))
 }
 
-/// Key and value.
+/// Describes a key and its value for people.
 pub fn entry(tree: TreeId, of: &[u8], bytes: &[u8]) -> String {
     format!("{}: {}", key(tree, of), value(tree, of, bytes))
 }

@@ -45,7 +45,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// For the front doors.
+    /// Returns the errno for this error.
     pub fn errno(&self) -> Errno {
         match self {
             Error::Refused(errno) => *errno,

@@ -20,19 +20,19 @@ pub struct Run {
     pub at: u64,
     /// The first, on the device.
     pub start: Block,
-    /// How many.
+    /// The number of blocks in the run.
     pub blocks: u32,
     /// crc32c of each; `None`: never written, reads as zeros.
     pub sums: Option<Vec<u32>>,
 }
 
 impl Run {
-    /// With content.
+    /// Makes a run of blocks that hold data.
     pub fn written(at: u64, start: Block, sums: Vec<u32>) -> Run {
         Run { at, start, blocks: u32::try_from(sums.len()).expect("few"), sums: Some(sums) }
     }
 
-    /// Set aside.
+    /// Makes a run of reserved blocks that read as zeros.
     pub fn reserved(at: u64, start: Block, blocks: u32) -> Run {
         Run { at, start, blocks, sums: None }
     }
@@ -178,7 +178,7 @@ pub fn parse_some(mut bytes: &[u8]) -> Vec<Run> {
     runs
 }
 
-/// Blocks of some runs.
+/// Returns the number of blocks in some runs.
 pub fn blocks(runs: &[Run]) -> u64 {
     runs.iter().map(|run| u64::from(run.blocks)).sum()
 }

@@ -44,12 +44,12 @@ impl Clone for Node {
 }
 
 impl Node {
-    /// Its number.
+    /// Returns the inode number of the file.
     pub fn ino(&self) -> u64 {
         self.inode.ino
     }
 
-    /// What it is.
+    /// Returns the type of the file.
     pub fn kind(&self) -> FileKind {
         self.inode.state.read().record.kind
     }
@@ -63,7 +63,7 @@ impl Node {
     }
 }
 
-/// An open file.
+/// An open file with its flags and position.
 pub struct File {
     node: Node,
     creds: Creds,
@@ -124,7 +124,7 @@ impl File {
         }
     }
 
-    /// The file.
+    /// Returns the file that is open here.
     pub fn node(&self) -> &Node {
         &self.node
     }

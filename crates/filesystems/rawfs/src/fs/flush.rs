@@ -54,7 +54,7 @@ impl PreparedWriteBack {
         PreparedWriteBack { record: record.clone(), places: Vec::new(), extents: Vec::new(), keep: true }
     }
 
-    /// What goes where.
+    /// Returns each block to write, with its data.
     pub fn writes<'s>(&'s self, state: &'s InodeState) -> impl Iterator<Item = (Block, &'s [u8])> {
         self.places.iter().map(|(page, block)| (*block, &state.pages[page][..]))
     }
@@ -148,7 +148,7 @@ impl FsCore {
         batch.put(tree, &key, &record.bytes());
     }
 
-    /// For [`FsCore::prepare`].
+    /// Starts a flight of writes on the data queues, for [`FsCore::prepare`].
     pub fn writes(&self) -> Writes<'_> {
         self.store.disk().flight(QueueClass::Data)
     }

@@ -29,12 +29,12 @@ pub const KEY_MAX: usize = 1024;
 pub struct KeyPrefix(Vec<u8>);
 
 impl KeyPrefix {
-    /// Of the root.
+    /// Returns the prefix of keys in the root directory.
     pub fn root() -> KeyPrefix {
         KeyPrefix::default()
     }
 
-    /// Of a zone.
+    /// Returns the prefix of keys in a zone.
     pub fn zone(ino: u64) -> KeyPrefix {
         let mut bytes = vec![ZONE];
         bytes.extend_from_slice(&ino.to_be_bytes());
@@ -70,7 +70,7 @@ impl KeyPrefix {
         key
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the prefix.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -85,7 +85,7 @@ fn escaped_len(name: &[u8]) -> usize {
     name.len() + name.iter().filter(|byte| **byte == BELOW || **byte == ESCAPE).count()
 }
 
-/// Appends a name's key.
+/// Appends a name in its escaped form.
 pub fn escape(name: &[u8], key: &mut Vec<u8>) {
     for byte in name {
         if *byte == BELOW || *byte == ESCAPE {
@@ -115,9 +115,9 @@ pub fn unescape(bytes: &[u8]) -> Option<Vec<u8>> {
 pub struct KeyParts {
     /// The zone it begins in, if not the root.
     pub zone: Option<u64>,
-    /// The directories from there.
+    /// The directories below that start, outermost first.
     pub dirs: Vec<Vec<u8>>,
-    /// The entry.
+    /// The name of the entry itself.
     pub name: Vec<u8>,
 }
 
@@ -179,7 +179,7 @@ pub enum FileItem {
     Target = 5,
 }
 
-/// A key of Files.
+/// Returns a key of the Files tree.
 pub fn file(ino: u64, item: FileItem, offset: u64) -> [u8; 17] {
     let mut key = [0; 17];
     key[..8].copy_from_slice(&ino.to_be_bytes());

@@ -25,14 +25,14 @@ const WINDOWS: usize = 4;
 /// Positions of `.` and `..` are before this.
 pub const DOTS: u64 = 2;
 
-/// An entry.
+/// An entry of a directory listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
-    /// What it is called.
+    /// The name of the entry.
     pub name: Vec<u8>,
     /// The number of its file.
     pub ino: u64,
-    /// What that is.
+    /// The type of the file it names.
     pub kind: FileKind,
 }
 
@@ -176,7 +176,7 @@ impl FsCore {
         Ok([number(dir)?, above?])
     }
 
-    /// A directory in use.
+    /// Returns the name of a directory in use.
     pub fn dir_of(&self, inode: &super::table::Inode) -> Result<Arc<Name>> {
         match &*inode.state.read() {
             super::table::InodeState { record, at: Some(super::table::RecordLocation::Name(name)), .. } if record.kind == FileKind::Dir => {

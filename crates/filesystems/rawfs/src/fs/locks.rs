@@ -14,7 +14,7 @@ use super::name::Name;
 
 const STRIPES: usize = 256;
 
-/// See the module.
+/// The locks that protect the name space.
 pub struct Locks {
     whole: RwLock<()>,
     dirs: Vec<RwLock<()>>,

@@ -25,15 +25,18 @@ pub const LINKS_MAX: u32 = 65_000;
 
 /// What is to be made.
 pub struct NewFile<'a> {
+    /// The type of the new file.
     pub kind: FileKind,
+    /// The permission bits of the new file.
     pub mode: u16,
-    /// Of a device.
+    /// The number of a device node.
     pub device: u64,
-    /// Of a symbolic link.
+    /// The target of a symbolic link.
     pub target: &'a [u8],
 }
 
 impl NewFile<'_> {
+    /// Describes a new file of this type and mode.
     pub fn of(kind: FileKind, mode: u16) -> NewFile<'static> {
         NewFile { kind, mode, device: 0, target: b"" }
     }

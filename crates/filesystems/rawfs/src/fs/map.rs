@@ -161,7 +161,7 @@ impl FsCore {
         Ok(())
     }
 
-    /// Blocks from one on.
+    /// Returns the number of blocks that a file has from one on.
     pub fn blocks_from(&self, record: &Record, from: u64) -> Result<u64> {
         let (mut blocks, mut at) = (0, from);
         loop {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::key::KeyPrefix;
 use super::record::Record;
 
-/// A name in use.
+/// A name in use, with a link to its parent.
 pub struct Name {
     place: Mutex<NamePosition>,
     children: Mutex<HashMap<Box<[u8]>, Weak<Name>>>,
@@ -26,7 +26,7 @@ pub type Trail = Vec<(Box<[u8]>, Option<u64>)>;
 /// Counted up when a directory gets another key, in any tree of names: what is remembered of keys is true until then.
 static MOVES: AtomicU64 = AtomicU64::new(0);
 
-/// See [`MOVES`].
+/// Returns how many directories have been moved so far.
 pub fn moves() -> u64 {
     MOVES.load(Ordering::SeqCst)
 }
@@ -189,7 +189,7 @@ impl Name {
         self.place.lock().parent.is_none()
     }
 
-    /// Whether it was removed.
+    /// Reports whether the name was removed.
     pub fn is_gone(&self) -> bool {
         self.place.lock().gone
     }
@@ -217,7 +217,7 @@ impl Name {
         self.place.lock().last.as_deref().cloned()
     }
 
-    /// A directory was removed.
+    /// Records that the directory was removed.
     pub fn remove_dir(&self, last: Record) {
         self.set_last(last);
         self.remove();
@@ -228,7 +228,7 @@ impl Name {
         self.place.lock().last = Some(Box::new(last));
     }
 
-    /// Its name was removed.
+    /// Records that the file's name was removed.
     pub fn remove(&self) {
         let mut place = self.place.lock();
         place.gone = true;

@@ -8,7 +8,7 @@ use super::extent::{self, Run};
 use super::time::Timestamp;
 use super::xattr::Attributes;
 
-/// Bytes before the body.
+/// Bytes of a record before its body.
 pub const HEAD: usize = 96;
 /// Content of a file up to this lives in its record.
 pub const INLINE_MAX: usize = 3072;
@@ -28,7 +28,7 @@ pub const TIMES_AT: u16 = 52;
 const ZONE: u32 = 1;
 const XATTRS: u32 = 2;
 
-/// What a file is.
+/// The type of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum FileKind {
@@ -71,7 +71,7 @@ impl FileKind {
     }
 }
 
-/// Where the content is.
+/// Where the content of a file is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RecordBody {
     /// Nothing: directories, pipes, devices.
@@ -95,18 +95,18 @@ impl RecordBody {
     }
 }
 
-/// A file.
+/// The attributes and the content location of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// What it is.
+    /// The type of the file.
     pub kind: FileKind,
     /// Permissions: the lower twelve bits.
     pub mode: u16,
     /// Names; for a directory, as POSIX counts them.
     pub nlink: u32,
-    /// Owner.
+    /// The user that owns the file.
     pub uid: u32,
-    /// Group.
+    /// The group that owns the file.
     pub gid: u32,
     /// Its number, never given to another.
     pub ino: u64,
@@ -114,13 +114,13 @@ pub struct Record {
     pub size: u64,
     /// Blocks of 4 KiB it has.
     pub blocks: u64,
-    /// Last read.
+    /// The time of the last read.
     pub atime: Timestamp,
-    /// Last change of content.
+    /// The time of the last change of content.
     pub mtime: Timestamp,
-    /// Last change of anything.
+    /// The time of the last change of anything.
     pub ctime: Timestamp,
-    /// Made.
+    /// The time when it was created.
     pub btime: Timestamp,
     /// A directory whose entries are found by its number.
     pub zone: bool,
@@ -128,7 +128,7 @@ pub struct Record {
     pub xattrs: bool,
     /// Those of a removed directory, which is nowhere but in memory.
     pub kept: Option<Arc<Attributes>>,
-    /// The content.
+    /// The content, or where it is.
     pub body: RecordBody,
 }
 
@@ -161,7 +161,7 @@ impl NameValue {
         kind.map(|kind| NameValue::Link { ino, kind }).ok_or(MalformedRecordError("a link with wrong bytes"))
     }
 
-    /// Its file's number.
+    /// Returns the inode number it leads to.
     pub fn ino(&self) -> u64 {
         match self {
             NameValue::Here(record) => record.ino,
@@ -169,7 +169,7 @@ impl NameValue {
         }
     }
 
-    /// What its file is.
+    /// Returns the type of the file it leads to.
     pub fn kind(&self) -> FileKind {
         match self {
             NameValue::Here(record) => record.kind,
@@ -226,7 +226,7 @@ impl Record {
         }
     }
 
-    /// As it is stored.
+    /// Returns the record in its stored form.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.head().to_vec();
         match &self.body {
@@ -257,7 +257,7 @@ impl Record {
         head
     }
 
-    /// Reads one.
+    /// Parses a record from its stored form.
     pub fn parse(bytes: &[u8]) -> Result<Record, MalformedRecordError> {
         let head: &[u8; HEAD] = bytes.first_chunk().ok_or(MalformedRecordError("too short for a record"))?;
         let body = &bytes[HEAD..];

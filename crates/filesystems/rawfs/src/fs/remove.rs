@@ -116,7 +116,7 @@ impl FsCore {
         }
     }
 
-    /// Removes an empty directory.
+    /// Removes an empty directory by its path.
     pub fn rmdir(&self, base: &Arc<Name>, path: &[u8], creds: &Creds) -> Result<()> {
         let names = self.locks.shared();
         let PathTail { dir, last, .. } = self.tail(base, path, creds)?;
@@ -195,6 +195,7 @@ pub enum RemovedName {
     All,
 }
 
+/// Refuses a name that is longer than [`NAME_MAX`].
 pub fn too_long(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX { Err(Errno::NAMETOOLONG.into()) } else { Ok(()) }
 }

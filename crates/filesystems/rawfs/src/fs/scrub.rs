@@ -14,11 +14,11 @@ const GO_MAX: usize = 512;
 /// Blocks in a row of one file that are not what was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadBlocks {
-    /// The file.
+    /// The inode number of the file.
     pub ino: u64,
     /// The first, counted in the file.
     pub at: u64,
-    /// How many.
+    /// The number of damaged blocks.
     pub blocks: u64,
     /// The first, on the device.
     pub start: Block,

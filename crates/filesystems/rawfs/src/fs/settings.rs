@@ -19,7 +19,7 @@ pub struct FsSettings {
     pub open_max: usize,
     /// When a read is remembered.
     pub atime: Atime,
-    /// What time it is.
+    /// The clock that gives the time of changes.
     pub clock: fn() -> Timestamp,
 }
 

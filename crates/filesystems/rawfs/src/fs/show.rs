@@ -7,7 +7,7 @@ use super::record::{FileKind, NameValue, Record};
 use super::relocate::all_runs;
 use crate::{ScanStep, Store, TreeId};
 
-/// See the module.
+/// A file as it is stored, also in a damaged store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredFile {
     /// The key of its name; empty for the top directory.
@@ -16,9 +16,9 @@ pub struct StoredFile {
     pub linked: bool,
     /// Its record; none: it cannot be read.
     pub record: Option<Record>,
-    /// Where its blocks are.
+    /// The runs of blocks it has on the device.
     pub runs: Vec<Run>,
-    /// Bytes of extended attributes.
+    /// The bytes of its extended attributes.
     pub xattr_bytes: u64,
 }
 

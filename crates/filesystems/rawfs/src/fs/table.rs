@@ -17,11 +17,11 @@ use super::record::Record;
 use crate::Lsn;
 use crate::page::Page;
 
-/// A file in use.
+/// A file in use, with its lock.
 pub struct Inode {
-    /// Its number.
+    /// The inode number of the file.
     pub ino: u64,
-    /// Everything else.
+    /// The state of the file behind its lock.
     pub state: RwLock<InodeState>,
 }
 
@@ -49,11 +49,11 @@ pub struct InodeState {
     pub errors: u64,
     /// Of those, how many somebody was told.
     pub told: u64,
-    /// The last.
+    /// The last error of a write-back.
     pub error: Option<Error>,
 }
 
-/// Where a record is.
+/// Where the record of a file is stored.
 #[derive(Clone)]
 pub enum RecordLocation {
     /// With its only name.
@@ -99,7 +99,7 @@ struct InodeSlot {
 
 const SHARDS: usize = 64;
 
-/// See the module.
+/// The table of files in use, by inode number.
 pub struct InodeTable {
     shards: Vec<Mutex<HashMap<u64, InodeSlot>>>,
     epoch: AtomicU64,
@@ -139,7 +139,7 @@ impl InodeTable {
         Arc::clone(&slot.inode)
     }
 
-    /// Holds it once more.
+    /// Adds one more reference to a held inode.
     pub fn hold_again(&self, inode: &Inode) {
         self.shard(inode.ino).lock().get_mut(&inode.ino).expect("held").holds += 1;
     }
@@ -167,7 +167,7 @@ impl InodeTable {
         self.shard(ino).lock().contains_key(&ino)
     }
 
-    /// Files that are here.
+    /// Returns the number of inodes in the table.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }

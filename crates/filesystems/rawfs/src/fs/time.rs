@@ -5,7 +5,7 @@
 pub struct Timestamp {
     /// Seconds since the beginning of 1970, UTC.
     pub sec: i64,
-    /// Below 1,000,000,000.
+    /// The nanoseconds of the second, below 1,000,000,000.
     pub nsec: u32,
 }
 
@@ -22,7 +22,7 @@ impl Timestamp {
         self
     }
 
-    /// The system's clock.
+    /// Returns the time of the system's clock.
     pub fn now() -> Timestamp {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         Timestamp { sec: now.tv_sec, nsec: u32::try_from(now.tv_nsec).unwrap_or(0) }

@@ -129,7 +129,7 @@ impl Transaction {
         self.files.values().for_each(|part| each(&part.node.inode));
     }
 
-    /// Whether nothing was gathered.
+    /// Reports whether the transaction holds no changes.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty() && self.changes.is_empty()
     }
@@ -172,6 +172,7 @@ impl Fs {
 }
 
 impl FsCore {
+    /// Commits the changes of a transaction as one batch.
     pub fn apply_transaction(&self, transaction: &Transaction) -> Result<Lsn> {
         match transaction.new_names() {
             Some(new) => self.apply_files(transaction, &new),

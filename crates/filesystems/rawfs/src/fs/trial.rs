@@ -45,6 +45,7 @@ impl TrialContext {
         TrialContext { used: Arc::clone(table), effects: Mutex::default() }
     }
 
+    /// Records an effect for the time after the batch.
     pub fn note(&self, effect: TrialEffect) {
         self.effects.lock().push(effect);
     }

@@ -16,7 +16,7 @@ use super::{NAME_MAX, PATH_MAX, key};
 /// Symbolic links on one way, at most.
 const LINKS_MAX: u32 = 40;
 
-/// Where a path leads.
+/// What a path leads to.
 pub enum WalkResult {
     /// A directory, by `.`, `..` or nothing but slashes.
     Dir(Arc<Name>),
@@ -35,9 +35,11 @@ pub enum WalkResult {
 
 /// A path but for its last part.
 pub struct PathTail {
+    /// The directory that holds the last component.
     pub dir: Arc<Name>,
+    /// The last component of the path.
     pub last: LastComponent,
-    /// A slash follows.
+    /// The path ends with a slash.
     pub slash: bool,
 }
 

@@ -12,13 +12,13 @@ use super::core::FsCore;
 use super::error::{Error, Result};
 use super::job::WriteBackJob;
 
-/// See the module.
+/// The thread that writes dirty files back.
 pub struct WriteBackThread {
     bell: Arc<WriteBackSignal>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Wakes the thread.
+/// Wakes the write-back thread when there is work.
 #[derive(Default)]
 pub struct WriteBackSignal {
     rung: AtomicBool,
@@ -45,7 +45,7 @@ enum WakeReason {
 }
 
 impl WriteBackSignal {
-    /// Memory is getting full.
+    /// Wakes the thread because memory is getting full.
     pub fn ring(&self) {
         if !self.rung.load(Ordering::Relaxed) && !self.rung.swap(true, Ordering::SeqCst) {
             let _asked = self.asked.lock();

@@ -162,7 +162,7 @@ impl FsCore {
         })
     }
 
-    /// The value of one.
+    /// Returns the value of one extended attribute.
     pub fn get_xattr(&self, inode: &Inode, name: &[u8], creds: &Creds) -> Result<Vec<u8>> {
         let _names = self.locks.shared();
         let record = self.record(inode)?.0;

@@ -6,9 +6,9 @@ use super::{put_u64, u64_at};
 use crate::units::{BLOCK_BYTES, Block};
 
 const MAGIC: [u8; 4] = *b"hsfB";
-/// Words of a page.
+/// Words of 64 bits in a bitmap page.
 pub const PAGE_WORDS: usize = (BLOCK_BYTES - SEAL_BYTES) / 8;
-/// Bits of a page.
+/// Bits in one bitmap page.
 pub const PAGE_BITS: u64 = PAGE_WORDS as u64 * 64;
 
 /// What a slot holds, to be written at `at`.

@@ -13,7 +13,7 @@ pub use superblock::Superblock;
 
 /// Bytes of a node in the metadata region.
 pub const NODE_BYTES: usize = 16 << 10;
-/// Blocks of a node.
+/// The number of blocks in a node.
 pub const NODE_BLOCKS: u64 = (NODE_BYTES / crate::units::BLOCK_BYTES) as u64;
 
 /// A number at a place of a block; the place is ours, and inside.

@@ -3,13 +3,13 @@
 
 use super::{put_u32, put_u64, u32_at, u64_at};
 
-/// Bytes it takes.
+/// Bytes that a seal takes in its block.
 pub const SEAL_BYTES: usize = 32;
 
-/// See the module.
+/// The identity and checksum at the front of a written block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seal {
-    /// What follows.
+    /// The kind of block that follows.
     pub magic: [u8; 4],
     /// Where it belongs: a block, or a position in the log.
     pub at: u64,

@@ -26,16 +26,16 @@ const DATA_BLOCKS_MIN: u64 = 16;
 /// Blocks of an image, at most: 1 PiB.
 pub const BLOCKS_MAX: u64 = 1 << 38;
 
-/// Sizes of the regions.
+/// The sizes of an image's regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Blocks in all, those that no region needs included.
     pub blocks: u64,
-    /// Blocks of the log.
+    /// The number of blocks of the log ring.
     pub log_blocks: u64,
     /// Nodes of the metadata region.
     pub nodes: u64,
-    /// Data blocks.
+    /// The number of blocks for file data.
     pub data_blocks: u64,
     /// Where the bitmaps begin, if not behind the log: they move when an image grows.
     pub bitmaps_at: Option<Block>,
@@ -139,7 +139,7 @@ impl Shape {
         self.data_start().after(self.data_blocks)
     }
 
-    /// The log.
+    /// Returns the first block of the log ring.
     pub fn log_start(self) -> Block {
         Block(SUPERBLOCKS)
     }

@@ -10,7 +10,7 @@ use crate::units::{BLOCK_BYTES, Block, Lsn};
 const MAGIC: [u8; 4] = *b"hsfS";
 /// A sector, which a device writes whole.
 const BYTES: usize = 512;
-/// Where the copies are.
+/// The blocks that hold the two copies.
 pub const COPIES: [Block; 2] = [Block(0), Block(1)];
 const CLEAN: u32 = 1;
 const ROOTS: usize = 112;
@@ -20,20 +20,20 @@ const MOVED: usize = 136;
 /// The root of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Root {
-    /// Where it is.
+    /// Where the root node is.
     pub at: NodeAt,
     /// Above the leaves, which are 0.
     pub level: u8,
 }
 
-/// See the module.
+/// The contents of a superblock, apart from its seal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// The image's name.
+    /// The UUID that names the image.
     pub uuid: [u8; 16],
     /// Counted up by each writing.
     pub generation: u64,
-    /// Sizes.
+    /// The sizes of the image's regions.
     pub shape: Shape,
     /// Closed in order, and not opened since: the log has nothing.
     pub clean: bool,
@@ -43,7 +43,7 @@ pub struct Superblock {
     pub lsn: Lsn,
     /// Where the log goes on behind it, in blocks written to it since the image was made.
     pub log_position: u64,
-    /// By tree.
+    /// The roots of the two trees, by tree.
     pub roots: [Root; 2],
 }
 

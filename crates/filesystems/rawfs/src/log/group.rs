@@ -5,7 +5,7 @@ use crate::layout::{put_u32, put_u64, u32_at, u64_at};
 use crate::units::{BLOCK_BYTES, Lsn};
 
 const MAGIC: [u8; 4] = *b"hsfL";
-/// Before the records.
+/// Bytes of a group before its records.
 pub const HEADER_BYTES: usize = SEAL_BYTES + 32;
 /// Before each record: its length.
 pub const RECORD_HEAD: usize = 4;
@@ -23,14 +23,14 @@ pub struct GroupHeader {
     pub first: Lsn,
     /// What was known to be durable when it was written.
     pub durable: Lsn,
-    /// How many records.
+    /// The number of records in the group.
     pub records: u32,
     /// Bytes of all records, with their lengths.
     pub bytes: u32,
 }
 
 impl GroupHeader {
-    /// Blocks it takes.
+    /// Returns the number of blocks the group takes.
     pub fn blocks(&self) -> u64 {
         blocks(self.bytes as usize)
     }

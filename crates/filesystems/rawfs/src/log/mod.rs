@@ -23,7 +23,7 @@ pub const PENDING_BYTES: usize = 4 << 20;
 /// More is written and flushed, so that it is not made durable piece by piece.
 const THROUGH_BYTES: usize = 128 << 10;
 
-/// See the module.
+/// The log of an image, shared by all its threads.
 pub struct Log {
     image: u64,
     books: Mutex<LogState>,
@@ -49,21 +49,21 @@ struct LogState {
     failed: Option<block::Error>,
 }
 
-/// Where a log begins.
+/// Where a log begins, and what its groups carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogStart {
-    /// Its blocks.
+    /// The blocks of the log ring.
     pub place: RingRegion,
     /// The position of the next group.
     pub position: u64,
-    /// What groups will say.
+    /// The life that new groups will carry.
     pub life: u64,
     /// The last record that there is.
     pub lsn: Lsn,
 }
 
 impl Log {
-    /// Without records.
+    /// Makes a log without waiting records.
     pub fn new(image: u64, start: LogStart) -> Log {
         let (ring, lsn) = (Ring::new(start.place, start.position), start.lsn);
         let books = LogState {
@@ -102,12 +102,12 @@ impl Log {
         (books.last, books.pending.len() > PENDING_BYTES.min(books.ring.place.group_bytes()))
     }
 
-    /// Where it is.
+    /// Returns where the log lies on the device.
     pub fn place(&self) -> RingRegion {
         self.books.lock().ring.place
     }
 
-    /// The last record.
+    /// Returns the number of the last record.
     pub fn last(&self) -> Lsn {
         self.books.lock().last
     }

@@ -9,26 +9,26 @@ use crate::units::{BLOCK_BYTES, Lsn};
 /// What belongs to the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogSearch {
-    /// Its blocks.
+    /// The blocks of the log ring.
     pub place: RingRegion,
     /// Where the first group is.
     pub position: u64,
-    /// What all groups say.
+    /// The life that every group must carry.
     pub life: u64,
-    /// What all groups say.
+    /// The image tag that every group must carry.
     pub image: u64,
     /// The last record that the checkpoint has.
     pub lsn: Lsn,
 }
 
-/// What was found.
+/// What a search of the log found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LogTail {
-    /// In order.
+    /// The groups found, in log order.
     pub groups: Vec<GroupHeader>,
     /// The last record of which the device says that it is durable.
     pub durable: Lsn,
-    /// Where the groups end.
+    /// The position behind the last group.
     pub end: u64,
 }
 

@@ -9,12 +9,12 @@ use crate::units::{BLOCK_BYTES, Block, Lsn};
 const SLACK_BLOCKS: u64 = 4;
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
-/// Where it is.
+/// Where the ring lies on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingRegion {
-    /// The first block.
+    /// The first block of the ring.
     pub start: Block,
-    /// How many.
+    /// The number of blocks in it.
     pub blocks: u64,
 }
 
@@ -50,7 +50,7 @@ impl RingRegion {
 
 /// Which groups are in it.
 pub struct Ring {
-    /// Where it is.
+    /// Where the ring lies on the device.
     pub place: RingRegion,
     head: u64,
     tail: u64,
@@ -68,7 +68,7 @@ impl Ring {
         self.head
     }
 
-    /// Blocks in use.
+    /// Returns the number of blocks in use.
     pub fn used(&self) -> u64 {
         self.head - self.tail
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::layout::bitmap::{PAGE_BITS, PAGE_WORDS};
 
-/// See the module.
+/// A bitmap in pages, with the pages that differ from the device.
 pub struct Bitmap {
     words: Vec<u64>,
     bits: u64,
@@ -39,7 +39,7 @@ impl Bitmap {
         Bitmap { words: vec![0; pages * PAGE_WORDS], bits, used: 0, dirty: vec![false; pages] }
     }
 
-    /// How many there are.
+    /// Returns the number of bits.
     pub fn len(&self) -> u64 {
         self.bits
     }
@@ -49,7 +49,7 @@ impl Bitmap {
         self.used
     }
 
-    /// Bytes of memory.
+    /// Returns the memory it takes in bytes.
     pub fn bytes(&self) -> u64 {
         self.words.len() as u64 * 8 + self.dirty.len() as u64
     }

@@ -19,7 +19,7 @@ const HINTS: usize = 64;
 /// Groups looked at for a row that is long enough, before a shorter one will do.
 const LOOKS: usize = 4;
 
-/// See the module.
+/// The allocator of data blocks, in groups with a lock each.
 pub struct BlockAllocator {
     groups: Box<[Mutex<BlockGroup>]>,
     blocks: u64,
@@ -78,7 +78,7 @@ impl BlockAllocator {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory.
+    /// Returns the memory it takes in bytes.
     pub fn bytes(&self) -> u64 {
         self.groups.len() as u64 * size_of::<Mutex<BlockGroup>>() as u64
     }

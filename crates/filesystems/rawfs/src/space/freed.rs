@@ -14,7 +14,7 @@ const DISCARDS_MAX: usize = 4096;
 /// Shorter rows are not worth a request.
 const DISCARD_BLOCKS_MIN: u64 = 16;
 
-/// See the module.
+/// Freed blocks that may not be reused yet.
 #[derive(Default)]
 pub struct FreedBlocks {
     waiting: VecDeque<(Lsn, Range<u64>)>,
@@ -36,7 +36,7 @@ impl FreedBlocks {
         !self.held.is_empty()
     }
 
-    /// Blocks that wait.
+    /// Returns the number of blocks that wait.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }

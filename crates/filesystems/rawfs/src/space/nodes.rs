@@ -8,7 +8,7 @@ use crate::layout::bitmap::PAGE_WORDS;
 /// Held by who reads a snapshot: the nodes of it are not used anew meanwhile.
 pub type SnapshotGuard = Arc<()>;
 
-/// See the module.
+/// The allocator of tree nodes on the device.
 pub struct NodeAllocator {
     /// As the next checkpoint will write it.
     used: Bitmap,
@@ -38,7 +38,7 @@ impl NodeAllocator {
         self.free
     }
 
-    /// How many there are.
+    /// Returns the number of nodes of the region.
     pub fn len(&self) -> u64 {
         self.used.len()
     }
@@ -48,7 +48,7 @@ impl NodeAllocator {
         self.used.used()
     }
 
-    /// Bytes of memory.
+    /// Returns the memory it takes in bytes.
     pub fn bytes(&self) -> u64 {
         self.used.bytes() + self.taken.len() as u64 * 8
     }
@@ -114,12 +114,12 @@ impl NodeAllocator {
         }
     }
 
-    /// See [`Bitmap`].
+    /// Returns the bitmap of nodes in use, to change it.
     pub fn bits(&mut self) -> &mut Bitmap {
         &mut self.used
     }
 
-    /// As [`NodeAllocator::bits`].
+    /// Returns the bitmap of nodes in use.
     pub fn used_bits(&self) -> &Bitmap {
         &self.used
     }

@@ -18,7 +18,7 @@ pub enum TreeId {
 }
 
 impl TreeId {
-    /// Both.
+    /// Both trees, in their stored order.
     pub const ALL: [TreeId; 2] = [TreeId::Names, TreeId::Files];
 
     fn of(number: u8) -> Option<TreeId> {
@@ -64,7 +64,7 @@ pub enum Change<'a> {
 }
 
 impl Batch {
-    /// An empty one.
+    /// Makes a batch without any changes.
     pub fn new() -> Batch {
         Batch::default()
     }
@@ -145,7 +145,7 @@ impl Batch {
         self.bytes.len()
     }
 
-    /// How many changes.
+    /// Returns the number of changes in the batch.
     pub fn operations(&self) -> u32 {
         self.operations
     }

@@ -34,7 +34,7 @@ impl Hasher for SlotHasher {
     }
 }
 
-/// See the module.
+/// A bounded cache of tree nodes as the device has them.
 pub struct NodeCache {
     shards: [RwLock<CacheShard>; SHARDS],
     /// Nodes of a shard.
@@ -148,12 +148,12 @@ impl NodeCache {
         self.misses.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often.
+    /// Returns how often a node was not in the cache.
     pub fn misses(&self) -> u64 {
         self.misses.load(Ordering::Relaxed)
     }
 
-    /// Bytes in use, about.
+    /// Returns about how many bytes are in use.
     pub fn bytes(&self) -> u64 {
         (self.nodes.load(Ordering::Relaxed) * EACH_BYTES) as u64
     }

@@ -8,10 +8,10 @@ use crate::error::Error;
 use crate::tree::check::TreeCounts;
 use crate::units::Extent;
 
-/// What was found.
+/// What a check of the store found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StoreCheck {
-    /// By tree.
+    /// The counts of each tree, by tree.
     pub trees: [TreeCounts; 2],
     /// Nodes that the bitmap has in use and no tree has.
     pub leaked: Vec<u32>,

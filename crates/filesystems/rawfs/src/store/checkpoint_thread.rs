@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use super::inner::StoreCore;
 use crate::error::Error;
 
-/// Wakes the thread.
+/// Wakes the checkpoint thread when one is due.
 #[derive(Default)]
 pub struct CheckpointSignal {
     asked: Mutex<CheckpointRequests>,
@@ -23,7 +23,7 @@ struct CheckpointRequests {
 }
 
 impl CheckpointSignal {
-    /// A checkpoint is due.
+    /// Wakes the thread because a checkpoint is due.
     pub fn ring(&self) {
         let mut asked = self.asked.lock();
         if !asked.checkpoint {

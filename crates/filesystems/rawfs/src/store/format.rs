@@ -20,7 +20,7 @@ pub fn tag(uuid: &[u8; 16]) -> u32 {
     crc32c::crc32c(uuid)
 }
 
-/// See [`super::Store::format`].
+/// Writes an empty store, as [`super::Store::format`] says.
 pub fn format(disk: &Disk, options: &FormatOptions) -> Result<(), Error> {
     let blocks = options.blocks.unwrap_or(disk.blocks());
     if blocks > disk.blocks() {

@@ -24,7 +24,7 @@ use crate::tree::node::Node;
 use crate::tree::{DamagedNodeError, NodeAt, NodeStamp, Nodes, Tree};
 use crate::units::{BLOCK_BYTES, Block, Extent, Lsn};
 
-/// See the module.
+/// The state that all threads of a store share.
 pub struct StoreCore {
     pub(super) disk: Disk,
     pub(super) shape: Shape,
@@ -58,7 +58,7 @@ pub struct StoreCore {
     pub(super) waiting: AtomicUsize,
 }
 
-/// What batches change.
+/// What batches change, behind one lock.
 pub struct StoreState {
     pub(super) trees: [Tree; 2],
     /// Slots of nodes that the trees have no more since the last freeze.
@@ -71,7 +71,7 @@ pub struct StoreState {
     pub(super) broken: Option<Error>,
 }
 
-/// The last checkpoint.
+/// What the last durable checkpoint recorded.
 pub struct LastCheckpoint {
     pub(super) superblock: Superblock,
     /// By page of the bitmaps: which slot counts.

@@ -36,7 +36,7 @@ pub struct LoggedData {
 }
 
 impl LoggedData {
-    /// How many wait.
+    /// Returns the number of blocks that wait.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }

@@ -5,8 +5,8 @@
 //! that nothing durable uses. Opening (`open.rs`) takes the last checkpoint and does again what the log has behind it.
 //!
 //! Data blocks are not overwritten while something durable names them: a batch names new ones and frees the old, and those are given
-//! out again when the device itself says that the batch is durable. But what a batch has bytes for (`logged_data.rs`) is in the log, and goes to
-//! its place with the next checkpoint.
+//! out again when the device itself says that the batch is durable. But what a batch has bytes for (`logged_data.rs`) is in the log, and
+//! goes to its place with the next checkpoint.
 
 mod apply;
 mod batch;
@@ -165,7 +165,7 @@ impl Store {
         self.inner.log.durable()
     }
 
-    /// The last batch.
+    /// Returns the number of the last applied batch.
     pub fn applied(&self) -> Lsn {
         self.inner.log.last()
     }
@@ -272,7 +272,7 @@ impl Store {
         self.inner.each_used(&mut each);
     }
 
-    /// How full it is.
+    /// Returns how full the store is.
     pub fn usage(&self) -> Usage {
         self.inner.usage()
     }
@@ -287,22 +287,22 @@ impl Store {
         self.inner.log.place().batch_bytes_max()
     }
 
-    /// Its regions.
+    /// Returns the sizes of its regions.
     pub fn shape(&self) -> Shape {
         self.inner.shape
     }
 
-    /// Whether batches are refused.
+    /// Reports whether the store refuses batches.
     pub fn is_read_only(&self) -> bool {
         self.inner.settings.read_only
     }
 
-    /// The image's name.
+    /// Returns the UUID that names the image.
     pub fn uuid(&self) -> [u8; 16] {
         self.inner.uuid
     }
 
-    /// What it is on.
+    /// Returns the disk that holds the store.
     pub fn disk(&self) -> &Disk {
         &self.inner.disk
     }

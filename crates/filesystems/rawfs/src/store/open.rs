@@ -38,7 +38,7 @@ use crate::units::{BLOCK_BYTES, Block, Lsn};
 /// Pages of the bitmaps, or data blocks, read in one go.
 const BLOCKS_AT_ONCE: usize = 64;
 
-/// See the module.
+/// Opens a store and replays its log.
 pub fn open(disk: Disk, settings: &Settings) -> Result<(StoreCore, Recovery), Error> {
     let (superblock, repaired) = usable(&disk, settings)?;
     let mut slots = Vec::new();

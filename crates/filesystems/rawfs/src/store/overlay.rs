@@ -9,7 +9,7 @@ use crate::space::nodes::SnapshotGuard;
 use crate::tree::Tree;
 use crate::units::Lsn;
 
-/// See the module.
+/// Trees on which the batches of a transaction are tried.
 pub struct TransactionOverlay {
     tried: Mutex<OverlayTree>,
     /// Keeps the nodes the trees began with.

@@ -16,7 +16,7 @@ use crate::units::{BLOCK_BYTES, Block};
 /// Pages written in one go.
 const PAGES_AT_ONCE: usize = 256;
 
-/// See [`Store::resize`].
+/// Changes the size of an image, as [`Store::resize`] says.
 pub fn resize(mut store: Store, blocks: u64) -> Result<Shape, Error> {
     store.keeper = None;
     let inner = &store.inner;

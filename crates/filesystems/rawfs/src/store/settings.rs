@@ -39,7 +39,7 @@ pub struct Settings {
     pub budget: Option<BudgetSettings>,
     /// A thread makes checkpoints. Without one they are made within the call that finds one due.
     pub background: bool,
-    /// Freed blocks are discarded.
+    /// Freed blocks are discarded on the device.
     pub discard: bool,
     /// Only this image is opened.
     pub uuid: Option<[u8; 16]>,
@@ -82,17 +82,17 @@ pub struct Recovery {
 /// How full a store is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Data blocks.
+    /// The number of blocks for data.
     pub blocks: u64,
-    /// Free for files now.
+    /// Data blocks that files can take now.
     pub blocks_free: u64,
     /// Nodes of 16 KiB in the metadata region.
     pub nodes: u64,
-    /// Free.
+    /// The number of free nodes.
     pub nodes_free: u64,
     /// Changed since the last checkpoint.
     pub nodes_dirty: u64,
-    /// Bytes of the log.
+    /// The size of the log in bytes.
     pub log_bytes: u64,
     /// Of it in use until the next checkpoint.
     pub log_used: u64,
@@ -100,6 +100,6 @@ pub struct Usage {
     pub memory_bytes: u64,
     /// Nodes read from the device since the store was opened.
     pub node_reads: u64,
-    /// Bitmaps, in bytes.
+    /// The memory of the bitmaps in bytes.
     pub bitmap_bytes: u64,
 }

@@ -14,11 +14,11 @@ use crate::units::Lsn;
 pub struct LogGroup {
     /// Where it is, in blocks written to the log since the image was made.
     pub position: u64,
-    /// Blocks it takes.
+    /// The number of blocks the group takes.
     pub blocks: u64,
     /// Its batches, the first of them.
     pub first: Lsn,
-    /// How many.
+    /// The number of batches in the group.
     pub batches: u32,
     /// What was known to be durable when it was written.
     pub durable: Lsn,

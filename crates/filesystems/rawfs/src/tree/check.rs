@@ -6,13 +6,13 @@ use super::{DamagedNodeError, Nodes, Tree};
 /// What is in a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TreeCounts {
-    /// Leaves and inner ones.
+    /// The number of leaves and inner nodes.
     pub nodes: u64,
-    /// Keys.
+    /// The number of keys in the tree.
     pub entries: u64,
     /// Of keys as callers see them.
     pub key_bytes: u64,
-    /// Of values.
+    /// The bytes of all values together.
     pub value_bytes: u64,
 }
 

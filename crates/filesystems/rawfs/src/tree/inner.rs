@@ -13,7 +13,9 @@ const CHILD_HEAD: usize = 2 + 2 + 2 + 4 + 4;
 pub struct Child {
     /// The first child's is empty and says nothing.
     pub separator: Suffix,
+    /// What all keys of the child share.
     pub prefix: Suffix,
+    /// The link to the child node.
     pub link: Link,
 }
 
@@ -32,9 +34,10 @@ impl Child {
     }
 }
 
-/// Children; at least one.
+/// An inner node: one child or more, in key order.
 #[derive(Clone)]
 pub struct InnerNode {
+    /// The children, in key order.
     pub children: Vec<Child>,
 }
 

@@ -26,7 +26,7 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    /// Without entries.
+    /// Makes a leaf without any entries.
     pub fn new() -> Leaf {
         Leaf { page: vec![0; NODE_BYTES].into_boxed_slice(), count: 0, floor: NODE_BYTES, garbage: 0 }
     }
@@ -83,7 +83,7 @@ impl Leaf {
         self.number(HEADER + index * SLOT)
     }
 
-    /// Entries.
+    /// Returns the number of its entries.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -93,7 +93,7 @@ impl Leaf {
         HEADER + self.count * SLOT + (NODE_BYTES - self.floor) - self.garbage
     }
 
-    /// The key's suffix.
+    /// Returns the suffix of an entry's key.
     pub fn key(&self, index: usize) -> &[u8] {
         let cell = &self.page[self.slot(index)..];
         let (head, rest) = cell.split_at(CELL_HEAD);
@@ -106,7 +106,7 @@ impl Leaf {
         from..from + self.number(at + 2)
     }
 
-    /// The entry's value.
+    /// Returns the value of an entry.
     pub fn value(&self, index: usize) -> &[u8] {
         &self.page[self.value_range(index)]
     }
@@ -117,7 +117,7 @@ impl Leaf {
         &mut self.page[range]
     }
 
-    /// In key order.
+    /// Returns all entries in key order.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         (0..self.count).map(|index| (self.key(index), self.value(index)))
     }
@@ -159,7 +159,7 @@ impl Leaf {
         self.count += 1;
     }
 
-    /// Takes an entry out.
+    /// Removes an entry from the leaf.
     pub fn remove(&mut self, index: usize) {
         let at = self.slot(index);
         self.garbage += CELL_HEAD + self.number(at) + self.number(at + 2);

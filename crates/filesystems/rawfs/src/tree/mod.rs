@@ -37,7 +37,7 @@ pub use persist::NodeStamp;
 pub use range::MoveError;
 pub use scan::ScanStep;
 
-/// A node's size.
+/// Bytes of a node on the device.
 pub const NODE_BYTES: usize = 16 << 10;
 /// What the header takes of it.
 const HEADER: usize = 32;
@@ -85,7 +85,7 @@ pub(crate) struct ChangeContext<'a, N: Nodes> {
     dirty: usize,
 }
 
-/// The map.
+/// An ordered map of keys to values.
 #[derive(Clone)]
 pub struct Tree {
     root: Link,
@@ -155,7 +155,7 @@ impl Tree {
         self.level
     }
 
-    /// Has the root loaded.
+    /// Loads the root if it is not in memory.
     pub fn load_root<N: Nodes>(&self, nodes: &N) -> Result<(), N::Error> {
         self.root.get(nodes, self.level).map(drop)
     }

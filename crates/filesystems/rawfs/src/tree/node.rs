@@ -6,7 +6,7 @@ use super::inner::InnerNode;
 use super::leaf::Leaf;
 use super::{ChangeContext, DamagedNodeError, NodeAt, Nodes};
 
-/// Entries, or children.
+/// The entries of a leaf, or the children of an inner node.
 #[derive(Clone)]
 pub enum Content {
     /// Level 0.
@@ -30,7 +30,7 @@ impl Node {
         Node { content, home: OnceLock::new(), sum: OnceLock::new() }
     }
 
-    /// A leaf without entries.
+    /// Makes a leaf without any entries.
     #[cfg(test)]
     pub fn empty() -> Node {
         Node::new(Content::Leaf(Leaf::new()))

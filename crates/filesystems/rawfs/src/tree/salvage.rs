@@ -10,11 +10,11 @@ use super::{DamagedNodeError, Nodes, Tree};
 /// What could not be kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LostNode<E> {
-    /// Where the node is.
+    /// Where the lost node is on the device.
     pub slot: u32,
-    /// Leaves are 0.
+    /// Its level in the tree; leaves are 0.
     pub level: u8,
-    /// Keys from here on.
+    /// The first key that was lost.
     pub from: Vec<u8>,
     /// Up to here, without it; `None`: to the end.
     pub to: Option<Vec<u8>>,
@@ -24,7 +24,7 @@ pub struct LostNode<E> {
     pub entries: usize,
 }
 
-/// Who is told.
+/// Receives what a salvage of a tree lost.
 pub trait SalvageObserver<E> {
     /// A node is used; false: it was before.
     fn used(&mut self, slot: u32) -> bool;

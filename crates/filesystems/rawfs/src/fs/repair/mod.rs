@@ -27,9 +27,9 @@ const ROUNDS: usize = 64;
 /// What was done about a finding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RepairAction {
-    /// What was found.
+    /// The finding that was acted on.
     pub finding: Finding,
-    /// What was done.
+    /// What the repair did about it.
     pub done: String,
 }
 
