@@ -1,4 +1,4 @@
-//! What an owned lock costs when nobody else wants it, and a bell that nobody hears; in nanoseconds.
+//! The cost of an uncontended owned lock and of a notification without sleepers, in nanoseconds.
 //!
 //! `cargo run --release -p shm --example lock_cost`
 

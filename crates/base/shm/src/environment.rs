@@ -1,7 +1,7 @@
 //! The environment, which a program that runs with more rights than its caller must not obey.
 //!
 //! A set-uid, set-gid or file-capability program is started by a user whose rights are smaller than its own. That user chooses every
-//! variable. The kernel marks such a start with `AT_SECURE` (getauxval(3)); then every variable of ours reads as not set. This module is
+//! variable. The kernel marks such a start with `AT_SECURE` (getauxval(3)); then every hotshelf variable reads as not set. This module is
 //! the only place of the product that reads the environment (`cargo xtask tidy`, rule `environment`).
 #![cfg_attr(not(miri), expect(unsafe_code, reason = "getauxval(3), which no safe crate offers"))]
 

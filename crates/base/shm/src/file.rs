@@ -17,7 +17,7 @@ const STEP: u64 = 256 << 20;
 
 /// From so many bytes on huge pages are worth the time they take: below, the TLB has most of the small ones.
 const JOINED_MIN: usize = 64 << 20;
-/// The processor time that huge pages may take when a file is made, and for each GiB. Usually it is a tenth of a second a GiB, less than
+/// The CPU time that huge pages may take when a file is made, and for each GiB. Usually it is a tenth of a second a GiB, less than
 /// small ones take; up to two where memory has to be moved to make some, or where a virtual machine's host only now brings it.
 const JOINING: std::time::Duration = std::time::Duration::from_secs(1);
 const JOINING_EACH: std::time::Duration = std::time::Duration::from_secs(2);
@@ -62,7 +62,7 @@ impl Region {
         Region::create_file_with(path, bytes, sharing, |_| Ok(()))
     }
 
-    /// Maps a file that [`Region::create_file`] made, as long as it is. It must belong to us or to root, or to `group`, and not be
+    /// Maps a file that [`Region::create_file`] made, in its full length. It must belong to this user or to root, or to `group`, and not be
     /// writable by everybody. What is in it has to be checked.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ fn take(fd: &impl AsFd, at: u64, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Bytes that can be had, looked at before any is taken: a tmpfs may promise more than the machine has memory, and on the way
+/// Available bytes, checked before any is taken: a tmpfs may promise more than the machine has memory, and on the way
 /// there the kernel ends other processes.
 fn room(fd: &OwnedFd) -> io::Result<u64> {
     let system = rustix::fs::fstatvfs(fd)?;
@@ -150,7 +150,7 @@ fn room(fd: &OwnedFd) -> io::Result<u64> {
     Ok(free.min(if of_memory { available_memory().unwrap_or(u64::MAX) } else { u64::MAX }))
 }
 
-/// proc(5): what can be had without swapping, and the swap. None where it is not told.
+/// proc(5): memory available without swapping, and the free swap. None if proc does not report it.
 fn available_memory() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kibibytes = |name: &str| told.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse::<u64>().ok());

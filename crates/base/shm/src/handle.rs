@@ -8,7 +8,7 @@ use rustix::io::Errno;
 /// open_by_handle_at(2): MAX_HANDLE_SZ.
 const BYTES_MAX: usize = 128;
 
-/// See the module. Unique within a file system.
+/// A file handle of the kernel. It is unique within a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FileHandle {
     kind: i32,

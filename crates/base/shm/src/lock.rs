@@ -1,17 +1,17 @@
-//! A lock in shared memory that outlives its owner: a word that names who holds it.
+//! A lock in shared memory that outlives its owner: a word that names the owner.
 //!
 //! ```text
 //! bit 31 somebody waits | 30 abandoned | 29 held | 28..6 generation of the process slot, modulo 2^23 | 5..0 process slot
 //! ```
 //!
-//! Free and nobody waits is zero. Who finds it held sleeps (a futex), and each time the sleep ends without a call asks whether
+//! A free lock without waiters is zero. A waiter sleeps on a futex; each time the sleep ends without a wake-up it checks whether
 //! the owner lives ([`ProcessSlots`]): a stopped process does, a killed one does not. Then it takes the lock over, by exchanging exactly
 //! the word it had asked about: the *generation* counts how often somebody sat down in the process slot, so that a new owner in the process
-//! slot of an old one is never taken for it. Whoever takes over is told, and has to repair what the lock guards; if it dies too, or
+//! slot of an old one is never taken for it. The new owner is notified, and has to repair what the lock guards; if it dies too, or
 //! panics, so is the next.
 //!
-//! A word can be written by every process of the group: it may say that somebody holds the lock who does not. Each process knows for
-//! itself what its threads hold (`lock/claims.rs`). Who waits in vain for another process says so in the table of the process slots, where
+//! Every process of the group can write the word: it may name an owner that does not hold the lock. Each process knows for
+//! itself what its threads hold (`lock/claims.rs`). A waiter that gets no wake-up puts a query into the table of the process slots, where
 //! that process looks now and then ([`ProcessSlots::answer_owner_queries`]) and gives up what it never took.
 //!
 //! The owner is a process (its process slot), not a thread: threads of one process wait for each other in the same way. A thread that
@@ -31,7 +31,7 @@ use crate::region::Region;
 use claims::LockClaim;
 use protocol::{Owner, WaitKernel};
 
-/// The first sleep of a waiter before it asks whether the owner lives; then twice as long each time, up to [`PATIENCE_MAX`].
+/// The first sleep of a waiter before it checks the owner; then twice as long each time, up to [`PATIENCE_MAX`].
 /// Under Miri a look at the claims takes longer than a waiter sleeps elsewhere, and none would see them unchanged.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(miri) { 500 } else { 2 });
 const PATIENCE_MAX: Duration = PATIENCE.saturating_mul(4);
@@ -153,7 +153,7 @@ impl OwnedLockGuard<'_> {
         self.abandoned
     }
 
-    /// Gives it back unrepaired: the next one is told again.
+    /// Releases it unrepaired: the next owner is notified again.
     pub fn abandon(mut self) {
         self.leaves_broken = true;
     }
@@ -186,7 +186,7 @@ struct LockWaiter<'a> {
     me: Owner,
     word: &'a AtomicU32,
     claim: RefCell<LockClaim<'a>>,
-    /// How often it was asked whether the owner lives.
+    /// How often the owner's liveness was checked.
     queries: Cell<u32>,
     limit: Option<WaitLimit<'a>>,
 }
@@ -204,7 +204,7 @@ struct WaitLimit<'a> {
 /// At least one look is made in that time before the time is up.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// After so many looks at an owner who lives, it is asked whether it is the owner.
+/// After so many checks of a living owner, that process is queried whether it holds the lock.
 const QUERIES: u32 = 4;
 
 impl WaitKernel<AtomicU32> for LockWaiter<'_> {
@@ -355,7 +355,7 @@ mod test {
         let held = mine.lock();
         assert!(held.was_abandoned(), "to be repaired");
         drop(held);
-        // Of another: it says so itself when it is asked.
+        // Of another process: that process disowns it when it is queried.
         region.u32(LOCK).store(yours.me.word(), Relaxed);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| mine.lock().was_abandoned());

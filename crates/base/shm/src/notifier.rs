@@ -1,10 +1,10 @@
-//! A bell in shared memory: whoever has work for another rings it; the other sleeps until then.
+//! A notifier in shared memory: a producer of work wakes a consumer that sleeps on it.
 //!
 //! ```text
 //! word: rings, counted modulo 2^31 (bits 1 to 31) | somebody sleeps (bit 0)
 //! ```
 //!
-//! The one who waits looks at the bell, *then* at what it waits for, and then sleeps while nobody has rung since that look. So
+//! The sleeper reads the count, *then* checks for work, and then sleeps unless the count has changed. So
 //! a ring is never lost. Ringing costs a system call only when somebody sleeps.
 
 use std::sync::atomic::Ordering;
@@ -17,16 +17,16 @@ use crate::region::Region;
 const ASLEEP: u32 = 1;
 const ONE_RING: u32 = 2;
 
-/// A word of a region; zero is a bell that never rang.
+/// A notifier: a word of a region. Zero means that nothing was notified yet.
 #[derive(Clone, Copy)]
 pub struct Notifier<'a>(&'a std::sync::atomic::AtomicU32);
 
-/// How often a bell had rung when it was looked at.
+/// The number of notifications at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotifyCount(u32);
 
 impl<'a> Notifier<'a> {
-    /// The bell at byte `at`, a multiple of four.
+    /// Returns the notifier at byte `at`, a multiple of four.
     pub fn new(region: &'a Region, at: usize) -> Notifier<'a> {
         Notifier(region.u32(at))
     }

@@ -1,4 +1,4 @@
-//! Who takes part in a segment, and who of them lives.
+//! The processes that share a segment, and which of them are alive.
 //!
 //! Each process that attaches takes one of 64 *process slots*: a word in the segment, and a record lock on the byte of that number of the
 //! *lock file* beside it. The kernel frees the lock when the process ends, however it ends, and not before its memory is gone; it
@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!  segment                              lock file
-//!  bell, term, queries | 64 x (generation, pid)        byte 0 .. 63: the process slots, byte 64: the leader
+//!  notifier, term, queries | 64 x (generation, pid)    byte 0 .. 63: the process slots, byte 64: the leader
 //!  65 heartbeats
 //! ```
 //!
@@ -282,7 +282,7 @@ impl ProcessSlots {
         self.queries().for_each(|query| _ = query.compare_exchange(word, 0, AcqRel, Relaxed));
     }
 
-    /// Shows that this process lives, and gives up locks that we are said to hold and that no thread of ours took. For each process that
+    /// Shows that this process is alive, and disowns locks that name it although none of its threads took them. For each process that
     /// takes part, some ten times a second, whatever its other threads wait for: [`ProcessSlots::lead_unless`] does it while it waits.
     pub fn answer_owner_queries(&self) {
         self.send_heartbeat();

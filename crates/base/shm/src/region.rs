@@ -118,7 +118,7 @@ impl Region {
     }
 
     /// Makes it of huge pages as far as the kernel has them at once (MADV_COLLAPSE, Linux 6.1): an access then misses the TLB less
-    /// often. For a new file that nobody else has mapped yet; who maps it later gets them, too. Not with more processor time than `most`.
+    /// often. For a new file that nobody else has mapped yet; later mappings get them, too. Takes at most `most` of CPU time.
     pub(crate) fn join_pages(&self, most: std::time::Duration) {
         map::join_pages(self.base, self.len, most);
     }
@@ -159,7 +159,7 @@ impl Region {
         unsafe { self.base.as_ptr().add(at) }
     }
 
-    /// Where an address lies, if it is one of ours.
+    /// Returns the position of an address, if it is in this region.
     pub fn position(&self, address: *const u8) -> Option<usize> {
         let at = (address as usize).checked_sub(self.base.as_ptr() as usize)?;
         (at < self.len).then_some(at)
@@ -181,7 +181,7 @@ impl Region {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.base.as_ptr().add(at), from.len()) }
     }
 
-    /// As `write`, past the processor's caches where it can: for whole lines of memory that is larger than they are, and that is not
+    /// As `write`, past the CPU's caches where it can: for whole lines of memory that is larger than they are, and that is not
     /// read again at once. What is stored next in this memory is seen after it, as always. `at`: a multiple of 64.
     #[inline]
     pub fn write_past(&self, at: usize, from: &[u8]) {
@@ -189,7 +189,7 @@ impl Region {
         assert!(at.is_multiple_of(64), "byte {at} is not the first of a line");
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         // SAFETY: both ends are in range, as for `write`; the place is aligned (the mapping begins on a page), and what is left over of
-        // the last line is written as usual. The fence makes these stores as others are. The processor is asked what it has.
+        // the last line is written as usual. The fence orders these stores like others. CPU features are detected.
         unsafe {
             let (to, whole) = (self.base.as_ptr().add(at), from.len() / 64 * 64);
             if std::arch::is_x86_feature_detected!("avx512f") {
@@ -204,7 +204,7 @@ impl Region {
         self.write(at, from);
     }
 
-    /// Tells the processor that the cache line of this byte will be read soon. Only a hint; none where it knows no such. The address.
+    /// Prefetches the cache line of this byte into the CPU's caches, where the CPU can. Returns the address.
     #[inline]
     pub fn prefetch(&self, at: usize) -> *const u8 {
         let address = self.address(at);
@@ -260,7 +260,7 @@ impl Region {
     }
 }
 
-/// Asks the processor for the cache line of an address, which may be any: nothing is read that the program sees, and it cannot fail.
+/// Prefetches the cache line of any address: the program reads nothing, and the prefetch cannot fail.
 #[inline(always)]
 pub(crate) fn prefetch_line(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -273,16 +273,16 @@ pub(crate) fn prefetch_line(address: *const u8) {
     let _ = address;
 }
 
-/// Stores past the processor's caches.
+/// Stores past the CPU's caches.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod stream {
     use std::arch::x86_64::*;
 
     /// A line with each store: a sixth less time than with quarters of lines, where the memory is far. Eight of them in each round:
-    /// what follows is only begun while these stores wait if the processor can see so far.
+    /// what follows starts while these stores wait only if the CPU sees that far ahead.
     ///
     /// # Safety
-    /// The processor has AVX-512F; both ends have so many bytes, a multiple of 64, and `to` is aligned to it.
+    /// The CPU has AVX-512F; both ends have so many bytes, a multiple of 64, and `to` is aligned to it.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn lines(to: *mut u8, from: *const u8, bytes: usize) {
         let mut done = 0;
@@ -365,7 +365,7 @@ mod map {
 
     /// Asks the kernel to zero the memory in forked children.
     pub fn wiped_by_fork(base: NonNull<u8>, len: usize) -> bool {
-        // SAFETY: a whole mapping of ours; the advice changes no bytes of this process.
+        // SAFETY: a whole mapping of this type; the advice changes no bytes of this process.
         unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxWipeOnFork) }.is_ok()
     }
 
@@ -403,10 +403,10 @@ mod map {
 
     /// linux/mman.h
     const MADV_COLLAPSE: libc::c_int = 25;
-    /// Bytes of a call: each call waits for all processors once.
+    /// Bytes of a call: each call waits for all CPUs once.
     const JOINED_AT_ONCE: usize = 64 << 20;
 
-    /// What this thread had of a processor.
+    /// The CPU time of this thread.
     fn processor_time() -> std::time::Duration {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         std::time::Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -417,7 +417,7 @@ mod map {
         let begun = processor_time();
         let whole = len / HUGE_BYTES * HUGE_BYTES;
         for at in (0..whole).step_by(JOINED_AT_ONCE) {
-            // SAFETY: within a mapping of ours; the advice changes no bytes.
+            // SAFETY: within a mapping of this type; the advice changes no bytes.
             let joined = unsafe { libc::madvise(base.as_ptr().add(at).cast(), JOINED_AT_ONCE.min(whole - at), MADV_COLLAPSE) };
             // Somebody has a hand on one of them, and the rest is joined; else an older kernel, or no such pages are free: it works with
             // small ones, too.
@@ -475,7 +475,7 @@ mod map {
     }
 }
 
-/// Miri knows no mappings of ours: the heap stands in for private regions.
+/// Miri has no mappings: the heap stands in for private regions.
 #[cfg(miri)]
 mod map {
     use super::*;

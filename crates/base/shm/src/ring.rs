@@ -11,7 +11,7 @@
 //!    | free  | taken in order ------------> | free |          tail - head <= entries
 //! ```
 //!
-//! *Sleeping.* The consumer may sleep, and then wants a bell. It raises its flag, then looks at the tail once more; the
+//! *Sleeping.* A consumer that will sleep needs a wake-up. It raises its flag, then reads the tail once more; the
 //! producer shows its tail, then looks at the flag. Both have a sequentially consistent fence in between, so at least one of
 //! them sees what the other wrote: either the consumer finds the entry and stays awake, or the producer finds the flag and
 //! rings. A wake-up is never lost; one that was not needed may happen. (Tested in every order of events, by loom.)
@@ -86,7 +86,7 @@ pub struct RingLayout {
     pub tail_at: usize,
     /// Where the consumer's index is.
     pub head_at: usize,
-    /// The consumer's flag: 1 while it wants a bell.
+    /// Where the consumer's flag is: 1 while it needs a wake-up.
     pub asleep_at: usize,
     /// Where the first entry is.
     pub entries_at: usize,
@@ -197,7 +197,7 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
         self.place.slot(self.tail)
     }
 
-    /// Shows the consumer what was put in. True: it sleeps and needs a bell.
+    /// Publishes the new entries to the consumer. True: it sleeps and has to be woken.
     #[inline]
     pub fn show(&mut self) -> bool {
         if self.shown == self.tail {
@@ -208,12 +208,12 @@ impl<R: std::ops::Deref<Target: Memory>> Producer<R> {
         self.is_asleep()
     }
 
-    /// Whether the consumer wants a bell. Once: whoever is told has to ring.
+    /// Reports once whether the consumer needs a wake-up, which the caller then has to give.
     #[inline]
     pub fn is_asleep(&mut self) -> bool {
         <R::Target as Memory>::fence();
         let flag = self.memory.word(self.place.asleep_at);
-        // A store may hide a flag that was raised again meanwhile; the bell that follows wakes it all the same.
+        // A store may hide a flag that was raised again meanwhile; the wake-up that follows covers it.
         let asleep = flag.load(Ordering::Relaxed) != 0;
         if asleep {
             flag.store(0, Ordering::Relaxed);
@@ -296,7 +296,7 @@ impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
         Ok(())
     }
 
-    /// Asks for a bell at the next entry. False: there are entries already, and no bell will come for them.
+    /// Requests a wake-up at the next entry. False: there are entries already, and no wake-up will come for them.
     ///
     /// # Errors
     /// The producer lies.
@@ -310,7 +310,7 @@ impl<R: std::ops::Deref<Target: Memory>> Consumer<R> {
         Ok(empty)
     }
 
-    /// No bell is needed any more.
+    /// Withdraws the request for a wake-up.
     pub fn wake(&mut self) {
         self.memory.word(self.place.asleep_at).store(0, Ordering::Relaxed);
     }
@@ -403,7 +403,7 @@ mod test {
         sender.join().expect("no panic");
     }
 
-    /// Every order of events of a short talk. The bell is a mutex and a condition: a lost wake-up is a deadlock, which loom reports.
+    /// Every order of events of a short exchange. The wake-up is a mutex and a condition: a lost one is a deadlock, which loom reports.
     #[cfg(not(miri))]
     mod every_order {
         use super::*;

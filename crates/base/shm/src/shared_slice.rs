@@ -25,7 +25,7 @@ unsafe impl SharedValue for AtomicU64 {}
 // SAFETY: nothing but its elements, without padding.
 unsafe impl<W: SharedValue, const N: usize> SharedValue for [W; N] {}
 
-/// See the module. Keeps the region alive.
+/// An array of atomics in a region, which it keeps alive.
 pub struct SharedSlice<W: SharedValue> {
     first: NonNull<W>,
     len: usize,
@@ -52,7 +52,7 @@ impl<W: SharedValue> SharedSlice<W> {
         &self.region
     }
 
-    /// An element that will be looked at soon: the processor fetches its cache line meanwhile. None: there is no such.
+    /// Returns an element that will be read soon, and prefetches its cache line. None: the index is out of range.
     #[inline(always)]
     pub fn prefetch(&self, no: usize) -> Option<&W> {
         let word = self.get(no)?;

@@ -21,7 +21,7 @@ const DAY_NS: u128 = 86_400 * 1_000_000_000;
 pub struct AdmissionLimits {
     /// Pages remembered after their first touch, seven in 8 bytes; 0: the first touch is always enough.
     pub ghosts: u32,
-    /// A reader who has read so many bytes in sequence is a stream: not admitted. `u64::MAX`: no limit.
+    /// A reader that has read so many bytes in sequence is streaming: its pages are not admitted. `u64::MAX`: no limit.
     pub stream_bytes: u64,
     /// Bytes written to the SSD in a day, summaries and re-insertions included. `u64::MAX`: no limit.
     pub bytes_per_day: u64,
@@ -85,8 +85,8 @@ impl Admission {
         u64::from(limits.ghosts.div_ceil(WAYS)) * size_of::<u64>() as u64
     }
 
-    /// A page was read from below, by one who has read so many bytes in sequence; `has_room`: nothing has to leave the SSD for it
-    /// ([`crate::SsdCache::has_room`]). Takes nothing from the budget: `spend` does.
+    /// Decides about a page read from the backing file, by a reader with so many bytes in sequence; `has_room`: nothing has to be evicted
+    /// for it ([`crate::SsdCache::has_room`]). Takes nothing from the budget: `spend` does.
     pub fn admit(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! The books: look up, put, seal, end, flush, invalidate.
+//! The metadata: look up, put, seal, end, flush, invalidate.
 
 use std::ops::Range;
 
@@ -65,7 +65,7 @@ pub enum VerifyResult {
     Bad,
 }
 
-/// How a page that is put compares with what is below.
+/// How a page that is put compares with the backing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageVersion {
     /// The same, and that is durable.
@@ -146,7 +146,7 @@ pub struct SsdCache {
     pub(crate) tail_durable: u64,
     /// The tail in the last summary.
     pub(crate) tail_noted: u64,
-    /// The device may hold versions that the books gave up in segments up to this one.
+    /// The device may hold versions that the metadata gave up in segments up to this one.
     pub(crate) given_up: u64,
     pub(crate) scratch: Vec<SsdSlot>,
     pub(crate) stats: CacheStats,
@@ -179,7 +179,7 @@ impl SsdCache {
         })
     }
 
-    /// Bytes of memory of books of this shape, for so many files at most, with what is shared. Without the ghosts, see
+    /// Bytes of memory of the metadata of this shape, for so many files at most, with what is shared. Without the ghosts, see
     /// [`crate::Admission::memory_bytes`].
     pub fn memory_bytes(shape: Shape, files_max: u32) -> u64 {
         let segments = u64::from(shape.segments) * size_of::<Segment>() as u64;
@@ -197,7 +197,7 @@ impl SsdCache {
         if written { LookupResult::Hit(item) } else { LookupResult::Pending(item) }
     }
 
-    /// A hit was asked for by a reader: it may stay longer.
+    /// Counts a hit of a reader: the page may stay longer.
     pub fn touch(&mut self, item: &Item) {
         if let Some(held) = self.shared.held(item.slot).filter(|_| self.is_current(item)) {
             self.shared.touch(item.slot, held);
@@ -296,7 +296,7 @@ impl SsdCache {
         Ok(put)
     }
 
-    /// As [`SsdCache::put`], dirty, of the cache's own file: it may take the last free segment, too. For who makes room.
+    /// As [`SsdCache::put`], dirty, of the cache's own file: it may take the last free segment, too. For callers that make room.
     ///
     /// # Errors
     /// As [`SsdCache::put`].
@@ -370,7 +370,7 @@ impl SsdCache {
         Ok(Some(self.open_stamp()))
     }
 
-    /// Pages of the file are out of the map at once, and the log is told nothing: for an SSD that takes no writes any more.
+    /// Pages of the file leave the map at once, and nothing is logged: for an SSD that takes no writes any more.
     pub fn forget(&mut self, key: FileKey, pages: Range<u64>) {
         let number = self.files.find(key);
         self.collect(number, &pages);
@@ -535,7 +535,7 @@ impl SsdCache {
             return Err(CacheError::Reclaim);
         }
         let head = &self.head;
-        // The last page is kept for a summary that tells of a reclaim.
+        // The last page is kept for a summary that records a reclaim.
         let fits = head.next_position() + pages < self.superblock.shape.segment_pages;
         if fits && !head.closed {
             return if head.tracks.len() >= TRACKS { Err(CacheError::Flush) } else { Ok(()) };

@@ -66,7 +66,7 @@ fn read_all(file: &File, wanted: &[DevicePage], each: &mut dyn FnMut(usize, &Pag
     read.iter().flatten().enumerate().for_each(|(n, page)| each(n, page));
 }
 
-/// Time this thread was on a processor (proc(5), schedstat).
+/// The CPU time of this thread (proc(5), schedstat).
 fn on_cpu() -> std::time::Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     std::time::Duration::from_nanos(text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0))
@@ -263,7 +263,7 @@ fn miss_ratios_beside_s3_fifo() {
             let (hits, stats) = hits(&trace, shape, AdmissionLimits { ghosts, ..AdmissionLimits::new(slots) });
             let miss = 1.0 - hits as f64 / trace.len() as f64;
             println!("  {how}: misses {miss:.4}, {} put, amplification {:.2}", stats.put, stats.write_amplification());
-            // Few are put where the second touch is asked for, and most of those are put again: what counts is what is written in all.
+            // Few pages are put where the second touch decides, and most of those are put again: what counts is what is written in all.
             let written = stats.put + stats.reinserted + stats.summaries;
             assert!(hits > 0 && written <= at_first_touch, "{written} of {at_first_touch} pages written: {stats:?}");
             if ghosts == 0 {

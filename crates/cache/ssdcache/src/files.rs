@@ -3,7 +3,7 @@
 
 use crate::units::FileKey;
 
-/// A file's books. One without pages that nobody holds has its place free.
+/// The metadata of a file. One without pages that nobody holds has its place free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct File {
     pub(crate) key: u64,
@@ -20,7 +20,7 @@ impl File {
     }
 }
 
-/// Bytes for each file: its books, its place in the table (at most two thirds full), its place in the list of free numbers. As these
+/// Bytes for each file: its metadata, its place in the table (at most two thirds full), its place in the list of free numbers. As these
 /// double, up to twice as much for a time.
 pub(crate) const FILE_BYTES: usize = size_of::<File>() + 6 + 4;
 const _: () = assert!(size_of::<File>() == 16);

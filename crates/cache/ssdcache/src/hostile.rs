@@ -73,7 +73,7 @@ fn open(media: &[Page]) -> Result<(SsdCache, RecoveryResult), CacheOpenError> {
     opened
 }
 
-/// What can be asked is asked, and the books go on.
+/// Calls every query, and goes on writing.
 fn use_it(mut cache: SsdCache) {
     let (mut items, mut summary) = (Vec::new(), [0; PAGE_BYTES]);
     cache.superblock(&mut summary);

@@ -15,7 +15,7 @@ const PREFETCHED: usize = 16;
 /// Most searches look at no more than so many, which may be in two cache lines.
 const NEAR: usize = 8;
 
-/// A name, and where it is looked for: worked out once, by who says ahead what he will look for.
+/// A name and its hash, computed once by callers that look up the same page again.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupKey {
     name: PageName,
@@ -40,7 +40,7 @@ impl SharedMap {
         ((hash & u64::from(u32::MAX >> self.slot_bits())) as u32) << self.slot_bits()
     }
 
-    /// Of an entry that is not zero; one that leads nowhere is none of ours.
+    /// Returns the slot of an entry that is not zero; None if it leads nowhere.
     #[inline]
     fn slot_of(&self, entry: u32) -> Option<SsdSlot> {
         let slot = (entry & ((1 << self.slot_bits()) - 1)).wrapping_sub(1);

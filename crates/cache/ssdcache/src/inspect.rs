@@ -1,11 +1,11 @@
-//! The books as a whole, for tools that look at a cache which nobody uses.
+//! The whole metadata, for tools that inspect a cache which is not in use.
 
 use crate::cache::{PageVersion, SsdCache};
 use crate::superblock::Superblock;
 use crate::units::Item;
 
 impl SsdCache {
-    /// All cached pages, in the order in which they were written, and how each compares with what is below.
+    /// Returns all cached pages, in the order in which they were written, and how each compares with the backing file.
     pub fn items(&self) -> impl Iterator<Item = (Item, PageVersion)> + '_ {
         let seqs = self.superblock.tail..=self.head.seq;
         let places = seqs.map(|seq| (seq, self.place_of(seq))).filter(|(seq, place)| self.segments[*place].seq == *seq);

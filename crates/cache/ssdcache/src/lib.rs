@@ -1,7 +1,7 @@
 //! The SSD cache: which page of which file is in which slot of the SSD, what is written where, and what is found again after a
 //! crash.
 //!
-//! It never does I/O, waits for nobody and reads no clock: it answers questions, keeps books, and says what to write where.
+//! It never does I/O, never waits and reads no clock: it answers queries, keeps metadata, and says what to write where.
 //! Whoever moves the bytes (`datapath`) follows this protocol:
 //!
 //! - **open**: [`recover`] reads the device; then write the superblock ([`SsdCache::superblock`]), flush,
@@ -27,12 +27,12 @@
 //! page's checksum covers its bytes, name, address and sequence number. Nothing is ever changed in place. Why it holds:
 //!
 //! 1. *Order.* Of two versions the later in (sequence number, position) is newer. Drops and marks have a position too.
-//! 2. *Segments before the head are durable.* A segment is begun only when all batches before it are: one flush a segment. So
+//! 2. *Segments before the head are durable.* A segment is started only when all batches before it are: one flush a segment. So
 //!    holes and torn batches are in the head only, and recovery reads the pages of the head's last batches, no others. There
 //!    the first batch that is not whole ends the log; nothing behind it was ever reported durable.
 //! 3. *What is superseded stays superseded.* Segments are reused in their order, oldest first, so a drop is never
 //!    overwritten before what it drops. That is what makes drops need no upkeep.
-//! 4. *Drops are written* when the page is cached, or when the device may hold a version of it that the books have given up:
+//! 4. *Drops are written* when the page is cached, or when the device may hold a version of it that the metadata has given up:
 //!    between a reclaim and the moment it is durable (`tail`), and after a cut. They have to be durable no later than
 //!    the `flush` of the file that covers the write, truncation or removal below: before that POSIX allows both states.
 //! 5. *A segment is overwritten* only after it has been reclaimed durably (`tail` in a later summary, for which the last page of
@@ -48,23 +48,23 @@
 //!
 //! # Memory
 //!
-//! 16 bytes a slot: 11 of books, 4.4 of index, 0.3 of ghosts, the rest for files and segments.
+//! 16 bytes a slot: 11 of metadata, 4.4 of index, 0.3 of ghosts, the rest for files and segments.
 //! [`SsdCache::memory_bytes`] counts them. All are arrays of fixed width, linked by number, zero is empty.
 //!
 //! # Several processes
 //!
-//! One leads: he alone has an [`SsdCache`]. Slots, index and sequence numbers lie in memory that all map, where the others have a
-//! [`View`]; the rest of the books is his own.
+//! One process leads: it alone has an [`SsdCache`]. Slots, index and sequence numbers lie in memory that all map, where the others have a
+//! [`View`]; the rest of the metadata is private to the leader.
 //!
 //! - *A hit* is proved by the checksum of what was read: it covers file key, page, address and sequence number, so a slot that got
 //!   another page meanwhile is noticed. *A miss* is proved by the gate (module `shared`). A page that is put is seen by others
 //!   when its batch was written; until then it is in a marked frame, or the same below.
-//! - *The leader dies* between any two stores: what he leaves hides nothing and gives no wrong page. His open batch, and what was
-//!   written of a batch in part, is nothing to his successor; whole batches that were not flushed yet count, and the flush of
+//! - *The leader dies* between any two stores: what it leaves hides nothing and gives no wrong page. Its open batch, and what was
+//!   written of a batch in part, is nothing to its successor; whole batches that were not flushed yet count, and the flush of
 //!   the successor's superblock makes them durable before anything builds on them. A batch found torn stays so: written over in
 //!   part with pages that are the same it could become whole; so the next life begins a new segment (or, if none is free,
-//!   notes all drops). *Drops that were not written* when he died are undone: who asks for one is answered after the write.
-//! - *The exchange.* The successor recovers into memory of his own while others read the old map, then copies it over the old
+//!   notes all drops). *Drops that were not written* when it died are undone: a caller gets its answer after the write.
+//! - *The exchange.* The successor recovers into private memory while others read the old map, then copies it over the old
 //!   one: 16 MB for a million slots, 3 to 4 ms. Files that are held keep their numbers.
 //! - *One segment is kept free* for the cache's own pages ([`FileKey::OWN`]), which have no other place to go.
 #![forbid(unsafe_code)]

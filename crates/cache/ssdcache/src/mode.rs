@@ -8,8 +8,8 @@
 //! | read-only | promote | refused | refused | nothing |
 //! | pass-through | below only | below and drop | below only | flushes of below and of the SSD |
 //!
-//! *Promote*: ask [`crate::Admission`]; a page it admits is put by the migration worker, clean. *Replace*: the new bytes are put
-//! clean after a flush below; before, the page is dropped, or a crash could leave the cache newer than what is below. *Drop* is
+//! *Promote*: consult [`crate::Admission`]; a page it admits is put by the migration worker, clean. *Replace*: the new bytes are put
+//! clean after a flush of the backing file; before, the page is dropped, or a crash could leave the cache newer than that file. *Drop* is
 //! [`crate::SsdCache::invalidate`]; it has to be durable (a flush of the SSD) before `flush` of the file is answered, for else
 //! a crash would bring the old page back. A dirty page is written back before any other write to it goes below: not dropped,
 //! unless the write covers all of it. In every mode what is cached is read from the cache, except clean pages in pass-through.
@@ -44,7 +44,7 @@ pub enum CacheEvent {
 /// What the cache does for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CacheAction {
-    /// Read below; ask whether it is admitted.
+    /// Read the backing file, and consult admission.
     Promote,
     /// Read or write below; the cache has nothing to do with it.
     Below,
@@ -78,8 +78,8 @@ impl Mode {
         self == Mode::WriteBack
     }
 
-    /// What a file has whose open asks for one mode in an instance that has another: the one that trusts the SSD less, and an
-    /// instance that is read-only refuses writes whatever its files ask for.
+    /// Returns the mode of a file whose open requests one mode in an instance with another: the one that trusts the SSD less. An
+    /// instance that is read-only refuses writes in any case.
     #[must_use]
     #[inline]
     pub fn within(self, instance: Mode) -> Mode {

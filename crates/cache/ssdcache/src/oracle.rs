@@ -1,6 +1,6 @@
-//! The books on a device that loses power, against a plain map of versions.
+//! The metadata on a device that loses power, against a plain map of versions.
 //!
-//! Or whose leader dies, at any write and at any store to the map that others see, and leaves what he wrote with the device,
+//! Or whose leader dies, at any write and at any store to the map that others see, and leaves what it wrote with the device,
 //! flushed or not. File 0 is the cache's own.
 //!
 //! A page's bytes are its version. The model knows the versions a reader may see: from the one that the last flush of its file
@@ -117,7 +117,7 @@ struct TestWorld {
     failures: u64,
 }
 
-/// What a leader does first, up to his superblock, which is not flushed yet.
+/// The first steps of a leader, up to its superblock, which is not flushed yet.
 fn begin(disk: &mut Disk, region: &Arc<Region>, held: &[(FileKey, u32)]) -> SsdCache {
     let opened = recover(SHAPE.device_pages(), Some(UUID), 8, Some((region, 64)), held, |wanted, each| {
         wanted.iter().enumerate().for_each(|(n, at)| each(n, &disk.read(*at)));
@@ -348,7 +348,7 @@ impl TestWorld {
         }
     }
 
-    /// Before what is below becomes newer than the cache: to make room for the drop could write an old version back over it.
+    /// Before the backing file becomes newer than the cache: to make room for the drop could write an old version back over it.
     fn prepare(&mut self) -> Result<(), Crash> {
         while let Err(refused) = self.cache.prepare(1) {
             self.resolve(refused)?;
@@ -523,7 +523,7 @@ impl TestWorld {
         (0..FILES).for_each(|file| (0..PAGES).for_each(|page| self.check((file, page))));
     }
 
-    /// The leader is gone, in the middle of a write maybe; all that he wrote can be read.
+    /// The leader dies, perhaps in the middle of a write; all that it wrote can be read.
     fn die(&mut self) {
         if self.rng.bool()
             && let Some((_, writes)) = self.sealed.pop()
@@ -540,7 +540,7 @@ impl TestWorld {
         self.check_views(false);
     }
 
-    /// The next leader, and the next if he dies too; or the power goes meanwhile.
+    /// The next leader, and the next if it dies too; or the power goes meanwhile.
     fn take_over(&mut self, mut power: bool) {
         loop {
             if self.rng.u8(..3) == 0 {

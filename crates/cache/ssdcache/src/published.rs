@@ -1,7 +1,7 @@
-//! The books of an SSD that fails, from what the last leader published of them.
+//! The metadata of a failing SSD, from what the last leader published of it.
 //!
 //! The map in the segment says which pages only the SSD had, exactly; the device may not say anything any more, or what it said
-//! before. So nothing is recovered then: the books are made from the map, and can look up, verify and forget, but take nothing.
+//! before. So nothing is recovered then: the metadata comes from the map, and can look up, verify and forget, but take nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ impl SsdCache {
         Ok((cache, unknown))
     }
 
-    /// What is in the map goes into the books; what the last leader had put and not written is in a frame, and goes.
+    /// Copies the map into the metadata; what the last leader had put and not written is in a frame, and is left out.
     fn count_published(&mut self) -> u64 {
         let own = self.shared.own();
         let mut unknown = 0;
@@ -87,7 +87,7 @@ impl SsdCache {
         slots.filter_map(|slot| self.shared.name(slot)).filter(|name| name.file() == number).map(PageName::page).max()
     }
 
-    /// Dirty pages of a map that these books do not have: found damaged, they would be missed in silence.
+    /// Dirty pages of a map that this metadata does not have: found damaged, they would be missed in silence.
     pub(crate) fn missing(&self, published: &SharedMap) -> (Vec<Item>, u64) {
         let (mut missing, mut unknown) = (Vec::new(), 0);
         if !published.is_still(published.gate()) {
@@ -112,7 +112,7 @@ impl SsdCache {
         (missing, unknown)
     }
 
-    /// Suspect pages are in the books again, dirty: with the checksum that the last leader knew, so that who can read them still
+    /// Enters suspect pages again, dirty: with the checksum that the last leader knew, so that a reader that can read them still
     /// gets them, or with one that nothing adds up to. How many have no place.
     pub(crate) fn keep_suspects(&mut self, suspect: &[Item], published: &SharedMap) -> u64 {
         let mut without = 0;

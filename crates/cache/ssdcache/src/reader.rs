@@ -1,4 +1,4 @@
-//! Pages of the device for recovery: many at once, kept for a while.
+//! Pages of the device for recovery: read many at once, and cached for a limited time.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::units::{DevicePage, PAGE_BYTES, Page};
 
 /// Most pages that are kept: 16 MiB.
 pub(crate) const KEPT: usize = 4096;
-/// Pages that are asked for at once.
+/// Pages requested at once.
 pub(crate) const AT_ONCE: usize = 256;
 
 pub(crate) struct Reader<R> {

@@ -22,7 +22,7 @@ pub fn runs(items: &[Item]) -> impl Iterator<Item = &[Item]> {
 
 impl SsdCache {
     /// The first dirty pages by file and page, at most so many, for the migration worker. Only durable ones: a page that was
-    /// put just now comes after the next flush. The cache's own only if their file is asked for.
+    /// put just now comes after the next flush. The cache's own only if their file is named.
     pub fn collect_dirty(&self, scope: CollectScope, most: usize, found: &mut Vec<Item>) {
         found.clear();
         self.gather(scope, most, found, |_| true);
@@ -114,7 +114,7 @@ impl SsdCache {
         true
     }
 
-    /// Pages of the segment that is reclaimed next that were asked for while here: at most so many, and at most seven
+    /// Pages of the segment that is reclaimed next that had hits while cached: at most so many, and at most seven
     /// eighths of the segment, so that the cache cannot be busy with itself.
     pub fn collect_hot(&self, most: usize, found: &mut Vec<Item>) {
         found.clear();
@@ -149,7 +149,7 @@ impl SsdCache {
         Ok(put)
     }
 
-    /// Whether a segment has to be reclaimed before the next is begun: best done before this one is full.
+    /// Reports whether a segment has to be reclaimed before the next one starts: best done before this one is full.
     pub fn is_full(&self) -> bool {
         self.free_after(self.head.seq) <= 1
     }

@@ -1,4 +1,4 @@
-//! The books made anew from the device.
+//! Rebuilds the metadata from the device.
 //!
 //! First the first summary of each segment is read, in any order: it tells which segments there are. Then, from the oldest to
 //! the newest, the summaries of each, those of 256 segments side by side; only behind what is known to be durable in the newest
@@ -53,9 +53,9 @@ struct PendingNote {
 ///
 /// `published`: the segment and the place in it where others have a [`crate::View`] of the map; they go on with what was there
 /// until the new map is exchanged for it. If it turns out that something is missing, what was dirty in the old map and what is
-/// suspect stays in the new one, dirty, so that nobody takes what is below for it; such a cache must not be put to any more.
+/// suspect stays in the new one, dirty, so that the backing file is not used instead; such a cache must not be put to any more.
 /// `held`: files that others have open, with their numbers, which stay
-/// ([`SsdCache::hold`]). `read` reads the pages it is asked for, in any order, and calls with the number and bytes of each one
+/// ([`SsdCache::hold`]). `read` reads the requested pages, in any order, and calls with the number and bytes of each one
 /// that could be read; best many at once.
 ///
 /// # Errors
@@ -251,7 +251,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         self.summary(place, chain).filter(|head| head.seq == seq)
     }
 
-    /// The segment that was being written: what is not known to be durable counts only as far as it is whole.
+    /// The segment that was being written: what is not known to be durable counts only up to the first torn batch.
     fn newest(&mut self, place: usize, first: SummaryHeader) {
         let (mut chain, mut durable) = (BatchChain::default(), 0);
         while let Some(head) = self.next(place, first.seq, chain) {
@@ -327,7 +327,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         BatchChain { batch: head.batch + 1, position: head.position + 1 + self.data() as u32, life: head.life }
     }
 
-    /// Enters a batch, whose summary was read last, into the books. All older ones are in them.
+    /// Enters a batch, whose summary was read last, into the metadata. All older ones are in it.
     fn accept(&mut self, place: usize, head: SummaryHeader) -> BatchChain {
         let base = place as u32 * self.cache.shape().segment_pages;
         let mut position = head.position + 1;

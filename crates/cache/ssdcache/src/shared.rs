@@ -1,7 +1,7 @@
 //! The map in memory that other processes see: layout and gate. Drawn in docs/formats.md, "The SSD cache's map".
 //!
-//! The leader alone changes it (but for marks of use). He uses it as his own books, and so believes nothing that is in it
-//! without a check: every number is compared with the sizes, which he and every reader have for themselves.
+//! The leader alone changes it (but for marks of use). It uses the map as its own metadata, and so trusts nothing that is in it
+//! without a check: every number is compared with the sizes, which the leader and every reader keep privately.
 //!
 //! *The gate* counts up by two before an entry of the index is overwritten by a removal, and is odd while the map is exchanged.
 //! A removal moves an entry in two steps, copy and overwrite; who found nothing at the new place and then nothing at the old

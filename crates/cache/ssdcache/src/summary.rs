@@ -14,7 +14,7 @@ const _: () = assert!(ENTRIES == 126 && HEAD + ENTRIES * ENTRY == PAGE_BYTES);
 /// What an entry says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EntryKind {
-    /// The next page of the batch is this page, as it is below.
+    /// The next page of the batch is this page, the same as in the backing file.
     Clean { checksum: u32 },
     /// The same, but newer than below.
     Dirty { checksum: u32 },
@@ -114,7 +114,7 @@ impl SummaryHeader {
         page[60..64].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// None if it is not whole, not for this place, or makes no sense; entries are put into the list.
+    /// Returns None if it is torn, not for this place, or makes no sense; puts the entries into the list.
     pub(crate) fn decode(page: &Page, at: DevicePage, uuid: &[u8; 16], entries: &mut Vec<Entry>) -> Option<SummaryHeader> {
         entries.clear();
         if page[..4] != MAGIC

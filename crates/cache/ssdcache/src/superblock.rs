@@ -67,8 +67,8 @@ pub enum CacheOpenError {
     /// The map in the segment is not for this cache.
     #[error("the shared segment has no map of this size: end the programs that use the cache, and attach it again")]
     Segment,
-    /// No memory for the books.
-    #[error("there is not enough memory for the cache's books: 16 bytes for each 4 KiB of the SSD")]
+    /// No memory for the metadata.
+    #[error("there is not enough memory for the cache's metadata: 16 bytes for each 4 KiB of the SSD")]
     Memory,
     /// Another cache than the one asked for.
     #[error("this is another cache: its UUID is not the one asked for")]

@@ -6,7 +6,7 @@ pub const PAGE_BYTES: usize = 4096;
 /// The bytes of one page.
 pub type Page = [u8; PAGE_BYTES];
 
-/// What the user of the cache calls a file: any number of his, the same for the same file after a restart (it is on the device),
+/// The number by which the caller names a file: the same for the same file after a restart (it is on the device),
 /// and never used for another file before the drop of the first is durable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileKey(pub u64);
@@ -21,7 +21,7 @@ impl FileKey {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageIndex(pub u64);
 
-/// The first page that cannot be cached: 32 TiB into a file. 33 bits of a page's 11 bytes of books.
+/// The first page that cannot be cached: 32 TiB into a file. 33 bits of a page's 11 bytes of metadata.
 pub const PAGE_INDEX_END: u64 = 1 << 33;
 
 /// A place for a page in the segments, by number.

@@ -13,7 +13,7 @@ use crate::slots::{FILES_MAX, PageName, SlotSnapshot};
 use crate::superblock::{CacheOpenError, FIRST, Shape};
 use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, SsdSlot};
 
-/// Looks before a reader is told that nothing is sure. Each is over before the next, so a removal, which takes less than a
+/// Lookups before a reader learns that nothing is sure. Each is over before the next, so a removal, which takes less than a
 /// microsecond, disturbs one or two.
 const LOOKS: usize = 16;
 
@@ -45,7 +45,7 @@ pub enum ViewLookup {
     Unsure,
 }
 
-/// The map, for who does not lead. Writes only marks of use.
+/// The map, for processes that do not lead. Writes only marks of use.
 #[derive(Clone, Debug)]
 pub struct View {
     shared: SharedMap,
@@ -120,7 +120,7 @@ impl View {
         ((slot.0 / pages) as usize, slot.0 % pages)
     }
 
-    /// The head's bounds are told before a page is put into it: who has seen the page sees them.
+    /// The head's bounds are published before a page is put into it: a reader that has seen the page sees them.
     #[inline]
     fn is_written(&self, found: &ViewHit) -> bool {
         let (seq, written) = self.shared.head();
@@ -149,7 +149,7 @@ impl View {
         if is_there { VerifyResult::Bad } else { VerifyResult::Changed }
     }
 
-    /// A hit was asked for by a reader: it may stay longer.
+    /// Counts a hit of a reader: the page may stay longer.
     #[inline]
     pub fn touch(&self, found: &ViewHit) {
         if found.item.slot.0 < self.shared.slots() {
@@ -226,14 +226,14 @@ mod test {
             }
         }
 
-        /// Takes one out and in again, so that it comes behind guests; not seen by who looks only before and after.
+        /// Takes one out and in again, so that it comes behind guests; a reader that looks only before and after does not see it.
         fn go_and_come(&mut self) {
             let page = self.rng.usize(..self.stay.len());
             self.shared.remove(name(page as u64));
             self.shared.enter(name(page as u64), SsdSlot(self.stay[page]));
         }
 
-        /// As a successor: the same in memory of his own, then for all.
+        /// As a successor: the same in private memory, then for all.
         fn exchange(&mut self) {
             let own = SharedMap::private(SHAPE).expect("memory");
             self.shared.publish(&own).expect("the same shape");
@@ -254,7 +254,7 @@ mod test {
         }
     }
 
-    /// Who cannot read a page must know whether what is below is as new.
+    /// A reader that cannot read a page must know whether the backing file is as new.
     #[test]
     fn what_only_the_ssd_has_is_told() {
         let (leader, view) = Leader::new(3);

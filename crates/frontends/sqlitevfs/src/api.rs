@@ -30,7 +30,7 @@ pub fn set(api: Api) {
     let _ = API.set(api);
 }
 
-/// The functions. Nothing of ours is called before [`set`].
+/// Returns SQLite's functions. No method of this library runs before [`set`].
 pub fn api() -> &'static Api {
     API.get().expect("set when the VFS was registered")
 }

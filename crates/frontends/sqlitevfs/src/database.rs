@@ -19,8 +19,8 @@
 //! A statement that fails has not happened, and reading works after it (decisions/33):
 //! - Blocks are promised to the file before a page is taken, so a full image is an error of xWrite, which SQLite can still undo.
 //! - A commit that fails leaves the journal, and SQLite undoes it. Up to the journal's end nothing that fails is an error again: the
-//!   file below is as it was before, or is covered by pages in memory.
-//! - Without a journal, pages that cannot go down are forgotten as long as the file below is as it was before them.
+//!   the database file is unchanged, or is covered by pages in memory.
+//! - Without a journal, pages that cannot be written are discarded as long as the database file is unchanged.
 //! - The frame of a WAL that commits is taken back if its sync fails (`wal.rs`).
 
 use std::sync::Arc;
@@ -76,9 +76,9 @@ struct DatabaseState {
     failed: bool,
     /// A transaction has written pages.
     writing: bool,
-    /// What could not go down before it, and is newer than the file below.
+    /// Pages that could not be written before it, and are newer than the database file.
     before_it: Option<Pending>,
-    /// Of it something is in the file below.
+    /// A part of it is in the database file.
     touched: bool,
     /// The journal on the device was undone in memory alone: it stays, for the next opening, and nothing can be written before.
     stays: bool,
@@ -135,7 +135,7 @@ impl Database {
         })
     }
 
-    /// Without a journal: what was not committed is forgotten if the file below is as it was before.
+    /// Without a journal: what was not committed is discarded if the database file is unchanged.
     fn forget_uncommitted(&self, inner: &mut DatabaseState) {
         let undoable = inner.journal.is_live_in_memory() || matches!(inner.journal, Journal::Device(_));
         if inner.writing && !undoable && !inner.touched && inner.before.is_none() && !self.wal.lock().is_open() {
@@ -235,7 +235,7 @@ impl Database {
         {
             let inner = &mut *self.inner.write();
             inner.durable = true;
-            // Who undoes is not held up: the journal's end sees to what is below.
+            // A rollback does not wait: the end of the journal puts the file right.
             if inner.journal.is_live_in_memory() || inner.failed {
                 return Ok(());
             }
@@ -296,7 +296,7 @@ impl Database {
         let _ = self.file.reserve(inner.grown(0) + self.reserve + inner.pending.blocks() as u64);
     }
 
-    /// As [`Database::apply`], without a journal: what cannot go down is forgotten if the file is as it was before, since SQLite is told
+    /// As [`Database::apply`], without a journal: what cannot be written is discarded if the file is unchanged, since SQLite learns
     /// that it has not happened.
     fn apply_or_forget(&self, inner: &mut DatabaseState) -> Outcome<()> {
         let Err(fault) = self.apply(inner) else { return Ok(()) };
@@ -491,7 +491,7 @@ impl Database {
     /// asked for. What fails leaves the journal, and SQLite undoes by it; that ends here, too, and does not fail.
     fn end_journal(&self, inner: &mut DatabaseState, end: impl FnOnce(&Database, &mut DatabaseState) -> Outcome<()>) -> Outcome<()> {
         if inner.failed && inner.writing && !inner.touched {
-            // The file below is what it has been undone to.
+            // The database file is what the rollback made it.
             inner.restore();
         }
         let changed = !inner.pending.is_empty();
@@ -685,7 +685,7 @@ impl DatabaseState {
         (self.writing, self.touched, self.before_it) = (false, false, None);
     }
 
-    /// It has not happened: nothing of it is in the file below.
+    /// Undoes it: nothing of it is in the database file.
     fn restore(&mut self) {
         match self.before_it.take() {
             Some(before) => self.pending.back_to(before),
@@ -694,7 +694,7 @@ impl DatabaseState {
         self.writing = false;
     }
 
-    /// Blocks that the file below will have more, with a write up to a place.
+    /// Blocks that the database file gains by a write up to a place.
     fn grown(&self, end: u64) -> u64 {
         blocks_between(self.pending.below(), end.max(self.pending.len()).max(self.wal_end))
     }
@@ -755,7 +755,7 @@ pub(crate) mod test {
         bytes
     }
 
-    /// Against a plain vector: what is seen is what was written, and what is below is what was committed.
+    /// Against a plain vector: readers see what was written, and the file has what was committed.
     #[test]
     fn it_is_a_file_that_changes_below_at_commits() {
         let database = memory("/memory-random");

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn sqlite3_extension_init(
     }
 }
 
-/// A function of SQLite's by its field; those we ask for are in every version since [`OLDEST`].
+/// A function of SQLite by its field; those in use are in every version since [`OLDEST`].
 macro_rules! routine {
     ($routines:ident, $field:ident) => {
         // SAFETY: the field lies within the structure of any version that we accept.
@@ -96,6 +96,6 @@ unsafe fn add_functions(database: *mut sys::sqlite3, routines: *const sys::sqlit
 unsafe extern "C" fn hotshelf_error(context: *mut sys::sqlite3_context, _: c_int, _: *mut *mut sys::sqlite3_value) {
     let words = error::last();
     let len = c_int::try_from(words.len()).unwrap_or(0);
-    // SAFETY: a call of ours, and text of so many bytes, which SQLite copies.
+    // SAFETY: an SQL call of this library, and text of so many bytes, which SQLite copies.
     unsafe { (api().result_text)(context, words.as_ptr().cast(), len, sys::SQLITE_TRANSIENT()) }
 }

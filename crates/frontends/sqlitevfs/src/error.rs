@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rawfs::fs::Error;
 use rustix::io::Errno;
 
-/// A failure that SQLite is told.
+/// A failure that is reported to SQLite.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VfsError {
     /// The SQLite result code to return.
@@ -32,7 +32,7 @@ impl VfsError {
         VfsError::new(code, "")
     }
 
-    /// A failure of the file system: FULL if there is no room, else as given. Words are put together when there is one.
+    /// Returns a failure of the file system: FULL if there is no room, else the given code. The message is formatted only on failure.
     pub fn of(code: c_int, what: impl Display) -> impl Fn(Error) -> VfsError {
         move |error| {
             let code = if error.errno() == Errno::NOSPC { sys::SQLITE_FULL } else { code };

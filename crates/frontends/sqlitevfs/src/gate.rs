@@ -2,7 +2,7 @@
 //!
 //! Who lowers a lock lets in the readers that wait, before it can take it again; they have the database for [`READ`] at least. So a
 //! thread that commits without end does not keep the others out, and they not it: a writer that waits lets no new reader in.
-//! Rollback journals alone come here: in WAL mode a connection has SHARED as long as it is open, and readers wait for nobody.
+//! Only rollback journals use it: in WAL mode a connection has SHARED as long as it is open, and readers wait for nobody.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::locks::Locks;
 
-/// How long one waits before SQLite is told BUSY: threads may wait for each other, over several databases.
+/// How long a connection waits before SQLite gets BUSY: threads may wait for each other, over several databases.
 const WAIT: Duration = Duration::from_millis(10);
 /// How long readers that had to wait have the database before a writer may lock them out again.
 const READ: Duration = Duration::from_micros(50);
@@ -28,7 +28,7 @@ struct GateState {
     locks: Locks,
     /// Until then readers have it.
     readers_until: Option<Instant>,
-    /// Who waits for that.
+    /// The connections that wait for that.
     writer: Option<u64>,
     /// The first who comes after that lets others run.
     owes_a_turn: bool,
@@ -49,12 +49,12 @@ impl GateState {
 }
 
 impl Gate {
-    /// Raises a lock, after a while perhaps; `false`: another connection is in the way. Who could not get EXCLUSIVE may have PENDING.
+    /// Raises a lock, after a wait if needed; `false`: another connection is in the way. A caller without EXCLUSIVE may have PENDING.
     pub fn lock(&self, who: u64, wanted: i32) -> bool {
         let inner = &mut self.inner.lock();
         if inner.owes_a_turn && wanted == SQLITE_LOCK_SHARED && !inner.is_for_readers() {
             inner.owes_a_turn = false;
-            // The writer that let this one in may be behind it, on the same processor.
+            // The writer that let this one in may be behind it, on the same CPU.
             MutexGuard::unlocked(inner, std::thread::yield_now);
         }
         // Not one that has come from SHARED: it closes the WAL if nobody else is there, or undoes what a crash has left.
@@ -67,7 +67,7 @@ impl Gate {
         if inner.locks.lock(who, wanted) {
             return true;
         }
-        // RESERVED is not waited for: who has it may wait for this one's SHARED.
+        // RESERVED is not waited for: its owner may wait for this connection's SHARED.
         if !(writes || wanted == SQLITE_LOCK_SHARED) || inner.locks.is_with_this_thread(who) {
             return false;
         }

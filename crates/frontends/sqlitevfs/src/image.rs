@@ -117,7 +117,7 @@ pub fn hold(path: &Path, memory: Option<Memory>) -> Outcome<OpenImage> {
 /// Gives a file system that is open already a name as an image.
 ///
 /// # Errors
-/// EEXIST if there is one of this name, EAGAIN if no thread is to be had.
+/// EEXIST if there is one of this name, EAGAIN if no thread can be started.
 pub fn mount(name: &Path, fs: Fs) -> Result<(), Error> {
     let mut images = IMAGES.lock();
     let images = images.get_or_insert_default();
@@ -178,7 +178,7 @@ impl Ticker {
                 let Some(image) = image.upgrade() else { break };
                 let _ = image.fs.write_back();
                 if image.fs.store().synced() < image.fs.store().applied() {
-                    // What failed is remembered by the store, and told to who waits for it.
+                    // The store remembers a failure, and reports it to the waiters.
                     let _ = image.fs.sync();
                 }
             }

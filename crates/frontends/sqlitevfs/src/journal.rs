@@ -6,7 +6,7 @@ use rawfs::fs::{File, Result};
 /// As SQLite's journals begin.
 const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
-/// Behind a super-journal's name: its length, its sum, and [`MAGIC`]; before it: a page's number. Without the magic that is 12 bytes.
+/// Behind a super-journal's name: its length, its checksum, and [`MAGIC`]; before it: a page's number. Without the magic that is 12 bytes.
 const SUPER_TAIL: u64 = 12;
 
 /// The rollback journal of a database.

@@ -5,14 +5,14 @@
 //! .open 'file:/db?vfs=hotshelf&image=/path/to.img'
 //! ```
 //!
-//! `&memory=256MiB` bounds the memory of an image; the first who opens it decides.
+//! `&memory=256MiB` bounds the memory of an image; the first open of the image decides.
 //!
 //! - `entry.rs`, `api.rs`: how SQLite finds us, and which of its functions we call (through its own pointers: no second SQLite).
 //! - `vfs.rs`, `methods.rs`, `control.rs`: what SQLite calls, each a few lines around one method of what follows.
 //! - `name.rs`, [`image`]: a name leads to an image, opened once a process, and to a file in it.
 //! - `database.rs`: a database that connections of this process share: what is written and not committed, in memory
 //!   (`pending.rs`), and its rollback journal (`journal.rs`), which reaches the device only if a transaction is large.
-//! - `locks.rs`: SQLite's five locks; `gate.rs`: who waits for one. `wal.rs`, `shm.rs`: the WAL; its index and its locks, in memory
+//! - `locks.rs`: SQLite's five locks; `gate.rs`: waiting for one. `wal.rs`, `shm.rs`: the WAL; its index and its locks, in memory
 //!   of this process.
 //! - `error.rs`: what went wrong, as SQLite's codes and in words.
 //!

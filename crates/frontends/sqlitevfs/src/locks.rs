@@ -7,7 +7,7 @@ use std::thread::{self, ThreadId};
 
 use libsqlite3_sys::{SQLITE_LOCK_EXCLUSIVE, SQLITE_LOCK_NONE, SQLITE_LOCK_PENDING, SQLITE_LOCK_RESERVED, SQLITE_LOCK_SHARED};
 
-/// Who holds what; connections by number.
+/// The holders of each lock; connections by number.
 #[derive(Default)]
 pub struct Locks {
     levels: HashMap<u64, HeldLock>,
@@ -61,7 +61,7 @@ impl Locks {
         granted == wanted
     }
 
-    /// Lowers a lock to SHARED or NONE, and lets in who waits to read; returns how many.
+    /// Lowers a lock to SHARED or NONE, and admits the waiting readers; returns how many.
     pub fn unlock(&mut self, who: u64, to: i32) -> usize {
         if to == SQLITE_LOCK_NONE {
             self.levels.remove(&who);

@@ -1,4 +1,4 @@
-//! What was written to a database and is not in the file below yet: all connections of the process see it, the device does not.
+//! What was written to a database and is not in its file yet: all connections of the process see it, the device does not.
 //!
 //! It goes below as one transaction of the file system: after a loss of power all of it is there or nothing. A file that became
 //! shorter is cut behind that, which only gives back space: SQLite's header says how many pages count.
@@ -16,9 +16,9 @@ type Page = [u8; BLOCK_BYTES];
 #[derive(Clone)]
 pub struct Pending {
     blocks: BTreeMap<u64, Box<Page>>,
-    /// Bytes of the database as it is seen.
+    /// Bytes of the database as connections see it.
     len: u64,
-    /// Bytes of the file below.
+    /// Bytes of the database file.
     below: u64,
     /// Bytes of it that are the database, as it was when nothing was pending.
     base: u64,
@@ -30,17 +30,17 @@ impl Pending {
         Pending { blocks: BTreeMap::new(), len: below, below, base: below }
     }
 
-    /// Bytes of the database as it is seen.
+    /// Bytes of the database as connections see it.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the file below is as it is seen.
+    /// Whether the database file is what connections see.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.len == self.below
     }
 
-    /// Whether the file below is going to be longer.
+    /// Whether the database file is going to be longer.
     pub fn grows(&self) -> bool {
         self.len > self.below
     }
@@ -50,7 +50,7 @@ impl Pending {
         self.blocks.len()
     }
 
-    /// Bytes of the file below.
+    /// Bytes of the database file.
     pub fn below(&self) -> u64 {
         self.below
     }
@@ -70,13 +70,13 @@ impl Pending {
         self.read(file, &mut now, at).is_ok_and(|done| done == now.len()) && now == from
     }
 
-    /// The file as it is below: what is in memory is forgotten.
+    /// Discards what is in memory: connections see the database file.
     pub fn forget(&mut self) {
         self.blocks.clear();
         self.len = self.base;
     }
 
-    /// As it was before, over the file as it is now below.
+    /// Returns to the state before, over the present database file.
     pub fn back_to(&mut self, before: Pending) {
         *self = Pending { below: self.below, ..before };
     }
@@ -114,7 +114,7 @@ impl Pending {
 
     /// Writes bytes into the blocks in memory.
     pub fn write(&mut self, file: &File, from: &[u8], at: u64) -> Result<()> {
-        // What lies between is zero, whatever the file below still has there.
+        // What lies between is zero, whatever the database file still has there.
         let end = at.min(self.below);
         if self.len < end {
             self.clear(file, self.len..end)?;
@@ -170,7 +170,7 @@ impl Pending {
         self.gather_some(file, self.blocks.iter(), to)
     }
 
-    /// It is in the file below.
+    /// Records that it is in the database file.
     pub fn applied(&mut self, file: &File) {
         self.below = self.below.max(self.end());
         self.blocks.clear();
@@ -178,7 +178,8 @@ impl Pending {
         self.cut(file);
     }
 
-    /// Puts all of it into the file below, at once and in order with everything else, not yet durable. An error: nothing is below.
+    /// Writes all of it to the database file, in one batch and in order with everything else, not yet durable. An error: nothing is
+    /// written.
     pub fn apply(&mut self, fs: &Fs, file: &File) -> Result<()> {
         let mut all = fs.begin();
         self.gather(file, &mut all)?;

@@ -11,13 +11,13 @@ const LOCKS: usize = libsqlite3_sys::SQLITE_SHM_NLOCK as usize;
 /// As a page of memory.
 const ALIGN: usize = 4096;
 
-/// A piece of memory at a place of its own.
+/// A piece of memory with a fixed address.
 struct ShmRegion {
     at: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it is only an address of ours; what is there is SQLite's, which orders its own accesses.
+// SAFETY: only an address; SQLite owns what is there, and orders its own accesses.
 unsafe impl Send for ShmRegion {}
 
 impl ShmRegion {

@@ -28,7 +28,7 @@ const NAME_MAX: c_int = 2048;
 const TEMPORARY: c_int =
     sys::SQLITE_OPEN_TEMP_DB | sys::SQLITE_OPEN_TRANSIENT_DB | sys::SQLITE_OPEN_TEMP_JOURNAL | sys::SQLITE_OPEN_SUBJOURNAL;
 
-/// One opens or closes a database at a time: who opens it sees all that the last one wrote.
+/// One database is opened or closed at a time: an open sees all that the last connection wrote.
 pub static OPEN_LOCK: Mutex<()> = Mutex::new(());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -38,7 +38,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 /// SQLite's code.
 pub fn register(functions: Api) -> Result<(), c_int> {
     api::set(functions);
-    // SAFETY: a name that ends with a zero; null asks for the default.
+    // SAFETY: a name that ends with a zero; null stands for the default.
     let (known, below) = unsafe { ((api().vfs_find)(c"hotshelf".as_ptr()), (api().vfs_find)(std::ptr::null())) };
     if !known.is_null() {
         return Ok(());
@@ -96,7 +96,7 @@ pub fn answer(work: impl FnOnce() -> Outcome<()>) -> c_int {
 /// Bytes of a name of SQLite's.
 ///
 /// # Safety
-/// It is null, or ends with a zero and stays as long as it is used.
+/// It is null, or ends with a zero and lives as long as it is used.
 unsafe fn bytes<'a>(name: *const c_char) -> Option<&'a [u8]> {
     // SAFETY: as the caller says.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes())

@@ -238,7 +238,7 @@ mod test {
             assert_eq!(database.write_wal(1, &wal, &[1; 512], at + FRAME as u64), Ok(()));
             at += FRAME as u64 + 512;
         }
-        // A checkpoint of another connection fails before the first is told that it has committed.
+        // A checkpoint of another connection fails before the first learns that it has committed.
         database.take_back(2, &wal);
         assert_eq!(len(&wal), at);
         // SQLite goes on at the place of one that it took back itself.

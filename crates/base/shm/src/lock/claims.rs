@@ -25,7 +25,7 @@ thread_local! {
     static FIRST: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// See the module.
+/// The locks that threads of this process hold or try to take.
 pub(crate) struct LockClaims {
     places: Box<[AtomicU64]>,
     /// Threads that found no place.
@@ -90,8 +90,8 @@ impl LockClaims {
         }
     }
 
-    /// Whether the word at this position names the process slot, with this value, and no thread of ours holds the lock; `but`: the asker's
-    /// own.
+    /// Whether the word at this position names the process slot, with this value, and no thread of this process holds the lock; `but`: the
+    /// asker's own.
     pub(crate) fn is_false_claim(&self, at: usize, process: ProcessSlot, but: Option<&LockClaim<'_>>, word: &AtomicU32, seen: u32) -> bool {
         let (what, own) = (what(at, process), but.and_then(|claim| claim.place).map(|(at, _)| at));
         let look = || -> Option<Vec<u64>> {

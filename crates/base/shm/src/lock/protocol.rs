@@ -41,7 +41,7 @@ pub(crate) trait WaitKernel<W> {
     }
 }
 
-/// Who holds a lock: a process slot, and which of those who sat there one after the other. As it stands in the word.
+/// The owner of a lock: a process slot and its generation, as they are in the word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner(u32);
 
@@ -126,7 +126,7 @@ fn spin<W: Word, K: WaitKernel<W>>(word: &W, _: &K) {
     }
 }
 
-/// Takes the lock of a dead owner. The exchange is of the very word that was asked about; if the owner gave it back, or
+/// Takes the lock of a dead owner. It exchanges exactly the word that named the dead owner; if the owner released it, or
 /// another took it over meanwhile, it fails.
 pub(crate) fn take_over<W: Word>(word: &W, me: Owner, kernel: &impl WaitKernel<W>) -> bool {
     let seen = word.load(Acquire);
@@ -134,7 +134,7 @@ pub(crate) fn take_over<W: Word>(word: &W, me: Owner, kernel: &impl WaitKernel<W
     !kernel.is_alive(owner) && word.exchange(seen, me.0 | ABANDONED | seen & WAITERS, AcqRel, Acquire).is_ok()
 }
 
-/// Gives up a lock that its owner never took: it is free, and was abandoned. True: wake those who wait.
+/// Disowns a lock that its owner never took: it is free and abandoned. True: wake the waiters.
 pub(crate) fn disown<W: Word>(word: &W, seen: u32) -> bool {
     word.exchange(seen, ABANDONED, AcqRel, Relaxed).is_ok()
 }
@@ -215,7 +215,7 @@ pub(crate) mod every_order {
         }
     }
 
-    /// A lock, what it guards (two words that are equal, unless somebody died in between), and who is dead.
+    /// A lock, what it guards (two words that are equal, unless a process died in between), and the dead processes.
     struct TestWorld {
         lock: LoomU32,
         first: LoomU32,
@@ -260,7 +260,7 @@ pub(crate) mod every_order {
             }
         }
 
-        /// Who waits finds out by its time being up.
+        /// A waiter finds out when its sleep times out.
         fn die(&self, process: u8) {
             self.dead[process as usize].store(1, SeqCst);
             self.bed.wake_all();
@@ -275,7 +275,7 @@ pub(crate) mod every_order {
             self.second.store(self.second.load(Relaxed) + 1, Relaxed);
         }
 
-        /// Half changed only if we are told. True: it was.
+        /// Half changed only if the lock was abandoned. True: it was.
         fn repair_if_told(&self, told: bool) -> bool {
             let (first, second) = (self.first.load(Relaxed), self.second.load(Relaxed));
             assert!(told || first == second, "{first} and {second}, and nobody said so");
@@ -374,7 +374,7 @@ pub(crate) mod every_order {
         );
     }
 
-    /// The dead one gave it back in time: taking it over must fail, and nobody is told.
+    /// The dead owner released it in time: taking it over must fail, and the lock is not abandoned.
     #[test]
     fn who_dies_after_giving_it_back_leaves_nothing() {
         let in_time = |world: &TestWorld| {
@@ -424,7 +424,7 @@ pub(crate) mod every_order {
         assert_eq!(word.load(SeqCst), 0);
     }
 
-    /// The process slot's next one has the lock: it is alive, though the one that was asked about is not. The word differs by the
+    /// The process slot's next owner has the lock: it is alive, though the one that was checked is not. The word differs by the
     /// generation.
     #[test]
     fn the_next_in_a_seat_is_not_the_dead_one() {

@@ -1,4 +1,4 @@
-//! Which process goes on: a living one may be stopped (SIGSTOP, a debugger, a frozen container), or be no process of ours at all.
+//! Which processes make progress: a living one may be stopped (SIGSTOP, a debugger, a frozen container), or not be one of hotshelf's.
 //!
 //! Each process writes another value into its process slot's *heartbeat* some ten times a second, from a thread that waits for nothing
 //! else; the one that leads into the leader's, too. Whoever waits for it watches that word. What a process does takes as long as its disk
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The lower half tells a heartbeat from whatever else is written there. A process that means to can show a heartbeat for any other, as it
-//! can hold a lock and show its own: then the longer limits of those who wait end that.
+//! can hold a lock and show its own: then the longer limits of the waiters end that.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -29,7 +29,7 @@ const SILENCE: Duration = Duration::from_millis(400);
 /// And after so many looks: on a machine that stood still it has not had its time.
 const LOOKS: u32 = 20;
 
-/// Above the heartbeat of somebody who was found silent.
+/// Set above the heartbeat of a process that was found silent.
 const FOUND: u64 = 1 << 32;
 
 /// A heartbeat with this count.

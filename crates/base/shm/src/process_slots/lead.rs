@@ -12,7 +12,7 @@ use crate::notifier::Notifier;
 
 /// The leader's byte of the lock file.
 const LEADER: u32 = 64;
-/// How long who waits to lead sleeps before it tries again, where the kernel cannot wake it.
+/// How long a candidate sleeps before it tries again, where the kernel cannot wake it.
 const RETRY: Duration = Duration::from_millis(10);
 
 impl ProcessSlots {
@@ -55,7 +55,7 @@ impl ProcessSlots {
         }
     }
 
-    /// Wakes who waits in [`ProcessSlots::lead_unless`], to look again.
+    /// Wakes the callers of [`ProcessSlots::lead_unless`], to check again.
     pub fn nudge(&self) {
         self.notifier().notify();
     }

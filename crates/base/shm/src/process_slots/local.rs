@@ -29,7 +29,7 @@ impl ProcessLocal {
         self.0.u32(4 * index(process))
     }
 
-    /// Bits of the process slots that are ours or that a thread of ours tries to get.
+    /// Bits of the process slots that this process has or is about to get.
     pub(super) fn claimed(&self) -> &AtomicU64 {
         self.0.u64(256)
     }
@@ -48,7 +48,7 @@ impl ProcessLocal {
         self.0.u32(276)
     }
 
-    /// The heartbeat of somebody who was found silent, and a bit above it; 0: of nobody.
+    /// The heartbeat of a process that was found silent, and a bit above it; 0: none was.
     pub(super) fn silent(&self, of: usize) -> &AtomicU64 {
         self.0.u64(1024 + 8 * of)
     }

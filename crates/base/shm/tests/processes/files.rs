@@ -37,7 +37,7 @@ fn a_large_one_lies_where_huge_pages_can_be_mapped_and_has_every_byte() {
     const HUGE: usize = 2 << 20;
     let dir = folder();
     let path = dir.path().join("segment");
-    // The last is so large that huge pages are asked for.
+    // The last is so large that huge pages are requested.
     for bytes in [HUGE, HUGE + 4096, 5 * HUGE - 4096, 33 * HUGE + 4096] {
         let made = Region::create_file(&path, bytes, OURS).expect("created");
         let opened = Region::open_file(&path, None).expect("opened");

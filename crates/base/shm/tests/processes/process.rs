@@ -13,7 +13,7 @@ use crate::setting::{FIRST, REPAIRS, SECOND, Segment};
 const ROLE: &str = "HOTSHELF_TEST_ROLE";
 const DIR: &str = "HOTSHELF_TEST_DIR";
 
-/// A child that is told what to do by lines, and killed when dropped.
+/// A child that takes its orders by lines, and is killed when dropped.
 pub struct Process {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -56,7 +56,7 @@ impl Process {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("signalled");
     }
 
-    /// Stopped for good when this returns.
+    /// The process is stopped when this returns.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         waitid(rustix::process::WaitId::Pid(Pid::from_child(&self.child)), WaitIdOptions::STOPPED).expect("stopped");
@@ -84,7 +84,7 @@ fn told() -> String {
     line.trim_end().to_owned()
 }
 
-/// No test of its own: what [`Process::start`] runs.
+/// No test by itself: what [`Process::start`] runs.
 #[test]
 fn another_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -157,7 +157,7 @@ fn leads(segment: &Segment) {
     told();
 }
 
-/// Leads here, and then wants to lead in the segment whose folder it is told.
+/// Leads here, and then tries to lead in the segment whose folder it reads.
 fn locks_itself_up(segment: &Segment) {
     segment.processes.lead().expect("leads");
     say("leads");

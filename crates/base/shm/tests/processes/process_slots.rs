@@ -1,4 +1,4 @@
-//! Who sits where, and who is dead.
+//! Which process has which slot, and which of them are dead.
 
 use std::os::fd::AsFd;
 

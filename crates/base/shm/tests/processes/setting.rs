@@ -21,7 +21,7 @@ pub struct Segment {
     pub processes: Arc<ProcessSlots>,
 }
 
-/// A folder of its own where memory is shared, gone when dropped.
+/// A temporary folder where memory is shared, removed when dropped.
 pub fn folder() -> tempfile::TempDir {
     let shared = Path::new("/dev/shm");
     tempfile::Builder::new()

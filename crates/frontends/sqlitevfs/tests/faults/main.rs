@@ -271,7 +271,7 @@ fn life(mode: Mode, steps: &[Step], content: &[u8], rule: FaultRule, n: u64) -> 
         let before = (told_rows, told.len());
         run(&db, step, &mut told_rows, mode, &mut told);
         if told.len() > before.1 {
-            // On the device it may be, if that has failed for good: what it has written is not known.
+            // The device may have it if it has failed permanently: what was written is not known.
             let mut also = before.0;
             (step.then)(&mut also);
             possible.push(also);
