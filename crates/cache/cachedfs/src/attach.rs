@@ -35,15 +35,15 @@ const COMES_BACK: u32 = 5;
 
 /// One process's part in an instance.
 pub struct Attachment {
-    /// The engine.
+    /// The cache engine of this process.
     pub shelf: Arc<Shelf>,
     /// What the engine tells people, and how it opens files.
     pub around: Arc<Around>,
     /// What the instance was made with; ours may differ.
     pub running: Config,
-    /// Of `running`.
+    /// The compiled rules of `running`.
     pub rules: Rules,
-    /// The SSD.
+    /// The SSD of the instance.
     pub ssd: Option<Ssd>,
     /// Why it does without, though there should be one.
     pub without: Option<Error>,
@@ -97,7 +97,7 @@ impl Attachment {
         found?.attach()
     }
 
-    /// In a child of the process that had this one: the same instance, a process slot of its own.
+    /// Attaches a forked child to the instance of its parent, with another process slot.
     ///
     /// # Errors
     /// As `open`.
@@ -124,7 +124,7 @@ impl Attachment {
         Found { region, processes, ssd, without, running: self.running.clone(), place: self.place.clone() }.attach()
     }
 
-    /// Whether somebody else takes part, for all we know.
+    /// Returns whether another process seems to be attached.
     fn is_alone(&self) -> bool {
         let others = (0..ProcessSlots::COUNT as u8).map(shm::ProcessSlot).filter(|process| self.processes.is_alive(*process)).count();
         others <= 1
@@ -134,7 +134,7 @@ impl Attachment {
     /// be written. Files have to be closed.
     ///
     /// # Errors
-    /// What could not be written below: the segment stays, and has it.
+    /// An error of write-back: the segment stays, with the dirty pages.
     pub fn close(&self) -> Result<(), Error> {
         self.close_again(COMES_BACK)
     }
@@ -199,12 +199,12 @@ impl Attachment {
         self.place.as_ref().and_then(|place| place.sharing.group)
     }
 
-    /// Whether all who take part may see what is in the file, and its name.
+    /// Returns whether all users of the instance may read the file and its name.
     pub fn may_share(&self, fd: BorrowedFd<'_>) -> bool {
         self.group().is_none_or(|group| crate::group::can_reach(fd, group, false))
     }
 
-    /// Whether all who take part may write the file: who leads does that for all.
+    /// Returns whether all users of the instance may write the file, since the leader writes for all.
     pub fn may_write(&self, fd: BorrowedFd<'_>) -> bool {
         self.group().is_none_or(|group| crate::group::can_write(fd, group))
     }
@@ -212,7 +212,7 @@ impl Attachment {
     /// A file that not all may see any more: nothing of it stays in the segment, if anything is there.
     ///
     /// # Errors
-    /// What was dirty could not be written below: it stays.
+    /// An error of write-back: the dirty pages stay.
     pub fn withdraw(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         let key = crate::key::key_of(fd)?;
         self.shelf.withdraw(key)
@@ -223,7 +223,7 @@ impl Attachment {
         self.region.fd().and_then(|fd| fstat(fd).ok()).is_some_and(|own| (own.st_dev, own.st_ino) == (stat.st_dev, stat.st_ino))
     }
 
-    /// Bytes of the segment.
+    /// Returns the size of the segment.
     pub fn segment_bytes(&self) -> u64 {
         self.region.len() as u64
     }

@@ -1,4 +1,4 @@
-//! A file below, as the engine reads and writes it; and how it is found again when only its key and its last path are known.
+//! Backing files as the cache engine reads and writes them, and the search for a file of which only key and last path are known.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -19,10 +19,10 @@ use ssdcache::FileKey;
 use crate::key::key_of;
 use crate::note::{Note, NoteContent};
 
-/// What `O_DIRECT` wants everything to be a multiple of; more than any drive asks for.
+/// The alignment for `O_DIRECT`, which suits every drive.
 const ALIGN: usize = 4096;
 
-/// See the module.
+/// An open backing file.
 #[derive(Debug)]
 pub struct Local {
     fd: OwnedFd,
@@ -70,7 +70,7 @@ impl Local {
         *self.largest.get_or_init(|| crate::limits::largest(self.fd()))
     }
 
-    /// The descriptor.
+    /// Returns the descriptor of the backing file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -97,7 +97,7 @@ pub fn is_removed(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|stat| stat.st_nlink == 0) && path_of(fd).is_none()
 }
 
-/// What tells a change.
+/// Returns the stamp by which changes are detected.
 pub fn stamp_of(stat: &Stat) -> Stamp {
     Stamp {
         size: u64::try_from(stat.st_size).unwrap_or(0),
@@ -186,7 +186,7 @@ impl Below for Local {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // Not fdatasync: the times are what a change from outside is told by.
+        // Not fdatasync: the times show changes by other programs.
         rustix::fs::fsync(&self.fd).map_err(io::Error::from)
     }
 
@@ -230,7 +230,7 @@ pub fn find(key: FileKey, path: &Path, pids: &[u32], writable: bool, listed: &Li
     reopen(found.ok_or(Errno::NOENT)?.as_fd(), flags)
 }
 
-/// A regular file, only to look at, and its key.
+/// Opens a regular file with O_PATH and returns it with its key.
 fn file_at(path: &Path) -> Option<(OwnedFd, FileKey)> {
     let fd = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let is_file = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::RegularFile;
@@ -294,11 +294,11 @@ impl Listed {
 /// What is around the engine of this process.
 #[derive(Debug)]
 pub struct Around {
-    /// Files below are read and written with `O_DIRECT`.
+    /// Whether backing files are read and written with `O_DIRECT`.
     pub direct: bool,
     /// What people should know, newest last; at most a few.
     pub notes: Mutex<Vec<String>>,
-    /// Of the SSD.
+    /// The note about the SSD.
     pub note: Option<Note>,
     /// The group that shares the cache.
     pub group: Option<u32>,
@@ -330,13 +330,13 @@ impl datapath::shelf::World for Around {
     }
 
     fn handles_max(&self) -> usize {
-        // The program has files of its own.
+        // The program needs descriptors for other files.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         limit.map_or(HANDLES.1, |limit| usize::try_from(limit / 4).unwrap_or(HANDLES.1)).clamp(HANDLES.0, HANDLES.1)
     }
 
     fn now_ms(&self) -> u32 {
-        // Coarse, some milliseconds: a write asks for it, and the exact time costs more than finding its page.
+        // Each write needs it, and reading the exact clock costs more than finding the page.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
         (now.tv_sec as u64).wrapping_mul(1000).wrapping_add(now.tv_nsec as u64 / 1_000_000) as u32
     }

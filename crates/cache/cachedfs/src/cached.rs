@@ -81,11 +81,11 @@ impl std::fmt::Debug for Cached {
 /// A file to be opened, and how.
 #[derive(Debug)]
 pub struct Opening {
-    /// The backing file.
+    /// The open backing file.
     pub local: Arc<Local>,
     /// Mode and admission, from the rules and the options.
     pub how: How,
-    /// The expected access pattern.
+    /// The expected pattern of reads.
     pub advice: Advice,
     /// Whether its pages are pinned in memory, as far as the limit for pinned pages allows.
     pub pin: bool,
@@ -156,7 +156,7 @@ impl Cached {
         Ok(made)
     }
 
-    /// Returns the cache engine.
+    /// Returns the cache engine of the file.
     #[inline]
     pub fn shelf(&self) -> &Arc<Shelf> {
         self.open.shelf()

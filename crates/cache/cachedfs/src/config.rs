@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! [cache]
-//! name = "default"          # instances of one user are told apart by it
+//! name = "default"          # distinguishes the instances of a user
 //! memory = "25%"            # of RAM; not said: a quarter, at most 1GiB
 //! ssd = "/ssd/cache"        # a file, a block device, or nvme:0000:03:00.0/1; not said: none
 //! ssd_size = "100GiB"       # of the file, when it is made
@@ -43,24 +43,24 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(alias = "record-file")]
     pub record_file: Option<PathBuf>,
-    /// What becomes of writes.
+    /// The write policy of the cache.
     #[serde(with = "mode")]
     pub mode: Mode,
     /// Dirty pages that may be there before writers wait; a share is of the memory.
     #[serde(alias = "dirty-limit")]
     pub dirty_limit: Size,
-    /// Dirty pages are written below at this age.
+    /// The age at which dirty pages are written to the backing file.
     #[serde(alias = "dirty-age")]
     pub dirty_age: Age,
     /// Most that is read ahead of a sequential reader; 0: nothing.
     #[serde(alias = "read-ahead")]
     pub read_ahead: Size,
-    /// Most that is read around a page that is asked for, from a slow disk, while the SSD has room for it; 0: that page alone.
+    /// How much is read around a requested page from a slow disk while the SSD has room for it; 0: only that page.
     #[serde(alias = "read-around")]
     pub read_around: Size,
-    /// Files below are read and written past the kernel's page cache (`O_DIRECT`), where their file system can.
+    /// Whether backing files are read and written with `O_DIRECT` where their file system supports it.
     pub direct: bool,
-    /// Memory of this process alone: nobody else sees the cache.
+    /// Whether the cache is in memory of this process alone, without other processes.
     pub private: bool,
     /// A group (name or number) whose members may take part; not said: the user alone.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,7 +75,7 @@ pub struct Config {
     /// A page goes to the SSD when it is read a second time; else at the first.
     #[serde(alias = "second-touch")]
     pub second_touch: bool,
-    /// Who has read so much in sequence is a stream, which the SSD does not keep.
+    /// Reads longer than this in sequence are treated as streaming, which the SSD does not keep.
     #[serde(alias = "stream-cutoff")]
     pub stream_cutoff: Size,
     /// The first whose glob matches a file's path holds.
@@ -84,7 +84,7 @@ pub struct Config {
     pub files: u32,
     /// The segment stays when the last process leaves.
     pub keep: bool,
-    /// Where segments are.
+    /// The directory of the shared-memory segments.
     #[serde(alias = "runtime-dir")]
     pub runtime_dir: PathBuf,
 }

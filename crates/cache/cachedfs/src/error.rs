@@ -68,7 +68,7 @@ impl Error {
         self.kind
     }
 
-    /// For the C ABI.
+    /// Returns the errno for the C interface.
     pub fn errno(&self) -> i32 {
         self.errno.raw_os_error()
     }

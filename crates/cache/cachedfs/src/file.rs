@@ -25,11 +25,10 @@ use crate::forks::PerProcess;
 use crate::instance::Instance;
 use crate::{limits, plain};
 
-/// An open file of an [`Instance`]. All methods may be called from several threads; those with a position (`read`, `write`, `seek`)
-/// one after the other, as POSIX has it.
+/// An open file of an [`Instance`]. Threads may share it; calls that use its position (`read`, `write`, `seek`) run one after the other, as
+/// POSIX demands.
 ///
-/// After a fork the child may go on with it: at its first call it takes a process slot of its own. The position is then the child's own,
-/// too (the kernel's would be shared).
+/// A forked child may use it, and attaches at its first call. The child then has its own position, which the kernel's descriptors share.
 #[derive(Debug)]
 pub struct File {
     instance: Arc<Instance>,
@@ -39,28 +38,28 @@ pub struct File {
     appends: AtomicBool,
     position: Mutex<u64>,
     cached: Option<(Opening, PerProcess<Arc<Cached>>)>,
-    /// A file that is not cached, and keeps what is written to it.
+    /// Whether it is a regular file, open for writing.
     is_regular: bool,
 }
 
-/// What became of a write through the cache.
+/// The result of a write to the cache.
 enum Wrote {
-    /// So many bytes are at this position.
+    /// This number of bytes was written at this position.
     At(u64, usize),
-    /// Of so many bytes none is: the file left the cache, and they are to be written past it.
+    /// Nothing was written: this number of bytes has to be written to the backing file, since the file is too long for the cache.
     TooFar(usize),
 }
 
-/// Where a call goes.
+/// The path of a call.
 pub(crate) enum IoPath<'a> {
     Cached(&'a Arc<Cached>),
-    /// In pass-through.
+    /// To the backing file of a cached file, in pass-through mode.
     Bypass(&'a Cached),
-    /// What is never cached.
+    /// To a file that is never cached.
     Uncached,
 }
 
-/// As the engine tells it: what it means, and what to do.
+/// Returns the meaning of an errno of the cache engine.
 fn sentence(errno: Errno) -> Option<(Kind, &'static str)> {
     match errno {
         Errno::STALE => Some((Kind::Conflict, crate::stranded::CONFLICT)),
@@ -87,7 +86,7 @@ impl File {
         Ok(File { instance, fd, path, flags, appends: appends(flags), position: Mutex::new(0), cached, is_regular: true })
     }
 
-    /// What an errno of a call on it means, and what to do.
+    /// Converts an errno of a call on this file to an error with a message for the user.
     #[cold]
     #[inline(never)]
     pub fn to_error(&self, doing: &'static str, errno: Errno) -> Error {
@@ -110,7 +109,7 @@ impl File {
         here.is_some_and(|cached| cached.shelf().ssd_state().lost > 0)
     }
 
-    /// Where calls go, as it was at the last one. None: this process has not taken the file in yet, or a mode has changed since.
+    /// Returns the path of the last call. None: this process has not opened the file yet, or a mode has changed since.
     #[inline(always)]
     pub(crate) fn settled_path(&self) -> Option<IoPath<'_>> {
         let Some((_, here)) = &self.cached else { return Some(IoPath::Uncached) };
@@ -122,7 +121,7 @@ impl File {
         Some(IoPath::Cached(cached))
     }
 
-    /// Where calls go, in this process.
+    /// Returns the path of calls in this process.
     #[inline(always)]
     fn io_path(&self, doing: &'static str) -> Result<IoPath<'_>, Error> {
         let Some((opening, here)) = &self.cached else { return Ok(IoPath::Uncached) };
@@ -134,7 +133,7 @@ impl File {
         }
     }
 
-    /// Through the cache; none: past it.
+    /// Returns the cached file, or none if calls bypass the cache.
     #[inline(always)]
     fn cached_path(&self, doing: &'static str) -> Result<Option<&Arc<Cached>>, Error> {
         Ok(if let IoPath::Cached(cached) = self.io_path(doing)? { Some(cached) } else { None })
@@ -147,7 +146,7 @@ impl File {
         if is_refused { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// For what changes the file in pass-through.
+    /// Runs a call that changes the backing file directly.
     #[inline]
     fn bypass<T>(&self, doing: &'static str, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Error> {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
@@ -175,7 +174,7 @@ impl File {
         if self.is_readable() { Ok(()) } else { Err(self.to_error("reading", Errno::BADF)) }
     }
 
-    /// As the kernel looks at each range before anything else.
+    /// Checks the range first, as the kernel does.
     #[inline]
     fn is_range(&self, doing: &'static str, at: u64, len: usize) -> Result<(), Error> {
         let is_one = at.checked_add(len as u64).is_some_and(|end| end <= limits::END);
@@ -196,7 +195,7 @@ impl File {
         }
     }
 
-    /// A file that becomes longer than pages have names is used past the cache, by all, from then on.
+    /// Makes all processes bypass the cache for a file that becomes longer than the cache can index.
     fn leave_cache(&self, cached: &Cached, doing: &'static str) -> Result<(), Error> {
         cached.open.set_mode(Mode::PassThrough).map_err(|errno| self.to_error(doing, errno))
     }
@@ -206,7 +205,7 @@ impl File {
         if self.is_writable() { Ok(()) } else { Err(self.to_error("writing", Errno::BADF)) }
     }
 
-    /// Reads at a position, without moving the file's own. Less than asked for: the end of the file.
+    /// Reads at a position, without moving the file's own. Returns less than requested at the end of the file.
     ///
     /// # Errors
     /// As pread(2); [`Kind::Lost`]: the page was on an SSD that failed.
@@ -215,7 +214,7 @@ impl File {
         self.read_by(at, to, Open::read)
     }
 
-    /// Likewise what is not read at once ([`File::read_at_once`]).
+    /// Reads as `read_at` does, after [`File::read_at_once`] declined.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -243,7 +242,7 @@ impl File {
         self.cached_path("reading").ok()?
     }
 
-    /// Likewise into several buffers, one after the other.
+    /// Reads at a position into several buffers, one after the other.
     ///
     /// # Errors
     /// As preadv(2).
@@ -278,7 +277,7 @@ impl File {
         self.write_by(at, from, Open::write)
     }
 
-    /// Likewise what is not written at once ([`File::write_at_once`]).
+    /// Writes as `write_at` does, after [`File::write_at_once`] declined.
     ///
     /// # Errors
     /// As [`File::write_at`].
@@ -334,14 +333,14 @@ impl File {
         Ok(Wrote::At(at, from.len()))
     }
 
-    /// Likewise from several buffers.
+    /// Writes several buffers at a position.
     ///
     /// # Errors
     /// As pwritev(2).
     pub fn write_vectored_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<usize, Error> {
         let whole: usize = from.iter().map(|buffer| buffer.len()).sum();
         let written = match self.io_path("writing")? {
-            // Together: an append is one piece, and a failure leaves no part that was told as written.
+            // In one piece: an append must not be split, and a failed call must not have written a part.
             IoPath::Cached(_) => match from {
                 [one] => return self.write_at(at, one),
                 several => return self.write_at(at, &gathered(several, whole)),
@@ -361,7 +360,7 @@ impl File {
         self.append_some(from).map(|(at, _)| at)
     }
 
-    /// Likewise; and how much of it, if the file may not become that long.
+    /// Appends, and returns the position and the number of bytes, which is less if a limit of the file size is reached.
     pub(crate) fn append_some(&self, from: &[u8]) -> Result<(u64, usize), Error> {
         self.may_write()?;
         let mut from = from;
@@ -397,8 +396,8 @@ impl File {
         rustix::fs::fstat(self.fd()).map_err(|errno| self.to_error("stat", errno))
     }
 
-    /// A view of a range as it is now: a copy, in one piece, shorter at the end of the file. Unlike with mmap(2), later writes are
-    /// not seen in it, and no page fault of it can fail.
+    /// Returns a copy of a range, which is shorter at the end of the file. Unlike a mapping, it does not change with the file and never
+    /// raises SIGBUS.
     ///
     /// # Errors
     /// As `read_at`.
@@ -417,11 +416,10 @@ impl File {
         Ok(bytes.into())
     }
 
-    /// Every byte that was written is safe from anything when this returns.
+    /// Makes all writes to the file durable, on the SSD or in the backing file.
     ///
     /// # Errors
-    /// As fsync(2); each handle that could have relied on what failed is told once. [`Kind::Conflict`]: the file was changed from
-    /// outside meanwhile.
+    /// As fsync(2); each open file reports a failed write-back once. [`Kind::Conflict`]: another program changed the file meanwhile.
     pub fn sync(&self, data_only: bool) -> Result<(), Error> {
         let to_error = |errno| self.to_error("syncing", errno);
         let Some(cached) = self.cached_path("syncing")? else { return plain::sync(self.fd(), data_only).map_err(to_error) };
@@ -429,7 +427,7 @@ impl File {
         cached.open.sync().map_err(to_error)
     }
 
-    /// Writes everything of the file below, and it is durable there. (After `sync` it is safe, but may be on the SSD.)
+    /// Writes all dirty pages to the backing file, durably. (`sync` may leave them on the SSD.)
     ///
     /// # Errors
     /// As `sync`.
@@ -440,7 +438,7 @@ impl File {
         }
     }
 
-    /// After a conflict: the file is what is below; our changes that were not written there are forgotten.
+    /// Resolves a conflict in favor of the backing file: discards the cache's dirty pages.
     ///
     /// # Errors
     /// As fstat(2).
@@ -451,7 +449,7 @@ impl File {
         }
     }
 
-    /// Cuts or extends the file.
+    /// Truncates or extends the file.
     ///
     /// # Errors
     /// As ftruncate(2).
@@ -554,7 +552,7 @@ impl File {
         Ok(())
     }
 
-    /// Sets the times, after everything is written below: else writing it would change them once more.
+    /// Sets the times after writing all dirty pages back, since a later write-back would change them again.
     ///
     /// # Errors
     /// As futimens(3).
@@ -584,8 +582,8 @@ impl File {
         }
     }
 
-    /// Before the kernel maps the file: everything is below, and what is written from now on is when the call returns, for all who
-    /// have it open; `is_written`: the mapping is shared and will be written to, so nothing of the file is cached any more.
+    /// Prepares the file for a mapping by the kernel: writes dirty pages back, and makes all processes write through from now on.
+    /// `is_written`: the mapping is shared and writable, so all processes bypass the cache.
     ///
     /// # Errors
     /// As `clean`; EROFS if the mapping is to be written to in read-only mode.
@@ -611,7 +609,7 @@ impl File {
         if let Some(cached) = self.cached_path("stat")? {
             cached.check_shared(false);
             if cached.open.is_changed(crate::below::stamp_of(&stat)) {
-                // A conflict is told by sync.
+                // Sync reports a conflict.
                 let _ = cached.look_below();
                 stat = self.stat_below()?;
             }
@@ -625,15 +623,15 @@ impl File {
         self.cached.as_ref().and_then(|(_, here)| here.get())
     }
 
-    /// The kernel's file below: for what is not offered here. What is written through it is a change from outside.
+    /// Returns the kernel's descriptor of the backing file. The cache takes a write through it for a change by another program.
     #[inline]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Gives the cache an open file description of its own, before a flock(2) on [`File::fd`]: the cache may keep its descriptor longer
-    /// than the caller keeps the file, and the lock would last as long. `replace` is to do what dup3(2) does: to make the second
-    /// descriptor one of the first's description.
+    /// Separates the cache's open file description from that of [`File::fd`], before a flock(2) on the latter. The cache may keep its
+    /// descriptor longer than the caller keeps the file, and the lock would last as long. `replace` does what dup3(2) does: it makes the
+    /// second descriptor refer to the description of the first.
     ///
     /// # Errors
     /// Those of openat(2), if this process may not open the file once more, and of `replace`.
@@ -653,12 +651,12 @@ impl File {
         self.appends.load(Ordering::Relaxed)
     }
 
-    /// As F_SETFL does it. Of what is not cached, the kernel's descriptor has to be told, too; of what is, it never has the flag.
+    /// Sets or clears O_APPEND as F_SETFL does. Of a file that is not cached, the caller has to set it on the kernel's descriptor, too.
     pub fn set_appends(&self, appends: bool) {
         self.appends.store(appends, Ordering::Relaxed);
     }
 
-    /// As it was opened.
+    /// Returns the path that it was opened with.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -669,18 +667,18 @@ impl File {
         self.cached.is_some()
     }
 
-    /// The mode in force.
+    /// Returns the mode that is in force.
     pub fn mode(&self) -> Mode {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
         here.map_or(Mode::PassThrough, |cached| cached.open.mode())
     }
 
-    /// The instance.
+    /// Returns the instance that it belongs to.
     pub fn instance(&self) -> &Arc<Instance> {
         &self.instance
     }
 
-    /// Another mode for this file, within the instance's, for all who have it open.
+    /// Sets the mode of this file, within the instance's, for all processes that have it open.
     ///
     /// # Errors
     /// What was dirty could not be written.
@@ -690,7 +688,7 @@ impl File {
         cached.open.set_mode(mode).map_err(|errno| self.to_error("changing its mode", errno))
     }
 
-    /// Closes it and says what went wrong with writing it below, if something did and nobody was told. Not a `sync`.
+    /// Closes the file and returns an error of write-back that was not reported yet. Does not sync.
     ///
     /// # Errors
     /// As close(2).
@@ -698,7 +696,7 @@ impl File {
         self.untold()
     }
 
-    /// What `close` will say; to be asked once.
+    /// Returns the error that `close` would return, and marks it as reported.
     ///
     /// # Errors
     /// As close(2).

@@ -18,7 +18,7 @@ pub fn now() -> u32 {
     GENERATIONS.get().map_or(0, ForkCounter::now)
 }
 
-/// A thing of the process that made it, and of each process forked since, of its own.
+/// A value that each process has separately: the one that made it and each process forked since.
 #[derive(Debug)]
 pub struct PerProcess<T> {
     generation: u32,

@@ -54,7 +54,7 @@ pub fn can_reach(fd: BorrowedFd<'_>, group: u32, is_written: bool) -> bool {
     reach().unwrap_or(false)
 }
 
-/// Whether the group may write the open file: who leads writes it for all.
+/// Returns whether the group may write the open file, since the leader writes for all.
 pub fn can_write(fd: BorrowedFd<'_>, group: u32) -> bool {
     fstat(fd).and_then(|stat| grants(fd, &stat, group, READ | WRITE)).unwrap_or(false)
 }

@@ -45,11 +45,11 @@ const SPECIAL: [u64; 13] = [
     0x4249_4e4d,
 ];
 
-/// Looks at a file that changes while one looks.
+/// Attempts to read the state of a file that changes meanwhile.
 const STATS: usize = 10;
 
-/// See the module. One attachment a process: opened twice, it is the same. After a fork the child takes part by itself, with a process slot
-/// of its own, at its first call.
+/// A cache that processes share. A process that opens it twice gets the same attachment. A forked child attaches with another process slot
+/// at its first call.
 #[derive(Debug)]
 pub struct Instance {
     config: Config,
@@ -78,7 +78,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// This process's part.
+    /// Returns this process's attachment.
     pub(crate) fn part(&self) -> Result<&Arc<Attachment>, Error> {
         if let Some(part) = self.part.get() {
             return Ok(part);
@@ -134,7 +134,7 @@ impl Instance {
         Ok(file)
     }
 
-    /// How a file goes through the cache; none: not at all.
+    /// Returns how a file is opened in the cache. None: it is not cached.
     fn opening(&self, fd: &OwnedFd, flags: OFlags, options: &Options) -> Result<Option<Opening>, Errno> {
         let stat = fstat(fd)?;
         let Ok(part) = self.part() else { return Ok(None) };
@@ -154,7 +154,7 @@ impl Instance {
         let Ok(below) = below else { return Ok(None) };
         let Some(path) = path_of(fd.as_fd()) else { return Ok(None) };
         if !part.may_share(fd.as_fd()) {
-            // It may have been shared before. What could not be written below is told by the next flush.
+            // It may have been shared before. The next flush reports what could not be written back.
             let _ = part.withdraw(fd.as_fd());
             return Ok(None);
         }
@@ -235,7 +235,7 @@ impl Instance {
         self.open_file(at, path, flags, rustix::fs::Mode::empty(), &Options::default())?.set_len(bytes)
     }
 
-    /// As unlinkat(2). What was cached of the file goes when nobody has it open.
+    /// Removes a name as unlinkat(2) does. The cached pages are dropped at the last close of the file.
     ///
     /// # Errors
     /// As unlinkat(2).
@@ -261,7 +261,7 @@ impl Instance {
         to: &Path,
         flags: RenameFlags,
     ) -> Result<(), Error> {
-        // Who is replaced has no name afterwards, and is told so when the last who has it closes it: us, perhaps.
+        // The replaced file has no name afterwards. This process may be the last to close it, and then drops its pages.
         let (moved, replaced) = (self.known(at, from), self.known(to_at, to));
         let known: Vec<&Open> = moved.iter().chain(&replaced).map(|known| &known.open).collect();
         let done = Open::ours_of(&known, || rustix::fs::renameat_with(at, from, to_at, to, flags));
@@ -270,7 +270,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Has the cache look at a file that it may know from an earlier life.
+    /// Makes the cache compare a file that it may know from before a restart.
     pub(crate) fn learn_of(&self, path: &Path) {
         let Ok(fd) = openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, rustix::fs::Mode::empty()) else {
             return;
@@ -302,7 +302,7 @@ impl Instance {
         self.part().map_or(Mode::PassThrough, |part| part.shelf.mode())
     }
 
-    /// How it is.
+    /// Returns the state of the instance.
     pub fn status(&self) -> Status {
         match self.part() {
             Ok(part) => crate::report::of(part, &self.config),
@@ -310,21 +310,20 @@ impl Instance {
         }
     }
 
-    /// What calls of this process met so far. Who measures calls compares before and after: what did not change was in memory.
+    /// Returns counters of the calls of this process. If they do not change during a call, it was a hit in memory.
     pub fn met(&self) -> Met {
         let own = |what| self.part().map_or(0, |part| part.shelf.counters().own(what));
         Met { misses: own(Count::SsdHits) + own(Count::Misses), waits: own(Count::Throttled) }
     }
 
-    /// How a running instance is, for who does not take part: without a process slot, without leading, without making anything. None: there
-    /// is none.
+    /// Returns the state of a running instance without attaching to it. None: no instance runs.
     ///
     /// # Errors
-    /// [`Kind::Segment`]: there is something else.
+    /// [`Kind::Segment`]: the file is no segment of an instance.
     pub fn look(config: &Config) -> Result<Option<Status>, Error> {
         let here = HERE.lock();
         let place = identity(config)?;
-        // Who takes part may not open the lock file once more.
+        // An attached process may not open the lock file again.
         for instance in here.iter().filter_map(Weak::upgrade) {
             if !*instance.is_detached.read() && identity(&instance.config)? == place {
                 return Ok(Some(instance.status()));
@@ -333,7 +332,7 @@ impl Instance {
         crate::report::look(config)
     }
 
-    /// Another mode for all, once what the new one does not allow to be dirty is written.
+    /// Sets the mode of the instance, after writing back the pages that may not be dirty in it.
     ///
     /// # Errors
     /// What was dirty could not be written: the old mode stays.
@@ -371,7 +370,7 @@ impl Instance {
         self.part().ok()?.without.as_ref().map(Error::to_string)
     }
 
-    /// Whether the books of the page cache agree with each other. Takes its locks, one after the other: for tests.
+    /// Checks the metadata of the page cache for consistency. Takes its locks one after the other; for tests.
     ///
     /// # Errors
     /// [`Kind::Segment`]: they do not.
@@ -380,7 +379,8 @@ impl Instance {
         checked.map_err(|damaged| Error::new(Kind::Segment, Errno::PROTO, format!("the page cache: {damaged}")))
     }
 
-    /// Leaves. The last one out writes everything below, and removes the segment unless it is kept. Files have to be closed before.
+    /// Detaches this process. The last process writes all dirty pages back and removes the segment, unless it is to be kept.
+    /// Files have to be closed before.
     ///
     /// # Errors
     /// EBUSY: files are open, nothing is done. Something could not be written: the process has left all the same, and the segment
@@ -412,12 +412,12 @@ impl Instance {
         InstancePaths::of(config).map_or_else(|_| config.runtime_dir.clone(), |place| place.segment)
     }
 
-    /// Whether the instance runs: somebody takes part.
+    /// Returns whether a process is attached to the instance.
     pub fn is_running(config: &Config) -> bool {
         Instance::look(config).is_ok_and(|status| status.is_some_and(|status| status.processes.iter().any(|process| process.alive)))
     }
 
-    /// Removes the segment of an instance that nobody takes part in. (Its SSD is another matter.)
+    /// Removes the segment of an instance without attached processes. Its SSD stays.
     ///
     /// # Errors
     /// [`Kind::Device`], EBUSY: somebody takes part, or pages are in it that are newer than below and `lose_dirty` is not said.
@@ -442,10 +442,10 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Who does not detach is a process that ended, as far as the others can tell; here it is only somebody who forgot.
+        // The caller forgot to detach. For the other processes, this one would have died.
         if !*self.is_detached.get_mut()
             && let Some(part) = self.part.get()
-            // A pinned page, say, which is still looked at.
+            // A pinned page may still be in use.
             && part.open_files.load(Ordering::Acquire) == 0
         {
             let _ = part.close();
@@ -457,7 +457,7 @@ fn detached() -> Error {
     Error::new(Kind::Detached, Errno::NXIO, "this process has left the cache")
 }
 
-/// What tells instances apart.
+/// Returns the identity of an instance.
 fn identity(config: &Config) -> Result<(bool, PathBuf), Error> {
     if config.private { Ok((true, PathBuf::from(&config.name))) } else { Ok((false, InstancePaths::of(config)?.segment)) }
 }
@@ -474,7 +474,7 @@ fn key_at(at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<FileKey, Er
     key_of(named(at, path, flags.contains(AtFlags::SYMLINK_NOFOLLOW))?.as_fd())
 }
 
-/// A file by its name, only to look at.
+/// Opens a file by its name with O_PATH.
 fn named(at: BorrowedFd<'_>, path: &Path, no_follow: bool) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | if no_follow { OFlags::NOFOLLOW } else { OFlags::empty() };
     openat(at, path, flags, rustix::fs::Mode::empty())

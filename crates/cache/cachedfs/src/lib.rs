@@ -1,15 +1,15 @@
-//! Files through the cache: what front doors call.
+//! Files through the cache, for the front ends.
 //!
-//! An [`Instance`] is a cache that processes share: a segment of memory, at most one SSD, and any files below, which live in ordinary
-//! file systems. A [`File`] of it behaves as the kernel's would (POSIX: append, truncate, rename, unlink, holes), only faster. What
-//! cannot be cached (pipes, devices, directories, /proc, `O_PATH`) is passed to the kernel, each call as it is.
+//! An [`Instance`] is a cache that processes share: a segment of memory, at most one SSD, and any number of backing files in ordinary file
+//! systems. Its [`File`] follows POSIX (append, truncate, rename, unlink, holes). Calls on files that cannot be cached (pipes, devices,
+//! directories, /proc, `O_PATH`) go to the kernel unchanged.
 //!
-//! - [`Config`] is the table `[cache]` of the configuration file; [`Options`] are what one open asks for.
-//! - `user_space_nvme.rs`: an SSD that programs drive themselves, by the process that leads.
-//! - `image.rs`: the SSD while nobody uses it: making, looking over, removing. `settings.rs`: where settings are.
-//! - [`Reads`] are reads that nobody stands and waits for.
-//! - `file.rs`: the calls on an open file. `file/position.rs`: those from its position. `file/lent.rs`: its pages, looked at in place.
-//!   `plain.rs`: those that go to the kernel as they are.
+//! - [`Config`] is the table `[cache]` of the configuration file; [`Options`] apply to one open.
+//! - `user_space_nvme.rs`: a cache SSD on a user-space NVMe driver.
+//! - `image.rs`: creates, checks, resizes and removes an SSD that no process uses. `settings.rs`: the settings of named caches.
+//! - [`Reads`] are asynchronous reads.
+//! - `file.rs`: the calls on an open file. `file/position.rs`: those that use its position. `file/pinned.rs`: pages read in place.
+//!   `plain.rs`: calls that go to the kernel unchanged.
 #![forbid(unsafe_code)]
 
 mod attach;

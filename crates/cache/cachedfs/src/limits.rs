@@ -5,7 +5,7 @@
 //! there, and one that begins behind it fails with EFBIG (and SIGXFSZ, of the process's own limit), as in the kernel's
 //! `generic_write_checks`.
 //!
-//! Pages have names up to 4 PiB ([`FILE_BYTES_MAX`]). A file that is longer, or becomes so, is used past the cache.
+//! The cache indexes pages up to 4 PiB ([`FILE_BYTES_MAX`]). Calls on a longer file bypass the cache.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +17,10 @@ use rustix::process::{Resource, getrlimit};
 
 /// The last position there is.
 pub const END: u64 = i64::MAX as u64;
-/// Every file system has files of that length: nothing is asked for less.
+/// A length that every file system supports, so that no limit is checked below it.
 const SURE: u64 = 1 << 26;
 
-/// RLIMIT_FSIZE as it was last asked, and when (ms, plus 1).
+/// The last known RLIMIT_FSIZE, and when it was read (ms, plus 1).
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
@@ -31,7 +31,7 @@ pub fn own() -> u64 {
     limit
 }
 
-/// Likewise, as it was within the last tick of the coarse clock.
+/// Returns the limit as of the last tick of the coarse clock.
 pub fn own_lately(now_ms: u32) -> u64 {
     let now = u64::from(now_ms) + 1;
     if ASKED.load(Ordering::Relaxed) == now {
@@ -41,7 +41,7 @@ pub fn own_lately(now_ms: u32) -> u64 {
     own()
 }
 
-/// Whether there was a limit when it was last asked.
+/// Returns whether the last known limit is finite.
 #[inline(always)]
 pub fn is_limited() -> bool {
     LIMIT.load(Ordering::Relaxed) != u64::MAX

@@ -1,9 +1,9 @@
-//! What is known of an SSD when it cannot be asked: a note beside the system's other state, not on the SSD.
+//! A note about the SSD that is not on the SSD, for the case that the SSD cannot be read.
 //!
-//! `clean`: nothing that files lack is there, and the note is changed before anybody puts it there. `dirty`: it may be. `void`: it
-//! failed while it was in use, and files were written without it: what it holds is older, and is not to be used again. `lost`: the
-//! same, and it had what no file has, which nobody gave up yet. No note: not known. It is durable when the call returns. In
-//! $XDG_STATE_HOME, /var/lib for root or ~/.local/state; one for each path. Drawn in docs/formats.md.
+//! `clean`: the SSD has no dirty pages; the note is changed before it gets one. `dirty`: it may have dirty pages. `void`: it failed in use
+//! and files were written without it, so its pages are old and must not be used. `lost`: the same, and it had dirty pages that the user has
+//! not discarded yet. No note: unknown. Notes are durable when the call returns. They are in $XDG_STATE_HOME, /var/lib for root or
+//! ~/.local/state, one for each path. docs/formats.md has the format.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,16 +11,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a note says.
+/// The state that a note records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoteContent {
-    /// Nothing is dirty there.
+    /// The SSD has no dirty pages.
     Clean,
-    /// Something may be.
+    /// The SSD may have dirty pages.
     Dirty,
-    /// It failed.
+    /// The SSD failed while it was in use.
     Void,
-    /// It failed, with something that nobody gave up.
+    /// The SSD failed with dirty pages that the user has not discarded.
     Lost,
 }
 

@@ -1,4 +1,4 @@
-//! What one open asks for, beyond the flags of open(2).
+//! Options of one open, beyond the flags of open(2).
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use ssdcache::Mode;
 
 use crate::config::Admit;
 
-/// See the module. What is `None` is as the rules of the configuration have it.
+/// Options of one open. The rules of the configuration decide where an option is `None`.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Options {
     /// The mode of this open, within the instance's ([`Mode::within`]).
     pub mode: Option<Mode>,
     /// Whether the SSD takes its pages.
     pub admit: Option<Admit>,
-    /// Its pages stay in memory while it is open: those it has when it is opened, until a quarter of the memory is so used.
+    /// Whether the pages that the file has now stay in memory while it is open, up to a quarter of the memory.
     pub pin: bool,
-    /// How it will be read.
+    /// The expected access pattern.
     pub advice: Advice,
-    /// After a conflict with a change from outside: what is below counts, our changes that were not written are forgotten.
+    /// Whether a conflict is resolved by discarding the cache's dirty pages.
     pub discard: bool,
-    /// What it writes is below after so long.
+    /// The age at which its writes are written to the backing file.
     pub dirty_age: Option<Duration>,
 }

@@ -71,10 +71,10 @@ impl InstancePaths {
         })
     }
 
-    /// Makes the directory if it is not there, looks at it, and waits until nobody else makes or removes this segment.
+    /// Creates and checks the directory, and takes the lock for creating or removing the segment.
     ///
     /// # Errors
-    /// [`Kind::Segment`]: the directory is not what it should be. [`Kind::Full`], EBUSY: somebody takes too long.
+    /// [`Kind::Segment`]: the directory fails the checks. [`Kind::Full`], EBUSY: another process holds the lock too long.
     pub fn hold(&self) -> Result<InstanceLock, Error> {
         self.ensure()?;
         let begun = Instant::now();
@@ -96,7 +96,7 @@ impl InstancePaths {
         }
     }
 
-    /// Makes the directory if it is not there, and looks at it.
+    /// Creates the directory if it does not exist, and checks it.
     ///
     /// # Errors
     /// [`Kind::Segment`]: the directory is not what it should be.
@@ -113,7 +113,7 @@ impl InstancePaths {
         matches!((named, fstat(file)), (Ok(named), Ok(held)) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino))
     }
 
-    /// Removes the segment. By who holds it.
+    /// Removes the segment. The caller holds the lock.
     pub fn remove(&self, _held: &InstanceLock) -> Result<(), Error> {
         for path in [&self.segment, &self.locks, &self.queues, &self.making] {
             match rustix::fs::unlink(path.as_path()) {
@@ -124,7 +124,7 @@ impl InstancePaths {
         Ok(())
     }
 
-    /// Under another name first: nobody sees it before it is the group's.
+    /// Under another name first, so that no process sees it before it belongs to the group.
     fn make(&self) -> Result<(), Error> {
         let Some(group) = self.sharing.group else {
             return match mkdirat(CWD, &self.dir, Mode::RWXU) {
@@ -147,7 +147,7 @@ impl InstancePaths {
         })
     }
 
-    /// The directory, if it is there; looked at.
+    /// Opens the directory, if it exists, and checks it.
     ///
     /// # Errors
     /// As `hold`.

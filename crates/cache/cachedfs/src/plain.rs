@@ -63,7 +63,7 @@ fn seek_end(fd: BorrowedFd<'_>) -> Outcome<u64> {
     Ok(rustix::fs::fstat(fd)?.st_size as u64)
 }
 
-/// What our writes make of what is below.
+/// Applies the cache's size and times to the stat of the backing file.
 pub fn as_cached(stat: &mut Stat, size: u64, written_ns: u64) {
     stat.st_size = size as _;
     let below = crate::below::stamp_of(stat);

@@ -1,4 +1,4 @@
-//! Reads that nobody stands and waits for.
+//! Asynchronous reads.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -15,12 +15,12 @@ use crate::cached::Cached;
 use crate::file::File;
 use crate::forks;
 
-/// Asynchronous reads of cached files: what is in memory ends at once, what is on the SSD comes through one queue of this object, many
-/// pages in one submission. What has to be read below, or to wait for anything else, comes back as [`Outcome::Slow`]: then
-/// [`File::read_at`] does it, in a thread of the caller's.
+/// Asynchronous reads of cached files. Hits in memory complete at once; hits on the SSD go through one queue, many pages in one submission.
+/// A read that needs the backing file, or would have to wait, returns [`Outcome::Slow`]: the caller then calls [`File::read_at`] in a
+/// thread of its own.
 ///
-/// `B` is where the bytes go, owned until the read has ended; `T` is the caller's own word for it. Used by one thread at a time, in
-/// the process that made it: in the child of a fork all of it is slow. Who uses it from one thread alone says so ([`Reads::with`]).
+/// `B` is the buffer, which the read owns until it completes; `T` is a token of the caller. One thread at a time may use it, in the process
+/// that created it: in a forked child every read is slow. [`Reads::with`] takes the promise that only one thread uses it.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,11 +57,11 @@ pub struct Reads<T, B> {
 /// A read that has ended.
 #[derive(Debug)]
 pub struct Ended<T, B> {
-    /// As given.
+    /// The token that the caller gave.
     pub token: T,
-    /// Likewise. With [`Outcome::Slow`] nothing in it counts.
+    /// The buffer that the caller gave. Its content is undefined after [`Outcome::Slow`].
     pub buffer: B,
-    /// How it ended.
+    /// The result of the read.
     pub outcome: Outcome,
 }
 
@@ -99,13 +99,13 @@ impl<T, B: AsMut<[u8]>> AsMut<[u8]> for Job<T, B> {
     }
 }
 
-/// A file as it is found by some reads in a row: [`Reads::begin_next`]. Not to be kept.
+/// A file for several reads in a row with [`Reads::begin_next`]. Not to be kept between calls.
 #[derive(Clone, Copy)]
 pub struct Reading<'a>(Option<&'a Arc<Cached>>);
 
 impl<'a> Reading<'a> {
-    /// A read at this byte begins soon: who knows what he will read says so some reads before. None: there is nothing to be announced,
-    /// and it just begins ([`Reads::begin_next`]).
+    /// Announces a read at this byte, some reads ahead, so that its metadata can be prefetched. None: nothing to prefetch; the read starts
+    /// with [`Reads::begin_next`].
     #[inline(always)]
     pub fn expect(self, at: u64) -> Option<Expected<'a>> {
         let file = self.0?;
@@ -143,13 +143,13 @@ fn ended<T, B>((job, outcome): (Job<T, B>, Outcome)) -> Ended<T, B> {
 }
 
 impl<T, B: AsMut<[u8]>> Reads<T, B> {
-    /// For so many reads, under way or ended and not taken.
+    /// Creates it for so many reads, in flight or completed and not taken.
     pub fn new(depth: u32) -> Reads<T, B> {
         Reads::with(depth, ReadsOptions::default())
     }
 
-    /// Likewise, for who promises more. What is under way when another thread than the one it was promised to drops it is waited for
-    /// only if that thread has ended, and the SSD's file stays open until that thread has.
+    /// Creates it with options. If it is limited to one thread and another thread drops it, reads in flight are waited for only if the
+    /// first thread has ended; until then the SSD's file stays open.
     pub fn with(depth: u32, options: ReadsOptions) -> Reads<T, B> {
         Reads { depth, options, generation: forks::now(), memory: Vec::new(), engine: ManuallyDrop::new(None) }
     }
@@ -174,12 +174,12 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
         self.begin_next(self.reading(file), at, buffer, token)
     }
 
-    /// For [`Reads::begin_next`], and to say what will be read.
+    /// Returns a file as [`Reads::begin_next`] takes it.
     pub fn reading<'a>(&self, file: &'a File) -> Reading<'a> {
         Reading(file.to_read())
     }
 
-    /// As [`Reads::begin`], of several in a row: the file is looked at once.
+    /// Starts one of several reads of the same file, which is checked only once.
     #[inline]
     pub fn begin_next(&mut self, file: Reading<'_>, at: u64, buffer: B, token: T) -> Begun<T, B> {
         let Some(cached) = file.0.filter(|_| self.is_here()) else { return slow(buffer, token) };
@@ -187,7 +187,7 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
         begun(engine.begin(&cached.open, || Share(Arc::clone(cached)), at, Job { buffer, token }))
     }
 
-    /// Likewise one that was announced.
+    /// Starts a read that was announced.
     #[inline]
     pub fn begin_expected(&mut self, Expected { file, read }: &Expected<'_>, buffer: B, token: T) -> Begun<T, B> {
         if !self.is_here() {
@@ -227,24 +227,24 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
         Some(())
     }
 
-    /// Reads that have not ended.
+    /// Returns the number of reads in flight.
     pub fn under_way(&self) -> usize {
         self.engine.as_ref().map_or(0, shelf::Reads::under_way)
     }
 
-    /// Tells the device of all that was begun.
+    /// Submits all started reads to the device.
     pub fn ring(&mut self) {
         if let Some(engine) = &mut *self.engine {
             engine.ring();
         }
     }
 
-    /// One that has ended, if there is one. Rings if it has to look for it.
+    /// Returns a completed read, if there is one. Submits and polls if necessary.
     pub fn take(&mut self) -> Option<Ended<T, B>> {
         self.engine.as_mut()?.take().map(ended)
     }
 
-    /// One of those that [`Reads::poll`] or [`Reads::wait`] has seen. Unlike [`Reads::take`] it does not look for more.
+    /// Returns a read that [`Reads::poll`] or [`Reads::wait`] found completed. Does not poll.
     #[inline]
     pub fn take_seen(&mut self) -> Option<Ended<T, B>> {
         self.engine.as_mut()?.take_seen().map(ended)
@@ -265,13 +265,13 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
         }
     }
 
-    /// For who waits for other things, too: readable when a read may have ended since [`Reads::arm`] answered that it is waiting. None:
-    /// it cannot be waited for in this way.
+    /// Returns a descriptor for poll(2). It is readable when a read may have completed since [`Reads::arm`] returned `Waiting`. None: there
+    /// is no such descriptor.
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
         self.engine.as_ref()?.event()
     }
 
-    /// Asks for the event.
+    /// Arms the descriptor of [`Reads::event`].
     pub fn arm(&mut self) -> Armed {
         self.engine.as_mut().map_or(Armed::Ready, shelf::Reads::arm)
     }

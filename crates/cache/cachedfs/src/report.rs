@@ -1,4 +1,4 @@
-//! What an instance says of itself: from the segment, so that who does not take part can see it, too.
+//! Makes the status of an instance from its segment, also for processes that are not attached.
 
 use std::sync::Arc;
 
@@ -31,10 +31,10 @@ pub fn of(part: &Attachment, config: &Config) -> Status {
     status
 }
 
-/// Of one in which it does not.
+/// Returns the status of an instance to which this process is not attached.
 ///
 /// # Errors
-/// There is something that is no instance of ours.
+/// The file is no segment of an instance.
 pub fn look(config: &Config) -> Result<Option<Status>, Error> {
     if config.private {
         return Ok(None);
@@ -201,7 +201,7 @@ fn latency(buckets: &[u64]) -> Latency {
     }
 }
 
-/// A file that somebody has to decide about.
+/// A file about which the user has to decide.
 fn stranded(look: &Look, file: &Seen) -> Option<Stranded> {
     let why = match file {
         Seen { is_conflict: true, .. } => "conflict",
@@ -221,7 +221,7 @@ fn troubles(look: &Look, file: &Seen) -> Vec<Lost> {
     ranges.iter().map(|range| Lost { path: file.path.clone(), start: range.start, end: range.end, why: why.to_owned() }).collect()
 }
 
-/// A file that somebody has to look after.
+/// A file that needs attention.
 fn trouble(file: &Seen) -> Option<Lost> {
     let why = match file.failures {
         _ if file.is_over && !file.is_conflict && !file.is_missing => return None,
@@ -234,7 +234,7 @@ fn trouble(file: &Seen) -> Option<Lost> {
     Some(Lost { path: file.path.clone(), start: 0, end: file.size, why })
 }
 
-/// What a process asked for and the running instance has otherwise.
+/// The settings of a process that differ from those of the running instance.
 fn differences(ours: &Config, running: &Config) -> Vec<String> {
     let text = |config: &Config| toml::Table::try_from(config).unwrap_or_default();
     let (ours, running) = (text(ours), text(running));

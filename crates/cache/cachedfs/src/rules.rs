@@ -9,7 +9,7 @@ use crate::config::{Admit, RuleConfig};
 use crate::error::Error;
 use crate::options::Options;
 
-/// The rules, ready to be asked.
+/// The compiled rules of the configuration.
 #[derive(Debug)]
 pub struct Rules {
     globs: GlobSet,
@@ -21,7 +21,7 @@ pub struct Rules {
 pub struct Holds {
     /// The mode, within the instance's.
     pub mode: Mode,
-    /// Admission to the SSD.
+    /// The admission of pages to the SSD.
     pub admit: AdmissionRule,
     /// Its pages stay in memory.
     pub pin: bool,
@@ -41,7 +41,7 @@ impl Rules {
         Ok(Rules { globs: set.build().map_err(wrong)?, rules: rules.to_vec() })
     }
 
-    /// For a file that is opened so: what the open asks for, else what the first rule that matches says, else the default.
+    /// Returns the settings of an open: those of its options, else of the first rule that matches, else the default.
     pub fn of(&self, path: &Path, options: &Options) -> Holds {
         let first = if self.rules.is_empty() { None } else { self.globs.matches(path).first().map(|at| &self.rules[*at]) };
         let rule = first.cloned().unwrap_or_default();
@@ -50,7 +50,7 @@ impl Rules {
             Admit::Normal => AdmissionRule::Normal,
             Admit::Always => AdmissionRule::Always,
         };
-        // The rule is the owner's word: an open may ask for less trust in the cache, not for more.
+        // An open may use the cache less than the owner's rule allows, but not more.
         let mode = options.mode.unwrap_or_default().within(rule.mode.unwrap_or_default());
         Holds { mode, admit, pin: options.pin || rule.pin }
     }

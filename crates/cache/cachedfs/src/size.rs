@@ -10,9 +10,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {wanted}")]
 pub struct BadSetting {
-    /// What was given.
+    /// The text of the setting.
     pub text: String,
-    /// What would be right.
+    /// A description of valid values.
     pub wanted: &'static str,
 }
 

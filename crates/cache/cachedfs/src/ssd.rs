@@ -1,8 +1,8 @@
-//! The SSD of an instance: opened, made if it is not there, and ours alone.
+//! The SSD of an instance: opens it, creates it if it does not exist, and locks it.
 //!
-//! Every process that takes part holds a shared lock (flock(2)) on it. Who makes an instance, or takes up one in which nobody lives,
-//! needs the lock alone for a moment; so one SSD never has two instances, and tools that work offline ask for it alone, too. An SSD
-//! that is a controller (`user_space_nvme.rs`) has a file of its own for that lock.
+//! Every attached process holds a shared lock (flock(2)) on it. A process that creates an instance, or continues one without live
+//! processes, takes the lock exclusively for a moment, and offline tools hold it exclusively: an SSD never has two instances. For an SSD
+//! on a controller (`user_space_nvme.rs`), the lock is on a file of its own.
 
 use std::fs::File;
 use std::io::Read;
@@ -27,24 +27,24 @@ use crate::user_space_nvme::{self, Blocks, Lock, Owned, Served};
 /// So long a process that is being killed may take to close its files.
 const DYING: Duration = Duration::from_millis(300);
 
-/// See the module.
+/// The SSD of an instance, open and locked.
 pub struct Ssd {
-    /// Where it is.
+    /// The path of the file or device.
     pub path: PathBuf,
-    /// For readers: any driver.
+    /// The device for readers, with any driver.
     pub device: Arc<dyn Device>,
-    /// For the leader: calls that are over when the process is.
+    /// The device for the leader, whose calls end with the process.
     pub plain: Arc<dyn Device>,
-    /// Of its log.
+    /// The geometry of its log.
     pub shape: Shape,
-    /// What tells it apart.
+    /// The identity of the SSD, which formatting makes.
     pub uuid: [u8; 16],
-    /// What the file system calls it: such a file is not cached. None: it has no file.
+    /// Device and inode of its file, which is never cached. None: it has no file.
     pub file: Option<(u64, u64)>,
     lock: SsdLock,
 }
 
-/// Its lock.
+/// The lock of the SSD.
 enum SsdLock {
     File(File),
     Driven(Lock),
@@ -56,12 +56,12 @@ impl std::fmt::Debug for Ssd {
     }
 }
 
-/// Who opens it.
+/// The role of the process that opens it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Take {
-    /// The first of an instance: nobody else may have it. It is made if it is not there, or empty, and a size is said.
+    /// The first process of an instance, which needs it exclusively. It is created if it is missing or empty and a size is given.
     First(Option<Size>),
-    /// One of several, where the log has this shape.
+    /// A further process, which expects the log to have this geometry.
     Join(Shape),
 }
 
@@ -94,7 +94,7 @@ impl Ssd {
         })
     }
 
-    /// Of a controller: only the first looks at it, for who leads will own it.
+    /// Opens a controller. Only the first process reads it, since the leader will own it.
     fn open_controller(path: PathBuf, take: Take, config: &Config) -> Result<Ssd, Error> {
         let held = loop {
             let held = Lock::open(&path)?;
@@ -183,7 +183,7 @@ fn length(path: &Path) -> Result<u64, Error> {
     Ok(device.geometry().bytes())
 }
 
-/// Random.
+/// Returns a random identity.
 pub fn uuid() -> [u8; 16] {
     let mut uuid = [0; 16];
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut uuid));
@@ -215,7 +215,7 @@ pub fn superblock(file: &File, path: &Path) -> Result<Superblock, Error> {
     })
 }
 
-/// Of so many bytes; what is behind the end stays as it is in memory.
+/// Reads the superblock of an SSD of this length.
 fn superblock_of(path: &Path, bytes: u64, read_at: &mut dyn FnMut(u64, &mut [u8]) -> std::io::Result<()>) -> Result<Superblock, Error> {
     let mut pages: [Page; 2] = [[0; PAGE_BYTES]; 2];
     for (page, at) in pages.iter_mut().zip([0, PAGE_BYTES as u64]) {

@@ -5,67 +5,67 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use ssdcache::Mode;
 
-/// See the module. Counters are since the instance was made; bytes and pages are now, unless said.
+/// The state of an instance. Counters start when the instance is created; bytes and pages are current values, unless stated otherwise.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// Of the configuration.
+    /// The name of the instance in the configuration.
     pub name: String,
     /// The segment's file; none if the memory is private.
     pub segment: Option<PathBuf>,
-    /// The mode in force.
+    /// The mode that is in force now.
     #[serde(with = "crate::config::mode")]
     pub mode: Mode,
-    /// Who said so: the settings, a command, the cache itself.
+    /// The origin of the mode: the settings, a command or the cache itself.
     pub mode_by: Option<String>,
-    /// Why the mode is another than was asked for, if the cache changed it itself.
+    /// Why the cache changed the mode, if it did.
     pub mode_because: Option<String>,
     /// Seconds since the instance was made.
     pub uptime_s: u64,
     /// The processes that take part.
     #[serde(rename = "seats")]
     pub processes: Vec<ProcessStatus>,
-    /// Who leads.
+    /// The process id of the leader.
     pub leader_pid: Option<u32>,
-    /// The page cache.
+    /// The page cache in memory.
     pub memory: Memory,
-    /// The SSD.
+    /// The SSD of the instance.
     pub ssd: Option<Ssd>,
     /// What came from and went to each tier.
     pub tiers: Vec<Tier>,
     /// Pages put on the SSD because they were read.
     pub promoted_pages: u64,
-    /// Dirty pages that were written below.
+    /// Dirty pages that were written to the backing files.
     pub written_back_pages: u64,
-    /// Calls that this took, after merging.
+    /// The number of write calls on backing files, after merging.
     pub below_writes: u64,
-    /// Calls that waited for room.
+    /// Calls that waited for free memory.
     pub throttled: u64,
     /// Pages that were read ahead.
     pub read_ahead_pages: u64,
-    /// Pages that came from below because they lay around one that was asked for.
+    /// Pages that were read from a backing file because they are next to a requested page.
     pub read_around_pages: u64,
-    /// Calls of sync.
+    /// The number of calls of sync.
     pub syncs: u64,
-    /// Leaders so far.
+    /// The number of leaders so far.
     pub leaders: u32,
     /// Files with a record, and how many are possible.
     pub files: u32,
-    /// See `files`.
+    /// The number of files that can have a record.
     pub files_max: u32,
-    /// Bytes that are newer here than below.
+    /// Bytes that are newer in the cache than in the backing files.
     pub dirty_bytes: u64,
-    /// At which writers wait.
+    /// The number of dirty bytes at which writers wait.
     pub dirty_limit_bytes: u64,
     /// What was acknowledged and is gone, or cannot be written: exact ranges.
     pub lost: Vec<Lost>,
-    /// Files with dirty pages that cannot be written until somebody decides.
+    /// Files whose dirty pages cannot be written until the user decides.
     pub stranded: Vec<Stranded>,
-    /// Files that the leader has at hand; bounded.
+    /// Backing files that the leader has open; bounded.
     pub leader_files: u32,
     /// Pages that were not put on the SSD, by reason.
     pub refused: Refused,
-    /// What a person should know: configuration that differs from the running instance's, and the like.
+    /// Messages for the user, such as configuration that differs from that of the running instance.
     pub notes: Vec<String>,
 }
 
@@ -76,69 +76,69 @@ pub struct ProcessStatus {
     /// The number of its process slot.
     #[serde(rename = "seat")]
     pub slot: u8,
-    /// As it was when it sat down, in its own pid namespace.
+    /// Its process id when it attached, in its own pid namespace.
     pub pid: u32,
-    /// Whether it lives.
+    /// Whether the process is alive.
     pub alive: bool,
-    /// Whether it leads.
+    /// Whether the process is the leader.
     pub leads: bool,
 }
 
-/// The page cache.
+/// The page cache in memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Bytes of the pages.
+    /// Bytes of all pages together.
     pub bytes: u64,
     /// Pages there is room for.
     pub pages: u64,
-    /// Pages that hold nothing.
+    /// Pages that are free now.
     pub free_pages: u64,
-    /// Pages newer than what is below.
+    /// Pages that are newer than the backing file.
     pub dirty_pages: u64,
-    /// Pages that stay.
+    /// Pages that are pinned in memory.
     pub pinned_pages: u64,
-    /// Bytes of the segment: the pages and all books.
+    /// Bytes of the segment: the pages and all metadata.
     pub segment_bytes: u64,
 }
 
-/// The SSD.
+/// The SSD of the instance.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ssd {
-    /// File or device.
+    /// The path of the file or device.
     pub path: PathBuf,
-    /// What tells it apart.
+    /// The identity of the SSD, which formatting makes.
     pub uuid: String,
-    /// Bytes for pages.
+    /// Bytes that are available for pages.
     pub bytes: u64,
-    /// Pages that are cached.
+    /// Pages that are cached on it.
     pub pages: u64,
-    /// Of them, newer than what is below.
+    /// Cached pages that are newer than the backing file.
     pub dirty_pages: u64,
-    /// Memory of its books, bytes, in the segment and in the leader.
+    /// Bytes of memory for its metadata, in the segment and in the leader.
     pub books_bytes: u64,
-    /// Bytes of pages that were put there.
+    /// Bytes of the pages that were stored on it.
     pub user_bytes: u64,
     /// Bytes written to it in all, this instance's life.
     pub written_bytes: u64,
     /// The same, since it was formatted.
     pub written_ever_bytes: u64,
-    /// `written_bytes` by `user_bytes`; 0 if nothing was put.
+    /// `written_bytes` divided by `user_bytes`; 0 if nothing was stored.
     pub write_amplification: f64,
     /// What may be written to it in a day.
     pub bytes_per_day: Option<u64>,
     /// What is written in a day at the rate since the instance was made.
     pub written_per_day_bytes: u64,
-    /// Segments of its log.
+    /// The number of segments of its log.
     pub segments: u32,
-    /// Pages of each.
+    /// The number of pages of a segment.
     pub segment_pages: u32,
     /// How long the last recovery took, milliseconds.
     pub recovery_ms: u64,
-    /// Pages it found again.
+    /// Pages that the last recovery found.
     pub recovery_pages: u64,
-    /// Pages that could not be read, or not as they were written.
+    /// Pages that could not be read or failed their checksum.
     pub damaged_pages: u64,
     /// Dirty pages that were lost with it.
     pub lost_pages: u64,
@@ -150,23 +150,23 @@ pub struct Ssd {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tier {
-    /// `ram`, `ssd` or `below`.
+    /// The name of the tier: `ram`, `ssd` or `below`.
     pub name: String,
     /// Pages that were read from it.
     pub hits: u64,
     /// Of all pages read, the share that it served, 0 to 1.
     pub ratio: f64,
-    /// Bytes read from it.
+    /// Bytes that were read from it.
     pub read_bytes: u64,
-    /// Bytes written to it.
+    /// Bytes that were written to it.
     pub written_bytes: u64,
-    /// Of reads that it served.
+    /// The latency of reads that it served.
     pub read_latency: Latency,
-    /// Of writes that it took.
+    /// The latency of writes that it took.
     pub write_latency: Latency,
-    /// Calls.
+    /// The number of calls on it.
     pub requests: u64,
-    /// Failures.
+    /// The number of failed calls.
     pub errors: u64,
 }
 
@@ -176,31 +176,31 @@ pub struct Tier {
 pub struct Refused {
     /// Read for the first time: the second time counts.
     pub first_touch: u64,
-    /// Read in a stream.
+    /// Read by a sequential stream.
     pub stream: u64,
-    /// The day's bytes were used up; pages that were written, too, which went below.
+    /// The daily write budget was used up. Counts written pages, too, which went to the backing file.
     pub budget: u64,
-    /// A rule says so.
+    /// Excluded by a rule of the configuration.
     pub rule: u64,
-    /// The SSD's books had no place: too many files, or too far back in one.
+    /// The SSD's metadata had no room: too many files, or a position too far back in a file.
     pub full: u64,
 }
 
-/// Percentiles, microseconds.
+/// Percentiles of a latency in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {
-    /// Half are faster.
+    /// Half of all calls are faster.
     pub p50_us: f64,
-    /// 9 of 10 are.
+    /// 9 of 10 calls are faster.
     pub p90_us: f64,
-    /// 99 of 100 are.
+    /// 99 of 100 calls are faster.
     pub p99_us: f64,
-    /// 999 of 1000 are.
+    /// 999 of 1000 calls are faster.
     pub p999_us: f64,
-    /// The slowest.
+    /// The slowest call of all.
     pub max_us: f64,
-    /// How many were measured.
+    /// The number of measured calls.
     pub count: u64,
 }
 
@@ -208,17 +208,17 @@ pub struct Latency {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lost {
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// First byte.
+    /// The first byte of the range.
     pub start: u64,
-    /// Behind the last.
+    /// The end of the range, exclusive.
     pub end: u64,
-    /// What happened.
+    /// What happened to the range.
     pub why: String,
 }
 
-/// A file whose dirty pages cannot be written until somebody decides: `hotshelf cache export`, `discard` or `force`.
+/// A file whose dirty pages cannot be written until the user runs `hotshelf cache export`, `discard` or `force`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stranded {

@@ -35,10 +35,10 @@ pub fn sentence(errno: Errno) -> &'static str {
 /// Names that are tried for a copy that is not whole yet.
 const ASIDES: u32 = 100;
 
-/// What an export wrote.
+/// The result of an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Exported {
-    /// Bytes of the copy.
+    /// The length of the copy in bytes.
     pub bytes: u64,
     /// Of these, bytes that neither the cache nor a file has: they are a hole in the copy.
     pub missing_bytes: u64,
@@ -89,7 +89,7 @@ impl Instance {
         })
     }
 
-    /// Gives up the dirty pages of a stranded file: the file as it is below counts.
+    /// Discards the dirty pages of a stranded file and keeps the backing file.
     ///
     /// # Errors
     /// ENOENT: there is no such file among those that [`crate::Status`] lists as stranded.
@@ -99,11 +99,11 @@ impl Instance {
         done.map_err(|errno| Error::system(errno, "discarding", &path.into()))
     }
 
-    /// After a conflict: writes the pages that are newer in the cache over the file as it is now, and gives it the length that it has in
-    /// the cache. It is durable when this returns.
+    /// Resolves a conflict in favor of the cache: writes the dirty pages over the changed file, and sets its length to that in the cache.
+    /// The file is durable when this returns.
     ///
     /// # Errors
-    /// As `discard`; ENOENT also for a file that nobody can find; what writing it says.
+    /// As `discard`; ENOENT also for a file that cannot be found; the error of a write.
     pub fn force(&self, path: &Path) -> Result<(), Error> {
         let found = self.stranded(path)?;
         let done = if found.is_missing { Err(Errno::NOENT) } else { found.open.force() };

@@ -1,13 +1,13 @@
-//! An SSD that programs drive themselves: a namespace of an NVMe controller, `nvme:0000:03:00.0/1` or `vfio-user:/run/x.sock/1`.
+//! A cache SSD on a user-space NVMe driver: a namespace of a controller, `nvme:0000:03:00.0/1` or `vfio-user:/run/x.sock/1`.
 //!
-//! A controller has one owner. That is who leads the instance: he takes it over with the lead ([`Owned`]), writes to it by a queue of
-//! his own, and hands out queues for reading to all who take part ([`Served`]), himself included, by a broker (`block::broker`) whose
-//! socket is beside the segment. Who takes part reads hits by a ring of his own.
+//! A controller has one owner, the leader of the instance. A process that becomes leader takes the controller over ([`Owned`]) and writes
+//! to it through a queue of its own. A broker (`block::broker`), whose socket is beside the segment, hands out read queues to all attached
+//! processes ([`Served`]), the leader included. Each process reads hits through its own queue.
 //!
-//! When who leads dies, the kernel closes what he had: the server of a vfio-user socket takes the next host, VFIO resets the function.
-//! Reads that were under way end with [`block::Error::Gone`], and go below, or wait for who leads next if only the SSD has the page. He
-//! takes the controller over, which resets it: nothing that the dead one had sent is under way after that, as rule 3 of
-//! `datapath::shelf` wants it. Then he recovers the log as after a power cut (docs/decisions/25-nvme-drive-as-cache-ssd.md).
+//! When the leader dies, the kernel closes its descriptors: the server of a vfio-user socket accepts the next host, VFIO resets the
+//! function. Reads in flight complete with [`block::Error::Gone`]. They are repeated from the backing file, or wait for the next leader if
+//! only the SSD has the page. The next leader takes the controller over and so resets it, which ends all requests of the dead leader. Then
+//! it recovers the log as after a power cut (docs/decisions/25-nvme-drive-as-cache-ssd.md).
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -38,7 +38,7 @@ const TAKES: Duration = Duration::from_secs(10);
 const DYING: Duration = Duration::from_millis(300);
 /// Between two tries.
 const AGAIN: Duration = Duration::from_millis(2);
-/// So long an answer of the broker may take: who leads may stand still.
+/// How long a reply of the broker may take: the leader may be suspended.
 const ANSWERS: Duration = Duration::from_secs(5);
 /// Queues of one process for threads that wait: a controller has some tens for all.
 const QUEUES_MAX: usize = 4;
@@ -46,7 +46,7 @@ const QUEUES_MAX: usize = 4;
 const MEMORY_MAX: u64 = 16 << 20;
 /// The name of a socket, at most (unix(7)).
 const SOCKET_NAME_MAX: usize = 107;
-/// Moved at once by who has it alone.
+/// How much the exclusive user transfers in one call.
 const PIECE: usize = 256 << 10;
 
 /// The controller and the namespace that a path means; none: it is a path.
@@ -70,7 +70,7 @@ pub fn absolute(ssd: &Path) -> PathBuf {
     }
 }
 
-/// What a cache on it is called when nobody says; none: it is a path.
+/// Returns the default name of a cache on this controller. None: it is a path.
 pub fn short_name(ssd: &Path) -> Option<String> {
     let (function, namespace) = parse(ssd)?;
     let name = match function {
@@ -185,7 +185,7 @@ fn open_within(most: Duration, function: &FunctionName, namespace: u32, record_f
     }
 }
 
-/// The SSD of who leads: its only queue takes the controller, and its end gives it back.
+/// The SSD as the leader uses it: its only queue takes the controller over and releases it when it is dropped.
 pub struct Owned {
     function: FunctionName,
     namespace: u32,
@@ -338,14 +338,14 @@ impl Queue for OwnedQueue {
     }
 }
 
-/// The SSD of everybody, for reading: queues of who leads.
+/// The SSD as all processes read it: through queues of the leader.
 pub struct Served {
     socket: PathBuf,
     geometry: Geometry,
 }
 
 impl Served {
-    /// Nothing is opened yet.
+    /// Returns the device without opening it.
     pub fn new(place: &InstancePaths, pages: u64) -> Served {
         Served { socket: place.queues.clone(), geometry: Geometry { read_only: true, ..Geometry::plain(PAGE_BYTES as u32, pages) } }
     }
@@ -361,7 +361,7 @@ impl Device for Served {
         Habits { shared_memory: true, comes_back: true, queues_max: QUEUES_MAX }
     }
 
-    /// A connection for each: it ends with who leads.
+    /// Opens a connection for each queue. It ends with the leader.
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
         let options = (
             options.depth,
@@ -378,7 +378,7 @@ impl Device for Served {
     }
 }
 
-/// The blocks of an SSD that this process has alone: for tools, and for a look at what it is.
+/// The blocks of an SSD that this process has exclusively, for tools.
 pub struct Blocks {
     inner: Mutex<(Handle<Box<dyn Queue>>, Arena)>,
     bytes: u64,
@@ -402,7 +402,7 @@ impl Blocks {
         Ok(Blocks { _lock: Some(lock), ..Blocks::open(ssd)? })
     }
 
-    /// As above, by who has the lock.
+    /// Opens the blocks of an SSD whose lock the caller holds.
     pub fn open(ssd: &Path) -> Result<Blocks, Error> {
         let (function, namespace) = parse(ssd).ok_or_else(|| Error::invalid(format!("`{}` is no controller", ssd.display())))?;
         let device = open_within(DYING, &function, namespace, None).map_err(|error| to_error(ssd, &error))?;
@@ -420,7 +420,7 @@ impl Blocks {
         Ok(Blocks { inner: Mutex::new((handle, arena)), bytes, _lock: None })
     }
 
-    /// Whole pages.
+    /// Returns the length in bytes, a multiple of the page size.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -433,7 +433,7 @@ impl Blocks {
         Ok((0..len).step_by(PIECE).map(move |from| (at + from as u64, from..len.min(from + PIECE))))
     }
 
-    /// Whole pages.
+    /// Returns the length in bytes, a multiple of the page size.
     ///
     /// # Errors
     /// The device's; or there are not so many.
@@ -447,7 +447,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Whole pages.
+    /// Returns the length in bytes, a multiple of the page size.
     ///
     /// # Errors
     /// As above.

@@ -1,7 +1,7 @@
-//! A hint while files are open: the kernel tells (inotify(7)) when somebody touches one, and we look whether it was us.
+//! Watches open files with inotify(7). After an event, the cache compares the backing file with its record.
 //!
-//! Only a hint: it comes late, network file systems do not send it for others' changes, and watches may run out. What counts is
-//! looked at by open and sync.
+//! An event is only a hint: it comes late, network file systems send none for changes by other clients, and the number of watches is
+//! limited. Open and sync always compare.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -15,16 +15,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 
-/// How often files with a deadline of their own are looked at.
+/// The interval at which files with a dirty age of their own are checked.
 const TICK: Duration = Duration::from_millis(100);
-/// Changes of one file are looked at together when they come closer than this.
+/// Events of one file that are closer together than this are handled as one.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// What is told of changes.
+/// Receives the events of a file.
 pub trait Watched: Send + Sync {
-    /// Somebody touched the file: data, attributes or name.
+    /// Handles a change of the file's data, attributes or name.
     fn touched(&self);
-    /// Time passes; whether it wants to hear of it again.
+    /// Handles a tick of the timer. Returns whether it wants the next one.
     fn tick(&self, now: Instant) -> bool;
 }
 
@@ -46,7 +46,7 @@ impl Inner {
     }
 }
 
-/// See the module. Without inotify it does nothing.
+/// Watches open files. Without inotify it does nothing.
 pub struct Watch {
     inner: Option<Arc<Inner>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -84,11 +84,11 @@ impl Watch {
         Some(number)
     }
 
-    /// Of a file that is watched: whether writes to it are told. In pass-through most are our own, and each that is told costs time.
-    pub fn mind_writes(&self, fd: BorrowedFd<'_>, are_told: bool) {
+    /// Sets whether writes to a watched file cause events. In pass-through mode most writes are our own, and each event costs time.
+    pub fn mind_writes(&self, fd: BorrowedFd<'_>, have_events: bool) {
         let Some(inner) = &self.inner else { return };
         let files = inner.files.lock();
-        if let Ok(number) = inner.watch(fd, are_told)
+        if let Ok(number) = inner.watch(fd, have_events)
             && !files.contains_key(&number)
         {
             let _ = inotify::remove_watch(&inner.fd, number);
@@ -103,7 +103,7 @@ impl Watch {
         wake(inner);
     }
 
-    /// One of those who watch it does not any more.
+    /// Removes one watcher of a file.
     pub fn remove(&self, number: i32) {
         let Some(inner) = &self.inner else { return };
         let mut files = inner.files.lock();
@@ -115,14 +115,14 @@ impl Watch {
         }
     }
 
-    /// After `stop`.
+    /// Starts the thread again after `stop`.
     pub fn go_on(&self) {
         if let Some(inner) = &self.inner {
             self.begin(inner);
         }
     }
 
-    /// Ends the thread.
+    /// Ends the watching thread.
     pub fn stop(&self) {
         let Some(inner) = &self.inner else { return };
         let Some(thread) = self.thread.lock().take() else { return };
@@ -146,7 +146,7 @@ fn wake(inner: &Inner) {
     let _ = rustix::io::write(&inner.stop, &1_u64.to_ne_bytes());
 }
 
-/// Until it is told to stop.
+/// Runs until it is stopped.
 fn watch(inner: &Inner) {
     loop {
         let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };

@@ -1,5 +1,5 @@
 //! Several processes use files through the cache, one call at a time, while a program without it changes, renames, removes and reads the
-//! same files below; the kernel does the same on shadow files, and every answer is compared. These are the calls of Rust, with a mode for
+//! same files below; the kernel does the same on shadow files, and every result is compared. It makes the calls of Rust, with a mode for
 //! each file; crates/frontends/capi/tests/lockstep makes those of C, which are more.
 //!
 //! Each worker is this program again. It makes its calls from a seed, in batches, and compares them itself. Between two batches the
@@ -409,7 +409,7 @@ impl Worker {
     /// Another mode, while files are open in all processes.
     fn switch(&mut self, which: usize) {
         let all = self.rng.bool();
-        // A file alone is not made read-only: those who open it by its name would have to know.
+        // No single file is made read-only, since opens by its name would have to know.
         let mode = MODES[self.rng.usize(..MODES.len() - usize::from(!all))];
         self.say(|| format!("{mode:?} for {}", if all { "all".to_owned() } else { which.to_string() }));
         let switched = if all { self.instance.set_mode(mode) } else { self.open[which].cached.set_mode(mode) };
@@ -445,7 +445,7 @@ impl Worker {
         self.same(&to_error(pair.cached.pin(at, len)).map(|pinned| pinned.len()), &plain);
     }
 
-    /// What a mapping shows is what is below: from here on, what a read shows.
+    /// A mapping shows the backing file, and from here on a read shows the same.
     fn map(&mut self, which: usize) {
         if self.is_read_only(which) {
             return;
@@ -455,7 +455,7 @@ impl Worker {
         self.same(&to_error(pair.cached.prepare_mapping(false)), &Ok(()));
         let size = rustix::fs::fstat(&pair.plain).expect("stat").st_size as usize;
         let mut bytes = [vec![0; size + 1], vec![0; size + 1]];
-        // A reader of the file below sees what a mapping does.
+        // A reader of the backing file sees what a mapping does.
         let below = rustix::fs::openat(
             CWD,
             format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pair.cached.fd())),

@@ -33,7 +33,7 @@ fn config(dir: &Path) -> Config {
     }
 }
 
-/// A user who does what is said, line by line, and answers each with a line.
+/// A process of another user that runs commands, line by line, and replies with a line each.
 struct User {
     child: Child,
     answers: BufReader<std::process::ChildStdout>,
@@ -126,7 +126,7 @@ fn child() {
             ["write", name, text] => to_error(files[name].write_at(0, text.as_bytes()).map(|done| done.to_string())),
             ["stat", name] => to_error(files[name].stat().map(|stat| stat.st_size.to_string())),
             ["sync", name] => to_error(files[name].sync(false).map(|()| "synced".to_owned())),
-            // As somebody does it who has the rights of a member and a program of his own.
+            // As a member of the group can do it with another program.
             ["grep", word] => match fs::read(Instance::segment_path(&config)) {
                 Ok(bytes) => bytes.windows(word.len()).any(|part| part == word.as_bytes()).to_string(),
                 Err(error) => format!("error {}", error.raw_os_error().unwrap_or(0)),
@@ -195,7 +195,7 @@ fn members_find_in_the_segment_only_what_all_of_them_can_reach() {
     assert_eq!(bob.ask("open open/public-name r"), "opened");
     assert_eq!(bob.ask("read open/public-name"), "PUBLIC-TEXT");
 
-    // Taken away while it is open: the kernel tells of it.
+    // Removed while it is open: the kernel sends an event.
     set(&dir.join("open/public-name"), 0o600);
     bob.ask_until("grep PUBLIC-TEXT", "false");
     bob.ask_until("grep public-name", "false");

@@ -1,4 +1,4 @@
-//! A segment that somebody damaged: an error, or an answer, but no crash and no endless wait of who opens it.
+//! A damaged segment: opening it fails or works, but neither crashes nor hangs.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -42,7 +42,7 @@ fn damage_anywhere_is_an_error_or_an_answer() {
         damaged.write_all_at(&whole, 0).expect("written");
         fs::set_permissions(&segment, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("changed");
         for _ in 0..rng.usize(1..40) {
-            // The header and the books more often than pages.
+            // The header and the metadata more often than pages.
             let most = if rng.bool() { 4096 } else { whole.len() };
             let at = rng.usize(..most) as u64;
             let value = if rng.bool() { [rng.u8(..); 4] } else { [[0; 4], [255; 4]][rng.usize(..2)] };

@@ -231,7 +231,7 @@ impl Run {
     fn others_change(&mut self) {
         let (name, at, bytes) = (self.rng.usize(..NAMES), self.place(), self.bytes());
         self.log.push(format!("from outside: {name} at {at} {}", bytes.len()));
-        // With changes of ours it would be a conflict.
+        // With dirty pages it would be a conflict.
         let flushed = to_error(self.instance.flush(&mut |_, _| ()));
         self.same(&flushed, &Ok(()));
         let keep = self.rng.bool();

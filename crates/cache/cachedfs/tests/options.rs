@@ -1,4 +1,4 @@
-//! What opens ask for, and what is never cached.
+//! Options of opens, and files that are never cached.
 
 use std::fs;
 use std::io::Write;
@@ -310,7 +310,7 @@ fn a_file_below_that_is_cut_or_replaced_is_no_crash() {
     fs::OpenOptions::new().write(true).open(&path).expect("opened").set_len(100).expect("cut");
     file.sync(false).expect("looked at");
     assert_eq!(file.view(0..u64::MAX).expect("read").len(), 100);
-    // Replaced as editors do: who has it open goes on with the old one.
+    // Replaced as editors do: open files go on with the old one.
     let mut new = tempfile::NamedTempFile::new_in(dir.path()).expect("made");
     new.write_all(b"another").expect("written");
     new.persist(&path).expect("replaced");
@@ -318,7 +318,7 @@ fn a_file_below_that_is_cut_or_replaced_is_no_crash() {
     assert_eq!(file.view(0..u64::MAX).expect("read").len(), 100);
     let another = open(&instance, &path, OFlags::RDWR);
     assert_eq!(&*another.view(0..100).expect("read"), b"another");
-    // A conflict is told at open, and whoever opens says what counts.
+    // Open reports a conflict, and an option resolves it.
     another.write_at(0, b"OURS").expect("written");
     drop(another);
     fs::File::options().write(true).open(&path).expect("opened").write_all_at(b"theirs, longer", 0).expect("written");

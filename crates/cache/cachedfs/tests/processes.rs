@@ -30,7 +30,7 @@ fn open(instance: &Arc<Instance>, path: &Path, flags: OFlags) -> File {
     instance.open_file(CWD, path, flags | OFlags::CLOEXEC, bits, &Options::default()).expect("opened")
 }
 
-/// A process that does what it is told, line by line, and answers each with a line.
+/// A process that runs commands, line by line, and replies with a line each.
 struct Other {
     child: Child,
     answers: BufReader<std::process::ChildStdout>,
@@ -54,7 +54,7 @@ impl Other {
     }
 
     fn answer(&mut self) -> String {
-        // The test harness writes lines of its own.
+        // The test harness prints other lines, too.
         loop {
             let mut line = String::new();
             assert_ne!(self.answers.read_line(&mut line).expect("an answer"), 0, "the child ended");
@@ -138,7 +138,7 @@ fn read_on(file: &File) -> ! {
     let pages = file.len().expect("a length") / 4096;
     loop {
         while reads.under_way() < 32 {
-            // What is in memory, or has to be read below, has ended; who was waited for is forgotten.
+            // Reads from memory or from the backing file have completed; those that waited are forgotten.
             if let Begun::Ended(ended) = reads.begin(file, fastrand::u64(..pages) * 4096, vec![0; 4096], ()) {
                 drop(ended);
             }
@@ -320,7 +320,7 @@ fn what_others_change_is_noticed_while_it_is_open() {
         assert!(begun.elapsed() < Duration::from_secs(10), "not noticed");
         std::thread::yield_now();
     }
-    // With changes of ours it is a conflict, which nobody merges.
+    // With dirty pages it is a conflict, which is not merged.
     file.write_at(0, b"OURS").expect("written");
     fs::write(&path, "theirs, and longer").expect("written");
     assert_eq!(file.sync(false).expect_err("a conflict").kind(), Kind::Conflict);

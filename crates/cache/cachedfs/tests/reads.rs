@@ -34,7 +34,7 @@ fn stamped(page: u64, version: u64) -> Vec<u8> {
     (page << 32 | version).to_le_bytes().repeat(PAGE / 8)
 }
 
-/// What a read was begun with.
+/// The arguments of a read.
 #[derive(Debug)]
 struct Asked {
     at: u64,

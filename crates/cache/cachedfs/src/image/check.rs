@@ -19,13 +19,13 @@ use crate::error::Error;
 pub struct Finding {
     /// `damaged` (the cache gives less), `lost` (a file lost something that is nowhere else), `limit`.
     pub kind: &'static str,
-    /// What, where.
+    /// What was found, and where.
     pub detail: String,
     /// Whether it is put right.
     pub repaired: bool,
 }
 
-/// What was found.
+/// The result of checking a cache.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Checked {
     /// What a start of the cache finds.
@@ -39,10 +39,10 @@ pub struct Checked {
     pub findings: Vec<Finding>,
 }
 
-/// Looks over a cache that nobody uses. With `repair` what is damaged is dropped from the log, so that the next start finds it whole.
+/// Checks a cache that no process uses. With `repair`, damaged parts are dropped from the log.
 ///
 /// # Errors
-/// [`crate::Kind::Device`]: somebody uses it, it is no cache, or of a later version; [`crate::Kind::System`]: it cannot be written.
+/// [`crate::Kind::Device`]: it is in use, no cache, or of a later version. [`crate::Kind::System`]: it cannot be written.
 pub fn check(path: &Path, repair: bool, progress: Progress<'_>) -> Result<Checked, Error> {
     let disk = Disk::alone(path)?;
     let (mut cache, recovered, look) = look::books(&disk)?;

@@ -25,24 +25,24 @@ const SEGMENT_PAGES_MAX: u64 = 512;
 pub struct Options {
     /// Bytes of the file; a share is of what is free there. Of a device not more than it has; not said: all.
     pub size: Option<Size>,
-    /// Overwrite what is there.
+    /// Whether an existing content is overwritten.
     pub force: bool,
     /// Its group may read and write it too.
     pub group: Option<u32>,
 }
 
-/// What was made.
+/// The result of creating a cache.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Made {
-    /// What tells it apart.
+    /// The identity of the SSD, which formatting makes.
     pub uuid: String,
-    /// Bytes for pages and books, of the file or device.
+    /// Bytes of the file or device, for pages and metadata.
     pub bytes: u64,
     /// Pages there is room for, those that hold summaries included.
     pub pages: u64,
-    /// Segments of its log.
+    /// The number of segments of its log.
     pub segments: u32,
-    /// Pages of each.
+    /// The number of pages of a segment.
     pub segment_pages: u32,
     /// The file was not there before.
     pub is_new: bool,
@@ -177,7 +177,7 @@ pub(super) fn allocate(file: &File, bytes: u64, progress: Progress<'_>) -> io::R
     Ok(())
 }
 
-/// Pages of files may be secret: nobody else reads them.
+/// Pages of files may be secret, so other users may not read them.
 fn belongs(file: &File, group: Option<u32>) -> io::Result<()> {
     let bits = if group.is_some() { 0o660 } else { 0o600 };
     if let Some(group) = group {

@@ -19,7 +19,7 @@ pub(super) enum Medium {
     Driven(Box<Blocks>),
 }
 
-/// See the module.
+/// A cache SSD, locked exclusively.
 #[derive(Debug)]
 pub(super) struct Disk {
     pub(super) medium: Medium,
@@ -29,7 +29,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Opens it for reading and writing, for nobody else meanwhile.
+    /// Opens it exclusively for reading and writing.
     ///
     /// # Errors
     /// It is not there, of another kind, in use, or not ours to write.
@@ -81,7 +81,7 @@ impl Disk {
         }
     }
 
-    /// Bytes, whole pages where it is driven by us.
+    /// Returns the length in bytes, in whole pages on a user-space driver.
     pub(super) fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         match &self.medium {
             Medium::File(file) => file.read_exact_at(to, at),

@@ -1,4 +1,4 @@
-//! Writing to the log of a cache that nobody uses: each batch, and each flush, is waited for.
+//! Writes to the log of a cache that no process uses, synchronously.
 
 use datapath::shelf::CATALOGUE;
 use rustix::io::Errno;
@@ -7,10 +7,10 @@ use ssdcache::{CacheError, Item, PAGE_BYTES, Page, PutResult, SsdCache, Stamp};
 use super::disk::Disk;
 use crate::error::{Error, Kind};
 
-/// Refusals in a row before something must be wrong with the books.
+/// Refusals in a row that show an error in the metadata.
 const TRIES: u32 = 64;
 
-/// See the module.
+/// The log of a cache SSD, open for writing.
 pub(super) struct Log<'a> {
     disk: &'a Disk,
     pub(super) cache: &'a mut SsdCache,

@@ -10,29 +10,29 @@ use ssdcache::{DevicePage, PAGE_BYTES, Page, RecoveryResult, SsdCache};
 use super::disk::Disk;
 use crate::error::Error;
 
-/// Most files that are told apart.
+/// The largest number of files that are counted one by one.
 const FILES_MAX: u64 = 1 << 20;
 
-/// See the module.
+/// The state of a cache SSD that is not in use.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Look {
-    /// File or device.
+    /// The path of the file or device.
     pub path: PathBuf,
-    /// What tells it apart.
+    /// The identity of the SSD, which formatting makes.
     pub uuid: String,
     /// How often it was opened.
     pub generation: u64,
-    /// Bytes for pages.
+    /// Bytes that are available for pages.
     pub bytes: u64,
-    /// Segments of its log.
+    /// The number of segments of its log.
     pub segments: u32,
-    /// Those that hold something.
+    /// The number of segments that hold pages.
     pub segments_used: u32,
-    /// Pages of each.
+    /// The number of pages of a segment.
     pub segment_pages: u32,
     /// Pages of files that are cached.
     pub pages: u64,
-    /// Of them, newer than what is below: their only copy.
+    /// Cached pages that are newer than the backing file: the only copy.
     pub dirty_pages: u64,
     /// Pages of the catalogue, which names the files.
     pub catalogue_pages: u64,
@@ -52,10 +52,10 @@ pub struct Look {
     pub failed_reads: u64,
 }
 
-/// Looks at a cache that nobody uses. Nothing is written.
+/// Reads the state of a cache that no process uses. Writes nothing.
 ///
 /// # Errors
-/// [`crate::Kind::Device`]: somebody uses it, it is no cache, or of a later version; [`crate::Kind::System`]: the kernel's.
+/// [`crate::Kind::Device`]: it is in use, no cache, or of a later version. [`crate::Kind::System`]: the error of the kernel.
 pub fn look(path: &std::path::Path) -> Result<Look, Error> {
     of(&Disk::alone(path)?)
 }
@@ -64,7 +64,7 @@ pub(super) fn of(disk: &Disk) -> Result<Look, Error> {
     books(disk).map(|(_, _, look)| look)
 }
 
-/// The books themselves, too.
+/// Reads the metadata and the state.
 pub(super) fn books(disk: &Disk) -> Result<(SsdCache, RecoveryResult, Look), Error> {
     let begin = Instant::now();
     let superblock = disk.superblock()?;

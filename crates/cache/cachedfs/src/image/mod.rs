@@ -1,10 +1,10 @@
-//! The SSD of a cache while nobody uses it: made, looked over, changed, removed.
+//! Creates, checks, resizes and removes the SSD of a cache that no process uses.
 //!
-//! Whoever takes part in an instance holds its SSD locked (`flock`, shared); what is here locks it alone, and is refused while
-//! anybody has it. All is read and written page by page with ordinary calls: nobody waits for it but a person.
+//! The attached processes of an instance hold a shared lock (`flock`) on its SSD. These functions lock it exclusively and fail while it is
+//! in use. They read and write page by page with ordinary calls.
 //!
-//! *A cache is there or not.* A file is filled under no name and gets its name last. On a device, or a file that is there, the
-//! superblocks are erased durably before anything else is written, and written last.
+//! *Creating is atomic.* A new file gets its name last. On a device or an existing file, the superblocks are erased durably first and
+//! written last.
 
 mod check;
 mod create;
@@ -42,10 +42,10 @@ use crate::error::{Error, Kind};
 use disk::Disk;
 pub(crate) use disk::holder;
 
-/// What a call tells of how far it has come: done, of how many.
+/// Receives the progress of a call: the amount done, and the total.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// What tells a cache apart, whether or not somebody uses it. None: there is none, or it may not be read.
+/// Returns the identity of a cache SSD, also while it is in use. None: there is no cache, or it may not be read.
 pub fn uuid_of(path: &Path) -> Option<String> {
     let file = std::fs::File::open(path).ok()?;
     let mut pages = [[0; ssdcache::PAGE_BYTES]; 2];

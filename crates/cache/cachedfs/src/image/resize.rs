@@ -15,12 +15,12 @@ use super::look;
 use crate::error::{Error, Kind};
 use crate::size::Size;
 
-/// What became of it.
+/// The result of resizing a cache.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Resized {
     /// Bytes of the file before.
     pub bytes_before: u64,
-    /// And now.
+    /// Bytes for pages after it.
     pub bytes: u64,
     /// Pages that are cached still.
     pub pages: u64,
@@ -28,7 +28,7 @@ pub struct Resized {
     pub left_out: u64,
 }
 
-/// Gives a cache that nobody uses another size. Killed at any moment, either the old one is there or the new one.
+/// Resizes a cache that no process uses. If it is killed, either the old or the new cache is there.
 ///
 /// # Errors
 /// [`Kind::Invalid`]: a size that cannot be; [`Kind::Device`]: in use, or dirty pages do not fit or are damaged;
