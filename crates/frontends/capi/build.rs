@@ -1,4 +1,4 @@
-//! Names the shared library for the dynamic linker: programs ask for this version of the interface.
+//! Names the shared library for the dynamic linker: programs are linked against this version of the interface.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libhotshelf.so.0");

@@ -42,7 +42,7 @@ static int is_filled(const unsigned char *at, size_t bytes, unsigned seed)
     return 1;
 }
 
-/* Direct and synchronous, over memory of the device and over memory of ours. */
+/* Direct and synchronous, with device memory and with our own memory. */
 static void synchronous(NVMED *device, NVMED_HANDLE *handle)
 {
     unsigned char *lent = (unsigned char *)nvmed_get_buffer(device, CHUNK / 4096);

@@ -1,5 +1,5 @@
-//! Calls that return before it is done. Completions are collected, and callbacks called, by whoever asks for them: never by a
-//! thread of ours.
+//! Asynchronous calls on devices. Completions are collected, and callbacks called, by the threads that poll or wait: the library has no
+//! thread for them.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::collections::VecDeque;
@@ -19,14 +19,14 @@ use crate::options;
 use crate::transfer::{self, find, flush, no_room, offset_of, sweep};
 use crate::types::*;
 
-/// A context of the program's, to be told.
+/// A context of the program that is to be completed.
 #[derive(Clone, Copy, Debug)]
 struct AioContext(*mut NVMED_AIO_CTX);
 
 // SAFETY: it is used by one thread at a time: the one that collected its request. The program leaves it alone meanwhile.
 unsafe impl Send for AioContext {}
 
-/// A request as the program wants it.
+/// A request as the program specified it.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestSpec {
     op: Op,
@@ -50,21 +50,21 @@ impl RequestSpec {
     }
 }
 
-/// What is known of a request under way.
+/// A request in flight.
 pub struct Request {
     wish: RequestSpec,
     pub data: LentData,
     ticket: Option<Ticket>,
 }
 
-/// The requests of a handle: under way, and ended and not told yet. As many as its parameter says, allocated once.
+/// The requests of a handle: in flight, and completed but not reported. The parameter `requests_max` limits them; allocated once.
 pub struct Requests {
     slots: Box<[(u32, Option<Request>)]>,
     free: Vec<u32>,
     ended: VecDeque<CompletedRequest>,
 }
 
-/// What the program is to be told.
+/// A completion to be reported to the program.
 #[derive(Clone, Copy, Debug)]
 struct CompletedRequest {
     event: nvmed_event,
@@ -77,7 +77,7 @@ impl Requests {
         Requests { slots, free: (0..most).rev().collect(), ended: VecDeque::with_capacity(most as usize) }
     }
 
-    /// A number for a request, never 0; none: as many as there may be.
+    /// Adds a request and returns its number, never 0. `None`: the table is full.
     fn add(&mut self, request: Request) -> Option<u64> {
         if self.slots.len() - self.free.len() + self.ended.len() >= self.slots.len() {
             return None;
@@ -94,7 +94,7 @@ impl Requests {
         if u64::from(slot.0) == number >> 32 { slot.1.as_mut() } else { None }
     }
 
-    /// It has ended.
+    /// Removes a completed request.
     pub fn take(&mut self, number: u64) -> Option<Request> {
         self.find(number)?;
         let index = (number & 0xffff_ffff) as u32 - 1;
@@ -109,7 +109,7 @@ fn all_in_use() -> ApiError {
     ApiError::new(libc::EAGAIN, "all requests of the handle are in use: collect what has ended (nvmed_poll), then try again")
 }
 
-/// Submits; the device hears of it with the next ring, poll or wait. `announce` is told its number before anybody can collect it.
+/// Submits a request; the device sees it at the next ring, poll or wait. `announce` gets its number before any thread can reap it.
 pub fn submit(handle: &Handle, wish: RequestSpec, announce: impl FnOnce(u64)) -> ApiResult<u64> {
     if handle.is(NVMED_CACHED) {
         return through_cache(handle, wish, announce);
@@ -167,7 +167,7 @@ fn make_io(handle: &Handle, wish: &RequestSpec, data: &LentData) -> ApiResult<Io
     Ok(if wish.durable { io.fua(true) } else { io })
 }
 
-/// The cache does it at once, or waits for the device; it is told of as any other.
+/// Does a request through the cache, at once or after waiting for the device, and reports it like any other.
 fn through_cache(handle: &Handle, wish: RequestSpec, announce: impl FnOnce(u64)) -> ApiResult<u64> {
     let added = handle.requests.lock().add(Request { wish, data: LentData::Copied, ticket: None });
     let number = added.ok_or_else(all_in_use)?;
@@ -196,7 +196,7 @@ fn op_number(op: Op) -> u32 {
     }
 }
 
-/// What the program is told of a request that the engine says has ended.
+/// Converts a completion of the engine into one for the program.
 fn end(handle: &Handle, done: Done) -> Option<CompletedRequest> {
     let number = done.user;
     let request = handle.requests.lock().take(number)?;
@@ -212,7 +212,7 @@ fn end(handle: &Handle, done: Done) -> Option<CompletedRequest> {
     Some(CompletedRequest { event, context: wish.context })
 }
 
-/// The next that has ended, without waiting.
+/// Returns the next completion without waiting.
 fn next(handle: &Handle, contexts_only: bool) -> ApiResult<Option<CompletedRequest>> {
     let mut requests = handle.requests.lock();
     let at = requests.ended.iter().position(|ended| !contexts_only || ended.context.is_some());
@@ -230,10 +230,10 @@ fn next(handle: &Handle, contexts_only: bool) -> ApiResult<Option<CompletedReque
     Ok(None)
 }
 
-/// Tells a context, and calls its callback. No lock is held, nobody is inside the handle.
+/// Updates a context and calls its callback. No lock is held, and no call is inside the handle.
 fn call_back(context: AioContext, event: &nvmed_event) {
     let pointer = context.0;
-    // SAFETY: the program keeps the context until it is told of the end (hotshelf.h), which happens here, once.
+    // SAFETY: the program keeps the context until its completion (hotshelf.h), which happens here, once.
     let (callback, userdata) = unsafe {
         (*pointer).error = if event.result < 0 { (-event.result) as i32 } else { 0 };
         (*pointer).request = 0;
@@ -246,11 +246,11 @@ fn call_back(context: AioContext, event: &nvmed_event) {
     }
 }
 
-/// Tells what has ended, `most` events at most; waits for the first.
+/// Reports at most `most` completions; waits for the first.
 fn tell(handle: &Handle, most: usize, timeout: Option<Duration>, mut out: impl FnMut(nvmed_event)) -> ApiResult<(usize, usize)> {
     let mut begin = None;
     let (mut events, mut callbacks) = (0, 0);
-    // A callback may submit more that ends at once: as many are called as could be under way.
+    // A callback may submit requests that complete at once: the limit is the number of slots.
     let limit = handle.requests.lock().slots.len();
     loop {
         while (events < most || most == 0) && events + callbacks < limit {
@@ -285,7 +285,7 @@ fn tell(handle: &Handle, most: usize, timeout: Option<Duration>, mut out: impl F
     }
 }
 
-/// NVMeDirect's asynchronous read or write.
+/// Starts an asynchronous read or write of NVMeDirect.
 fn start(context: *mut NVMED_AIO_CTX, op: Op) -> i32 {
     ffi_guard(|| {
         if context.is_null() {
@@ -312,32 +312,32 @@ fn start(context: *mut NVMED_AIO_CTX, op: Op) -> i32 {
     })
 }
 
-/// NVMeDirect's asynchronous read, of a context. The device hears of it with nvmed_aio_queue_submit, or when completions are asked
-/// for. Thread-safe, as the handle is.
+/// Starts an asynchronous read for a context (NVMeDirect). The device sees it at nvmed_aio_queue_submit, or when completions are polled.
+/// Thread-safe, as the handle is.
 ///
-/// Through a direct handle it is asynchronous; offset and length are multiples of the device's blocks and within the device, else
-/// it ends with EINVAL. Through a cached one it is done before the call returns, and told of in the same way.
+/// On a direct handle it is asynchronous; offset and length must be multiples of the device's block size and within the device, otherwise
+/// it completes with EINVAL. On a cached handle it is done before the call returns, and completes in the same way.
 ///
-/// Returns 0, or -1, and the context is not under way: EBADF; EFAULT; EINVAL; EAGAIN (all requests of the handle, or all memory for
-/// copies, are in use); EBUSY (another call is inside a dedicated handle).
+/// Returns 0, or -1 (the context is then not in flight): EBADF; EFAULT; EINVAL; EAGAIN (all requests of the handle, or all copy buffers,
+/// are in use); EBUSY (another call is inside a dedicated handle).
 ///
 /// # Safety
-/// `context` is from nvmed_aio_ctx_init, not under way, and stays; its `buf` has `len` bytes.
+/// `context` is from nvmed_aio_ctx_init, not in flight, and stays valid; its `buf` has `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_aio_read(context: *mut NVMED_AIO_CTX) -> c_int {
     start(context, Op::Read)
 }
 
-/// NVMeDirect's asynchronous write, of a context. As nvmed_aio_read.
+/// Starts an asynchronous write for a context (NVMeDirect). See nvmed_aio_read.
 ///
 /// # Safety
-/// As nvmed_aio_read.
+/// Works like nvmed_aio_read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_aio_write(context: *mut NVMED_AIO_CTX) -> c_int {
     start(context, Op::Write)
 }
 
-/// Tells the device of all that was submitted: one doorbell, one system call. Thread-safe, as the handle is.
+/// Notifies the device of all submitted requests: one doorbell, one system call. Thread-safe, as the handle is.
 ///
 /// Returns 0, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
@@ -345,10 +345,10 @@ pub extern "C" fn nvmed_aio_queue_submit(handle: *mut NVMED_HANDLE) -> c_int {
     ffi_guard(|| with(handle, |handle: &Arc<Handle>| handle.engine.ring().map(|()| 0)))
 }
 
-/// Ends the contexts whose requests have ended, and calls their callbacks, in this thread. Does not wait. Thread-safe, as the handle
-/// is: each is ended by one thread.
+/// Completes the contexts whose requests are done, and calls their callbacks in this thread. Does not wait. Thread-safe, as the handle is:
+/// each context is completed by one thread.
 ///
-/// Returns how many contexts were ended, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
+/// Returns the number of completed contexts, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_aio_handle_complete(handle: *mut NVMED_HANDLE) -> c_int {
     ffi_guard(|| {
@@ -378,17 +378,17 @@ fn wish_of(io: &nvmed_io) -> ApiResult<RequestSpec> {
     Ok(RequestSpec { user: io.user, timeout_ms: io.timeout_ms, durable: io.flags & NVMED_DURABLE != 0, ..wish })
 }
 
-/// Submits a request; its end is told by nvmed_poll or nvmed_wait as a value. The device hears of it with nvmed_aio_queue_submit, or
-/// when completions are asked for. Thread-safe, as the handle is.
+/// Submits a request; nvmed_poll or nvmed_wait returns its completion. The device sees it at nvmed_aio_queue_submit, or when completions
+/// are polled. Thread-safe, as the handle is.
 ///
-/// `io`: from nvmed_io_init and changed; it is copied. `request` (or NULL): is given the number of the request. Requests under way
-/// at the same time have no order among each other. Cached handles as with nvmed_aio_read.
+/// `io`: initialised with nvmed_io_init; it is copied. `request` (or NULL) receives the number of the request. Requests in flight have no
+/// order. For cached handles see nvmed_aio_read.
 ///
-/// Returns 0, or -1: EBADF; EFAULT; EINVAL; E2BIG (a field that this version does not know); EAGAIN (all requests of the handle, or all
-/// memory for copies, are in use); EBUSY (another call is inside a dedicated handle).
+/// Returns 0, or -1: EBADF; EFAULT; EINVAL; E2BIG (a field that this version does not support); EAGAIN (all requests of the handle, or all
+/// copy buffers, are in use); EBUSY (another call is inside a dedicated handle).
 ///
 /// # Safety
-/// `io` has as many bytes as its size says; its `buf` has `len` bytes until the end is told; `request` is NULL or valid for a write.
+/// `io` has as many bytes as its size says; its `buf` has `len` bytes until the completion; `request` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_submit(handle: *mut NVMED_HANDLE, io: *const nvmed_io, request: *mut u64) -> c_int {
     ffi_guard(|| {
@@ -425,8 +425,8 @@ fn collect(handle: *mut NVMED_HANDLE, events: *mut nvmed_event, max: i32, timeou
     })
 }
 
-/// What has ended, without waiting: at most `max` events. Contexts of NVMeDirect's calls that have ended are ended, too, with their
-/// callbacks. Thread-safe, as the handle is: each event goes to one thread.
+/// Returns completions without waiting, at most `max`. Contexts of NVMeDirect's calls are completed too, with their callbacks.
+/// Thread-safe, as the handle is: each completion goes to one thread.
 ///
 /// Returns the number of events, or -1: EBADF; EFAULT; EINVAL (max); EBUSY (another call is inside a dedicated handle).
 ///
@@ -437,9 +437,10 @@ pub unsafe extern "C" fn nvmed_poll(handle: *mut NVMED_HANDLE, events: *mut nvme
     collect(handle, events, max, Some(Duration::ZERO))
 }
 
-/// As nvmed_poll, but waits until something has ended, nothing is in flight, or `timeout_ms` are over; negative: for ever.
+/// Waits for completions until one is available, nothing is in flight, or `timeout_ms` have passed (negative: no timeout), then works like
+/// nvmed_poll.
 ///
-/// Returns as nvmed_poll: 0 also when only contexts have ended, nothing is in flight, or the time is over.
+/// Returns as nvmed_poll; 0 also if only contexts completed, nothing is in flight, or the timeout passed.
 ///
 /// # Safety
 /// `events` has room for `max`.
@@ -448,10 +449,10 @@ pub unsafe extern "C" fn nvmed_wait(handle: *mut NVMED_HANDLE, events: *mut nvme
     collect(handle, events, max, u64::try_from(timeout_ms).ok().map(Duration::from_millis))
 }
 
-/// Asks for a request to be given up: of nvmed_submit, or the `request` of a context. It ends all the same, with ECANCELED, or as it
-/// ended. Thread-safe, as the handle is.
+/// Requests the cancellation of a request of nvmed_submit, or of the `request` of a context. The request completes in any case, with
+/// ECANCELED or its own result. Thread-safe, as the handle is.
 ///
-/// Returns 0, or -1: EBADF; ENOENT (it has ended already); EBUSY (another call is inside a dedicated handle).
+/// Returns 0, or -1: EBADF; ENOENT (it has completed already); EBUSY (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_cancel(handle: *mut NVMED_HANDLE, request: u64) -> c_int {
     ffi_guard(|| {
@@ -467,9 +468,9 @@ pub extern "C" fn nvmed_cancel(handle: *mut NVMED_HANDLE, request: u64) -> c_int
     })
 }
 
-/// Requests of the handle that have not ended. Thread-safe, as the handle is.
+/// Returns the number of requests of the handle in flight. Thread-safe, as the handle is.
 ///
-/// Returns their number, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
+/// Returns the number, or -1: EBADF; EBUSY (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_in_flight(handle: *mut NVMED_HANDLE) -> c_int {
     ffi_guard(|| with(handle, |handle: &Arc<Handle>| Ok(handle.engine.in_flight()? as i32)))

@@ -1,4 +1,4 @@
-//! What went wrong: the errno, and a sentence.
+//! Errors of calls: an errno and a message.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -7,7 +7,7 @@ use std::ops::Deref;
 
 use block::{Error, OpenError};
 
-/// ErrorDetail a call failed. Small, for every call that does not fail hands it on, too.
+/// Why a call failed. Boxed, because every successful call returns the type too.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApiError(Box<ErrorDetail>);
 
@@ -25,7 +25,7 @@ impl Deref for ApiError {
     }
 }
 
-/// Of a call.
+/// The result of an API call.
 pub type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
@@ -33,13 +33,13 @@ impl ApiError {
         ApiError(Box::new(ErrorDetail { errno, text: text.to_string() }))
     }
 
-    /// What the C library's last call failed with; and what was done.
+    /// Creates an error from the C library's last errno; `what` was attempted.
     pub fn last(what: &str) -> ApiError {
         let error = std::io::Error::last_os_error();
         ApiError::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{what}: {error}"))
     }
 
-    /// With what was done, before.
+    /// Creates an error with a prefix that says what was attempted.
     pub fn of(what: impl fmt::Display, error: Error) -> ApiError {
         ApiError::new(error.errno(), format!("{what}: {error}"))
     }
@@ -83,14 +83,14 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Remembers it for `hs_error`.
+/// Stores the error for `hs_error`.
 pub fn remember(fail: &ApiError) {
-    // No sentence of ours has a zero byte, but a name the program gave is no C string any more either.
+    // Our messages have no zero byte, but a name from the program may.
     let text = CString::new(fail.text.replace('\0', " ")).unwrap_or_default();
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
 }
 
-/// The sentence of this thread's last failure; empty if there was none. It stays until the next failure of the thread.
+/// Returns the message of this thread's last error; empty if there was none. It is valid until the next error of the thread.
 pub fn last() -> *const c_char {
     const NONE: &CStr = c"";
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(NONE.as_ptr())

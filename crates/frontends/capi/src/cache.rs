@@ -1,4 +1,4 @@
-//! The cache that this process takes part in: opened by the first call that needs it.
+//! The cache that this process is attached to, opened by the first call that needs it.
 
 #![expect(unsafe_code, reason = "a lock that another function lets go")]
 
@@ -13,7 +13,7 @@ use crate::library::{defaults, ensure_init};
 
 static INSTANCE: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
 
-/// As the configuration has it.
+/// Returns the configured cache.
 pub fn instance() -> ApiResult<Arc<Instance>> {
     if let Some(instance) = &*INSTANCE.lock() {
         return Ok(Arc::clone(instance));
@@ -25,18 +25,18 @@ pub fn instance() -> ApiResult<Arc<Instance>> {
     }
     let opened = stack::open_cache(&defaults().cache)?;
     if let Some(why) = opened.without_ssd() {
-        // No call fails of it, and whoever asks for the sentence finds it.
+        // The call succeeds; `hs_error` returns the message.
         api_error::remember(&ApiError::new(libc::EIO, format!("the cache goes on without its SSD: {why}")));
     }
     Ok(Arc::clone(instance.insert(opened)))
 }
 
-/// Whether it was opened.
+/// Returns whether the cache is open.
 pub fn is_open() -> bool {
     INSTANCE.lock().is_some()
 }
 
-/// Takes no part any more.
+/// Detaches the process from the cache.
 pub fn leave() -> ApiResult<()> {
     match INSTANCE.lock().take() {
         Some(instance) => instance.detach().map_err(ApiError::from),
@@ -44,12 +44,12 @@ pub fn leave() -> ApiResult<()> {
     }
 }
 
-/// Before a fork: nobody is in the middle of a change.
+/// Locks the cache before a fork: no thread is in the middle of a change.
 pub fn hold() {
     let _held = ManuallyDrop::new(INSTANCE.lock());
 }
 
-/// After a fork, in both.
+/// Unlocks the cache after a fork, in parent and child.
 ///
 /// # Safety
 /// After `hold`, once in each process.

@@ -1,4 +1,4 @@
-//! The block cache of a device: one for all its cached handles, and what keeps direct I/O beside it coherent.
+//! The block cache of a device: one for all its cached handles, kept coherent with direct I/O.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct Cache {
     pages: DeviceCache,
 }
 
-/// What a cached handle has in the cache: its read-ahead state, and the failures that it has reported.
+/// The state of a cached handle in the cache: its read-ahead, and the failures that it has reported.
 pub struct Place(DeviceHandle);
 
 impl Cache {
@@ -42,7 +42,7 @@ impl Cache {
         memory.with_mut(|bytes| self.pages.read(&place.0, offset, bytes)).map_err(failed)
     }
 
-    /// Writes into the cache. `through`: returns when the device has the bytes; `durable`: when they survive a loss of power, too.
+    /// Writes into the cache. `through`: returns when the device has the bytes; `durable`: when they survive a power cut too.
     pub fn write(&self, place: &Place, offset: u64, memory: &Memory, through: bool, durable: bool) -> ApiResult<()> {
         memory.with(|bytes| self.pages.write(&place.0, offset, bytes)).map_err(failed)?;
         if !through && !durable {
@@ -55,7 +55,7 @@ impl Cache {
         self.pages.flush(&place.0).map_err(|errno| ApiError::of("flush", to_error(errno)))
     }
 
-    /// Before direct I/O on a range: writes what is dirty of it, and drops it if it is about to change.
+    /// Prepares direct I/O on a range: writes its dirty pages, and drops them if it is about to change.
     pub fn make_way(&self, op: Op, bytes: Range<u64>) -> ApiResult<()> {
         match op {
             Op::Read => self.pages.write_back(bytes),
@@ -65,8 +65,7 @@ impl Cache {
         .map_err(failed)
     }
 
-    /// After direct I/O on a range: drops pages that another thread read meanwhile. A page that cannot be written stays, and the next
-    /// flush fails.
+    /// Drops pages that another thread read during direct I/O on a range. A page that cannot be written stays, and the next flush fails.
     pub fn forget(&self, op: Op, bytes: Range<u64>) {
         if op.writes() {
             let _ = self.pages.invalidate(bytes);

@@ -1,4 +1,4 @@
-//! Defaults: built in, or of the table `[library]` of the configuration file.
+//! Defaults: built in, or from the table `[library]` of the configuration file.
 //!
 //! ```toml
 //! [library]
@@ -6,7 +6,7 @@
 //! queue_depth = 64          # and every other parameter of a handle or queue, by its name
 //! ```
 //!
-//! The table `[cache]` is what the u calls use: see `cachedfs::Config`.
+//! The u calls use the table `[cache]`: see `cachedfs::Config`.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use toml::{Table, Value};
 
 use crate::api_error::{ApiError, ApiResult};
 
-/// What is not said when a device, a queue or a handle is opened.
+/// The default options of devices, queues and handles.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Defaults {
     pub params: Params,
@@ -30,7 +30,7 @@ impl Default for Defaults {
     }
 }
 
-/// Of a file. An unknown table or key is an error; keys may have `-` for `_`.
+/// Reads the defaults from a file. An unknown table or key is an error; keys may use `-` for `_`.
 pub fn read(path: &Path) -> ApiResult<Defaults> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)

@@ -1,4 +1,4 @@
-//! A device that is open: what it looks like, its memory, its cache.
+//! An open device: its geometry, memory and cache.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -18,32 +18,32 @@ use crate::options::{self, Versioned};
 use crate::pool::{self, Pool};
 use crate::types::*;
 
-/// See the module.
+/// An open device with its pool and cache.
 pub struct Device {
     pub name: String,
     pub below: Arc<dyn block::Device>,
     pub pool: Arc<Pool>,
-    /// What its cache is like, and what parameters of it say.
+    /// Configuration of the cache and of its parameters.
     pub params: Mutex<Params>,
     eager: AtomicBool,
     uncached: AtomicBool,
     cache: Mutex<Option<Arc<Cache>>>,
-    /// Somebody uses the cache: direct I/O has to look at it.
+    /// The cache is in use: direct I/O has to check it.
     pub has_cache: AtomicBool,
     pub children: Children,
 }
 
-/// How many queues a device has, or handles a queue: while there are any it is not closed.
+/// Counts the queues of a device, or the handles of a queue: a parent with children cannot be closed.
 #[derive(Default)]
 pub struct Children(Mutex<(u32, bool)>);
 
 impl Children {
-    /// One more, if it is not closed.
+    /// Adds a child unless the parent is closed.
     pub fn add(&self) -> ApiResult<()> {
         self.add_below(u32::MAX)
     }
 
-    /// The only one.
+    /// Adds the only child.
     pub fn add_only(&self) -> ApiResult<()> {
         self.add_below(1)
     }
@@ -60,12 +60,12 @@ impl Children {
         }
     }
 
-    /// One less.
+    /// Removes a child of the parent.
     pub fn remove(&self) {
         self.0.lock().0 -= 1;
     }
 
-    /// Closes it, if there are none; `what` they are.
+    /// Closes the parent if it has no children; `what` names them.
     pub fn close(&self, what: &str) -> ApiResult<()> {
         let mut children = self.0.lock();
         match *children {
@@ -97,7 +97,7 @@ impl Device {
         Device::over(name, below, options)
     }
 
-    /// Over a driver.
+    /// Creates a device over a driver.
     pub fn over(name: &str, below: Arc<dyn block::Device>, options: &nvmed_device_options) -> ApiResult<Device> {
         let pool = Pool::new(options.buffer_bytes)?;
         let mut params = defaults().params;
@@ -120,7 +120,7 @@ impl Device {
         self.below.geometry()
     }
 
-    /// The cache, opened at its first use.
+    /// Returns the cache, and opens it at its first use.
     pub fn cache(&self) -> ApiResult<Arc<Cache>> {
         if self.uncached.load(Ordering::Relaxed) {
             return Err(ApiError::new(libc::ENOTSUP, format!("{}: opened without a cache (NVMED_NO_CACHE)", self.name)));
@@ -136,15 +136,15 @@ impl Device {
         Ok(opened)
     }
 
-    /// The cache, if it is in use.
+    /// Returns the cache if it is in use.
     pub fn cache_in_use(&self) -> Option<Arc<Cache>> {
         if self.has_cache.load(Ordering::Acquire) { self.cache.lock().clone() } else { None }
     }
 
-    /// Its last words.
+    /// Closes the cache and the pool.
     pub fn finish(&self) -> ApiResult<()> {
         self.pool.orphan();
-        // Nobody has a handle any more: each was flushed when it was destroyed.
+        // No handle is left: each was flushed when it was destroyed.
         self.cache.lock().take();
         Ok(())
     }
@@ -203,12 +203,12 @@ fn unknown(feature: i32) -> ApiError {
 /// Opens a device. Thread-safe.
 ///
 /// `name`: the path of a file, a block device or an NVMe character device such as /dev/ng0n1; memory:SIZE such as memory:64MiB;
-/// vfio-user:SOCKET or vfio-user:SOCKET/NAMESPACE, a drive in another process;
-/// null; or fault:eio@FIRST-LAST:NAME, the device NAME whose blocks FIRST to LAST cannot be read or written, for tests.
-/// `flags`: O_RDONLY or O_RDWR. A block device opened for writing is ours alone (O_EXCL): not one that is mounted.
+/// vfio-user:SOCKET or vfio-user:SOCKET/NAMESPACE, a drive in another process; null; or fault:eio@FIRST-LAST:NAME, the device NAME whose
+/// blocks FIRST to LAST fail, for tests. `flags`: O_RDONLY or O_RDWR. A block device is opened for writing exclusively (O_EXCL), so it
+/// must not be mounted.
 ///
-/// Returns the device, or NULL: ENOENT, EACCES, EBUSY and others of open(2); EINVAL (a name or flags that mean nothing, or a file
-/// that cannot be a device: hs_error says why).
+/// Returns the device, or NULL: ENOENT, EACCES, EBUSY and other errors of open(2); EINVAL (an invalid name or flags, or a file that cannot
+/// be a device: hs_error says why).
 ///
 /// # Safety
 /// `name` is NULL or a string.
@@ -218,10 +218,10 @@ pub unsafe extern "C" fn nvmed_open(name: *const c_char, flags: c_int) -> *mut N
     unsafe { nvmed_open_with(name, flags, std::ptr::null()) }
 }
 
-/// As nvmed_open, with options. Thread-safe.
+/// Opens a device with options. Thread-safe.
 ///
-/// `options`: from nvmed_device_options_init and changed, or NULL. Returns as nvmed_open; also NULL with E2BIG (an option that
-/// this version does not know) and ENOMEM.
+/// `options`: from nvmed_device_options_init and changed, or NULL. Returns as nvmed_open; also NULL with E2BIG (an option that this
+/// version does not support) and ENOMEM.
 ///
 /// # Safety
 /// `name` is NULL or a string; `options` is NULL or has as many bytes as its size says.
@@ -236,8 +236,7 @@ pub unsafe extern "C" fn nvmed_open_with(name: *const c_char, flags: c_int, opti
     })
 }
 
-/// Closes a device. Its queues have to be destroyed before. Buffers of nvmed_get_buffer stay valid until they are put back.
-/// Thread-safe.
+/// Closes a device. Its queues must be destroyed before. Buffers of nvmed_get_buffer stay valid until they are put back. Thread-safe.
 ///
 /// Returns 0, or -1: EBADF; EBUSY (it has queues, and stays open).
 #[unsafe(no_mangle)]
@@ -245,7 +244,7 @@ pub extern "C" fn nvmed_close(device: *mut NVMED) -> c_int {
     ffi_guard(|| end(device, |device: &Device| device.children.close("queues"), Device::finish))
 }
 
-/// What a device looks like. Thread-safe.
+/// Returns the properties of a device. Thread-safe.
 ///
 /// Set info->size to sizeof *info before. Returns 0, or -1: EBADF, EFAULT (NULL), EINVAL (size).
 ///
@@ -264,7 +263,7 @@ pub unsafe extern "C" fn nvmed_get_info(device: *mut NVMED, info: *mut nvmed_inf
     })
 }
 
-/// A feature of a device (NVMED_NO_CACHE, NVMED_CACHE_SIZE in pages of 4096 bytes, NVMED_CACHE_LAZY_INIT). Thread-safe.
+/// Returns a feature of a device (NVMED_NO_CACHE, NVMED_CACHE_SIZE in pages of 4096 bytes, NVMED_CACHE_LAZY_INIT). Thread-safe.
 ///
 /// Returns its value, or -1: EBADF, EINVAL (no such feature).
 #[unsafe(no_mangle)]
@@ -280,9 +279,10 @@ pub extern "C" fn nvmed_feature_set(device: *mut NVMED, feature: c_int, value: c
     ffi_guard(|| with(device, |device: &Arc<Device>| device.set_feature(feature, value)))
 }
 
-/// Memory that the device reaches: requests over it need no copy. Zeroed, at the begin of a page. Thread-safe.
+/// Allocates memory that the device can access directly: requests with it need no copy. It is zeroed and page-aligned. Thread-safe.
 ///
-/// `pages`: of 4096 bytes. A request's memory has to lie within one buffer. Any other memory works, too, at the price of a copy.
+/// `pages`: number of pages of 4096 bytes. The memory of a request must lie within one buffer. Any other memory works too, at the cost of
+/// a copy.
 ///
 /// Returns its address, or NULL: EBADF; EINVAL (no pages); ENOMEM (the device's buffer_bytes are used up: see nvmed_open_with).
 #[unsafe(no_mangle)]
@@ -290,10 +290,10 @@ pub extern "C" fn nvmed_get_buffer(device: *mut NVMED, pages: u32) -> *mut c_voi
     ffi_guard(|| with(device, |device: &Arc<Device>| device.pool.lend(pages).map(<*mut u8>::cast)))
 }
 
-/// Gives a buffer of nvmed_get_buffer back, NULL does nothing. While requests use it, it is kept until the device has let go of it;
-/// the program must not touch it any more in any case. Thread-safe.
+/// Frees a buffer of nvmed_get_buffer; NULL is ignored. If requests use it, it is kept until the device has released it; the program must
+/// not access it any more in any case. Thread-safe.
 ///
-/// Returns 0, or -1: EINVAL (it is none, or was put back before).
+/// Returns 0, or -1: EINVAL (not a buffer, or already freed).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_put_buffer(buffer: *mut c_void) -> c_int {
     ffi_guard(|| if buffer.is_null() { Ok(0) } else { pool::put_back(buffer.cast()) })

@@ -1,19 +1,19 @@
-//! A child of fork(2) goes on with files of the cache: it takes part in it by itself. Devices, queues and asynchronous requests are
-//! the parent's alone.
+//! A child of fork(2) can keep using files of the cache: it attaches by itself. Devices, queues and asynchronous requests belong to the
+//! parent only.
 //!
-//! Around the fork the locks of the u calls' tables are held, so that none is found taken by a thread that the child does not have.
+//! The locks of the u calls' tables are held during the fork, so that the child finds none locked by a thread that it does not have.
 #![expect(unsafe_code, reason = "pthread_atfork(3); locks that another function lets go")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{cache, hazard, ulock, uopen};
 
-/// This is the child of a fork: its memory has our objects, but the threads and rings behind them are the parent's.
+/// This is a forked child: its memory has our objects, but the threads and rings behind them are the parent's.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// It has used no files itself yet: a process, or the child of a fork.
+/// The process (or forked child) has not used files yet.
 static UNUSED: AtomicBool = AtomicBool::new(true);
 
-/// Watches for forks from now on.
+/// Installs the fork handlers.
 pub fn watch() {
     extern "C" fn before() {
         uopen::hold();
@@ -43,19 +43,19 @@ fn let_go(is_child: bool) {
     }
 }
 
-/// Whether this is the child of a fork.
+/// Returns whether this is a forked child.
 #[inline]
 pub fn is_child() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// Whether this process has used no files yet.
+/// Returns whether this process has not used files yet.
 #[inline]
 pub fn uses_no_files() -> bool {
     UNUSED.load(Ordering::Relaxed)
 }
 
-/// A call on files, the first in this process.
+/// Handles the first call on files in this process.
 #[cold]
 #[inline(never)]
 pub fn use_files() {
@@ -63,7 +63,7 @@ pub fn use_files() {
     hazard::enable_fast_path();
 }
 
-/// Whether this process has files to close at its end.
+/// Returns whether this process has files to close at exit.
 pub fn has_files() -> bool {
     !is_child() || !uses_no_files()
 }

@@ -1,4 +1,4 @@
-//! The edge itself: outcomes become return values and errno, and no panic gets past.
+//! The C boundary: results become return values and errno, and panics stop here.
 #![expect(unsafe_code, reason = "writes errno")]
 
 use std::ffi::c_int;
@@ -9,9 +9,9 @@ use cachedfs::Not;
 use crate::api_error::{ApiError, ApiResult, remember};
 use crate::fork;
 
-/// What a C function returns.
+/// A return type of C functions.
 pub trait ReturnValue {
-    /// When it fails.
+    /// The return value of a failed call.
     const FAILURE: Self;
 }
 
@@ -19,12 +19,12 @@ impl ReturnValue for i32 {
     const FAILURE: i32 = -1;
 }
 
-/// `ssize_t`.
+/// The C type `ssize_t`.
 impl ReturnValue for isize {
     const FAILURE: isize = -1;
 }
 
-/// `off_t`.
+/// The C type `off_t`.
 impl ReturnValue for i64 {
     const FAILURE: i64 = -1;
 }
@@ -37,7 +37,7 @@ impl<T> ReturnValue for *mut T {
     const FAILURE: *mut T = std::ptr::null_mut();
 }
 
-/// Runs what a C function does. errno is only changed when it fails. Not for the child of a fork.
+/// Runs the body of a C function. Sets errno only on failure. Fails in a forked child.
 pub fn ffi_guard<T: ReturnValue>(call: impl FnOnce() -> ApiResult<T>) -> T {
     guard_call(|| if fork::is_child() { Err(not_here()) } else { call() })
 }
@@ -49,7 +49,7 @@ fn not_here() -> ApiError {
     ApiError::new(libc::EPERM, why)
 }
 
-/// Likewise for a function that uses files: also in the child of a fork.
+/// Runs the body of a C function that uses files; works in a forked child.
 #[inline]
 pub fn guard_files<T: ReturnValue>(call: impl FnOnce() -> ApiResult<T>) -> T {
     if fork::uses_no_files() {
@@ -58,8 +58,8 @@ pub fn guard_files<T: ReturnValue>(call: impl FnOnce() -> ApiResult<T>) -> T {
     guard_call(call)
 }
 
-/// In the way that is short: it makes no call that changes errno, which is not looked after here. What is not done in it is done
-/// otherwise, by a function of its own, so that nothing of it is prepared for in vain.
+/// Runs the fast path of a C function, which must make no call that changes errno: errno is not saved. If the fast path does not apply,
+/// `otherwise` runs; it is a separate function, so that the fast path prepares nothing for it.
 #[inline(always)]
 pub fn ffi_fast_path<T: ReturnValue>(call: impl FnOnce() -> Result<T, Not>, otherwise: impl FnOnce(Not) -> T) -> T {
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -84,7 +84,7 @@ fn guard_call<T: ReturnValue>(call: impl FnOnce() -> ApiResult<T>) -> T {
     }
 }
 
-/// What is returned then.
+/// Stores the error, sets errno and returns the failure value.
 #[cold]
 #[inline(never)]
 pub fn report_error<T: ReturnValue>(fail: &ApiError) -> T {
@@ -106,7 +106,7 @@ fn internal_error(panic: &(dyn std::any::Any + Send)) -> ApiError {
     ApiError::new(libc::EIO, format!("a mistake inside hotshelf ({what}): please report it; close what was used"))
 }
 
-/// Where this thread's errno is: valid as long as the thread, and nobody else's.
+/// Returns the address of this thread's errno.
 #[inline]
 fn errno() -> *mut c_int {
     // SAFETY: it only tells the address.

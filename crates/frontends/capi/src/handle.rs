@@ -1,4 +1,4 @@
-//! A handle: what I/O goes through.
+//! A handle: the object that performs I/O.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::cell::Cell;
@@ -22,29 +22,29 @@ use crate::options::{self, Versioned};
 use crate::queue::{Binding, Queue};
 use crate::types::*;
 
-/// How long the end of a handle waits for what is in flight, before the queue ends it.
+/// How long the destruction of a handle waits for requests in flight before the queue aborts them.
 const LAST_WAIT: Duration = Duration::from_secs(1);
-/// All flags there are.
+/// All supported flags.
 const FLAGS: u32 = NVMED_DIRECT | NVMED_SYNC | NVMED_ZERO_COPY | NVMED_CACHED | NVMED_ASYNC | NVMED_DURABLE | NVMED_POLLED;
 
-/// See the module.
+/// An open handle on one or several queues.
 pub struct Handle {
     pub device: Arc<Device>,
     queues: Vec<Arc<Queue>>,
     pub engine: Engine,
-    /// Of NVMED_CACHED, NVMED_SYNC, NVMED_ASYNC, NVMED_ZERO_COPY: those that hold now.
+    /// Current modes: NVMED_CACHED, NVMED_SYNC, NVMED_ASYNC, NVMED_ZERO_COPY.
     modes: AtomicU32,
-    /// For read and write without an offset.
+    /// File position for reads and writes without an offset.
     pub position: Mutex<u64>,
     pub requests: Mutex<Requests>,
-    /// Requests that ended, whose lent memory the device still has.
+    /// Completed requests whose pool memory the device still holds.
     held: AtomicU32,
     place: OnceLock<(Arc<Cache>, Place)>,
 }
 
-/// The handle below: of one thread at a time, or of many.
+/// The underlying handle: for one thread at a time, or for many.
 pub enum Engine {
-    /// The lock is only ever tried: nobody waits for it.
+    /// Only try_lock is used: no thread waits for it.
     Own(Mutex<block::Handle>),
     Shared(SharedHandle),
 }
@@ -170,23 +170,23 @@ impl Handle {
         }
     }
 
-    /// How its queue waits.
+    /// Returns the completion mode of its queue.
     pub fn queue_completion(&self) -> u64 {
         self.queues[0].params.get(Key::Completion)
     }
 
-    /// Whether a mode holds.
+    /// Returns whether a mode is set.
     pub fn is(&self, flag: u32) -> bool {
         self.modes.load(Ordering::Relaxed) & flag != 0
     }
 
     pub fn set_modes(&self, set: u32, clear: u32) {
-        // Two threads that set modes at a time: each bit is as one of them says.
+        // If two threads set modes, each bit is from one of them.
         self.modes.fetch_or(set, Ordering::Relaxed);
         self.modes.fetch_and(!clear, Ordering::Relaxed);
     }
 
-    /// Its place in the cache of its device.
+    /// Returns its state in the cache of its device.
     pub fn place(&self) -> ApiResult<&(Arc<Cache>, Place)> {
         if let Some(place) = self.place.get() {
             return Ok(place);
@@ -196,12 +196,12 @@ impl Handle {
         Ok(self.place.get_or_init(|| (cache, place)))
     }
 
-    /// Its place, if it ever used the cache.
+    /// Returns its state in the cache if it ever used it.
     pub fn used_place(&self) -> Option<&(Arc<Cache>, Place)> {
         self.place.get()
     }
 
-    /// Before direct I/O.
+    /// Prepares the cache for direct I/O.
     pub fn make_way(&self, op: Op, bytes: Range<u64>) -> ApiResult<()> {
         match self.device.cache_in_use() {
             Some(cache) => cache.make_way(op, self.within(bytes)),
@@ -209,7 +209,7 @@ impl Handle {
         }
     }
 
-    /// After it.
+    /// Updates the cache after direct I/O.
     pub fn forget(&self, op: Op, bytes: Range<u64>) {
         if let Some(cache) = self.device.cache_in_use() {
             cache.forget(op, self.within(bytes));
@@ -221,7 +221,7 @@ impl Handle {
         bytes.start.min(end)..bytes.end.min(end)
     }
 
-    /// Lent memory that a request over it does not use any more, unless the device has it.
+    /// Releases the pool memory of a request unless the device holds it.
     pub fn release(&self, data: &LentData, held: bool) {
         match data {
             LentData::Lent(_) if held => _ = self.held.fetch_add(1, Ordering::Relaxed),
@@ -230,7 +230,7 @@ impl Handle {
         }
     }
 
-    /// Lent memory that the device has let go of since.
+    /// Releases pool memory that the device no longer holds.
     pub fn take_released(&self) -> ApiResult<()> {
         while self.held.load(Ordering::Relaxed) > 0 {
             let Some(released) = self.engine.take_released()? else { break };
@@ -242,7 +242,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Its last words: the cache is flushed, what is in flight has a moment to end.
+    /// Flushes the cache and waits briefly for requests in flight.
     pub fn finish(&self) -> ApiResult<()> {
         let flushed = self.used_place().map_or(Ok(()), |(cache, place)| cache.flush(place));
         let drained = self.engine.drain(LAST_WAIT);
@@ -253,7 +253,7 @@ impl Handle {
         flushed.map_err(|error| ApiError::new(error.errno, format!("flushing the cache while the handle was closed: {}", error.text)))
     }
 
-    /// A request that nobody will ask for any more.
+    /// Drops the completion of a request that is never reaped.
     fn abandon(&self, done: Done) {
         let held = done.held;
         if let Some(request) = self.requests.lock().take(done.user) {
@@ -262,7 +262,7 @@ impl Handle {
     }
 }
 
-/// What the memory of a request is.
+/// The kind of memory of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum LentData {
     Lent(block::Span),
@@ -277,7 +277,7 @@ impl Drop for Handle {
     }
 }
 
-/// Parameters of a handle on a queue.
+/// Returns the parameters of a handle on a queue.
 fn params(options: &nvmed_handle_options, queue: &Params) -> ApiResult<Params> {
     let flags = options.flags;
     let both = |one, other| flags & one != 0 && flags & other != 0;
@@ -301,7 +301,7 @@ fn params(options: &nvmed_handle_options, queue: &Params) -> ApiResult<Params> {
     Ok(params)
 }
 
-/// A rule of the program.
+/// A queue-selection callback of the program.
 struct ByProgram {
     rule: unsafe extern "C" fn(*mut NVMED_HANDLE, u8, u64, u32) -> *mut NVMED_QUEUE,
     queues: Vec<usize>,
@@ -310,11 +310,11 @@ struct ByProgram {
 }
 
 thread_local! {
-    /// Bytes of the request that this thread submits: the rules of `block` are asked by place and kind alone.
+    /// Length of the request that this thread submits: the callbacks of `block` get position and type only.
     static LENGTH: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Tells the rule of the program how long the next request of this thread is.
+/// Sets the length of this thread's next request for the callback.
 pub fn next_length(bytes: u64) {
     LENGTH.set(bytes);
 }
@@ -336,13 +336,13 @@ impl Select for ByProgram {
     }
 }
 
-/// The paper's name for making a handle on a queue, with options. Thread-safe.
+/// Creates a handle on a queue, with options (the paper's name). Thread-safe.
 ///
 /// `options`: from nvmed_handle_options_init and changed, or NULL: direct and synchronous.
 ///
-/// A handle on a shared queue can be used by any threads at the same time; one on a dedicated queue by one thread at a time.
+/// A handle on a shared queue can be used by any number of threads at the same time; one on a dedicated queue by one thread at a time.
 ///
-/// Returns the handle, or NULL: EBADF; EINVAL (an option's value); E2BIG (an option that this version does not know); EBUSY (a
+/// Returns the handle, or NULL: EBADF; EINVAL (an option's value); E2BIG (an option that this version does not support); EBUSY (a
 /// dedicated queue has a handle already); ENOTSUP (cached, and the device has no cache); ENOMEM.
 ///
 /// # Safety
@@ -358,8 +358,8 @@ pub unsafe extern "C" fn nvmed_create_handle(queue: *mut NVMED_QUEUE, options: *
     })
 }
 
-/// NVMeDirect's name for making a handle on a queue, with flags (NVMED_DIRECT, NVMED_CACHED, NVMED_SYNC, NVMED_ASYNC, NVMED_DURABLE,
-/// NVMED_POLLED, NVMED_ZERO_COPY). Thread-safe. Returns as nvmed_create_handle.
+/// Creates a handle on a queue, with flags (NVMeDirect's name): NVMED_DIRECT, NVMED_CACHED, NVMED_SYNC, NVMED_ASYNC, NVMED_DURABLE,
+/// NVMED_POLLED, NVMED_ZERO_COPY. Thread-safe. Returns as nvmed_create_handle.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_handle_create(queue: *mut NVMED_QUEUE, flags: c_int) -> *mut NVMED_HANDLE {
     ffi_guard(|| {
@@ -370,10 +370,10 @@ pub extern "C" fn nvmed_handle_create(queue: *mut NVMED_QUEUE, flags: c_int) -> 
     })
 }
 
-/// Makes a handle on several queues of one device, all dedicated or none. Thread-safe.
+/// Creates a handle on several queues of one device, all dedicated or all shared. Thread-safe.
 ///
-/// `count` queues, 1 to 256; `flags` as of nvmed_handle_create; `rule` chooses the queue of each request, NULL: one after the
-/// other. Returns as nvmed_create_handle, also NULL with EFAULT (queues is NULL).
+/// `count` queues, 1 to 256; `flags` as of nvmed_handle_create; `rule` chooses the queue of each request, NULL: round robin. Returns as
+/// nvmed_create_handle, also NULL with EFAULT (queues is NULL).
 ///
 /// # Safety
 /// `queues` is NULL or has `count` elements; `rule` is NULL or such a function.
@@ -410,22 +410,23 @@ pub unsafe extern "C" fn nvmed_handle_create_mq(
     })
 }
 
-/// Ends a handle. A cached one is flushed. What is in flight has a second to end; its memory is free then, or held until the device
-/// lets go (memory of nvmed_get_buffer), and it is not reported. Thread-safe: calls of other threads end first or fail with EBADF.
+/// Destroys a handle. A cached one is flushed. Requests in flight have one second to complete; their memory is free then, or held until
+/// the device releases it (memory of nvmed_get_buffer), and they are not reported. Thread-safe: calls of other threads complete first or
+/// fail with EBADF.
 ///
-/// Returns 0, or -1: EBADF; or the errno of the flush: the handle is gone all the same, and what could not be written is lost.
+/// Returns 0, or -1: EBADF; or the errno of the flush: the handle is destroyed in any case, and data that could not be written is lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_handle_destroy(handle: *mut NVMED_HANDLE) -> c_int {
     ffi_guard(|| end(handle, |_: &Handle| Ok(()), Handle::finish))
 }
 
-/// As nvmed_handle_destroy, named as nvmed_create_handle is.
+/// Destroys a handle; another name of nvmed_handle_destroy.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_destroy_handle(handle: *mut NVMED_HANDLE) -> c_int {
     nvmed_handle_destroy(handle)
 }
 
-/// As nvmed_handle_destroy: NVMeDirect's name for handles on several queues.
+/// Destroys a handle on several queues; NVMeDirect's name of nvmed_handle_destroy.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_handle_destroy_mq(handle: *mut NVMED_HANDLE) -> c_int {
     nvmed_handle_destroy(handle)

@@ -1,13 +1,13 @@
-//! Who is inside: each thread says in a word of its own, on a cache line of its own, which place of a table it looks at. Who empties
-//! a place waits until nobody looks at it any more. A look costs two plain stores; all the cost is with who empties.
+//! Hazard pointers: each thread publishes, in its own record on its own cache line, which table slot it is reading. A thread that empties
+//! a slot waits until no record names it. A read costs two plain stores; the cost is with the writer.
 //!
 //! ```text
-//!   looking:   my word = place        emptying:   place = NULL
-//!              (compiler fence)                   membarrier(2): a full fence in every running thread of ours
-//!              look at the place                  wait for each word that names the place to change
+//! reader:   my record = slot          writer:   slot = NULL
+//!           (compiler fence)                    membarrier(2): a full fence in every running thread
+//!           read the slot                       wait for each record that names the slot to change
 //! ```
-//! Either the one who looks sees NULL, or the one who empties sees the word. Where the kernel has no membarrier, a full fence stands
-//! in the place of the compiler fence.
+//! Either the reader sees NULL, or the writer sees the record. Where the kernel has no membarrier, a full fence replaces the compiler
+//! fence.
 #![expect(unsafe_code, reason = "membarrier(2), and a list of records that only grows")]
 
 use std::cell::Cell;
@@ -15,7 +15,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 use std::time::Duration;
 
-/// A thread's word: which time this is (upper half), and which place (lower half), plus one; 0: none.
+/// A thread's record: a sequence number (upper half) and the slot it reads plus one (lower half); 0: none.
 #[repr(align(128))]
 #[derive(Default)]
 pub struct ThreadRecord {
@@ -27,13 +27,13 @@ pub struct ThreadRecord {
     next: AtomicPtr<ThreadRecord>,
 }
 
-/// How many there are.
+/// Number of records.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 const PLACE: u64 = 0xffff_ffff;
 const ONCE_MORE: u64 = 1 << 32;
 
-/// All records there ever were: as many as threads at a time.
+/// All records ever created: at most the number of concurrent threads.
 static RECORDS: AtomicPtr<ThreadRecord> = AtomicPtr::new(std::ptr::null_mut());
 
 thread_local! {
@@ -41,7 +41,7 @@ thread_local! {
     static LEASE: Lease = const { Lease };
 }
 
-/// Gives the record back when the thread ends.
+/// Releases the record when the thread ends.
 struct Lease;
 
 impl Drop for Lease {
@@ -52,11 +52,11 @@ impl Drop for Lease {
     }
 }
 
-/// A look under way.
+/// A read in progress; the slot's object stays alive.
 pub struct ReadGuard(&'static ThreadRecord);
 
 impl ReadGuard {
-    /// Whose it is.
+    /// Returns the record of the reading thread.
     #[inline(always)]
     pub fn record(&self) -> &'static ThreadRecord {
         self.0
@@ -71,7 +71,7 @@ impl Drop for ReadGuard {
     }
 }
 
-/// Begins to look at a place. None: this thread looks at another one already (a signal handler), or is about to end.
+/// Starts reading a slot. `None`: this thread reads another one already (in a signal handler), or is about to end.
 #[inline]
 pub fn protect(place: u32) -> Option<ReadGuard> {
     let record = match CURRENT.get() {
@@ -83,7 +83,7 @@ pub fn protect(place: u32) -> Option<ReadGuard> {
     Some(look)
 }
 
-/// Likewise where nothing needs to be done first. None: something does, or as `look` says.
+/// Starts reading a slot if no setup is needed. `None`: setup is needed, or as for `protect`.
 #[inline(always)]
 pub fn protect_fast(place: u32) -> Option<ReadGuard> {
     if !FAST_PATH.load(Ordering::Relaxed) {
@@ -94,14 +94,14 @@ pub fn protect_fast(place: u32) -> Option<ReadGuard> {
     Some(look)
 }
 
-/// This thread's record, which no other thread has meanwhile. None: it has none, or is about to end.
+/// Returns this thread's record, which no other thread uses meanwhile. `None`: it has none, or is about to end.
 #[inline]
 pub fn current() -> Option<&'static ThreadRecord> {
     CURRENT.get()
 }
 
 impl ThreadRecord {
-    /// Says that its thread looks there. None: it looks somewhere already.
+    /// Publishes the slot that the thread reads. `None`: it reads one already.
     #[inline(always)]
     fn protect(&'static self, place: u32) -> Option<ReadGuard> {
         let word = self.word.load(Ordering::Relaxed);
@@ -112,15 +112,15 @@ impl ThreadRecord {
         Some(ReadGuard(self))
     }
 
-    /// No other living thread's record has this one.
+    /// Returns the number of the record; no other live thread has it.
     #[inline]
     pub fn number(&self) -> u32 {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// The seat's own thread begins to change what is its own. Others who want to change it say so in `wanted`, wait for a
-    /// [`barrier`], and then until this is over. None: somebody does, this thread is inside already (in a signal handler), or the kernel
-    /// has no membarrier.
+    /// Enters the owner's critical section, in which the owning thread changes its own data. Other threads that want to change it set
+    /// `wanted`, issue a [`barrier`], and wait until the section ends. `None`: another thread wants it, this thread is inside already (in
+    /// a signal handler), or the kernel has no membarrier.
     #[inline]
     pub fn enter_owner_section(&'static self, wanted: &AtomicBool) -> Option<OwnerGuard> {
         if self.inside.load(Ordering::Relaxed) {
@@ -132,13 +132,13 @@ impl ThreadRecord {
         (!wanted.load(Ordering::Acquire)).then_some(inside)
     }
 
-    /// Whether its thread is changing what is its own.
+    /// Returns whether the owner is in its critical section.
     pub fn is_inside(&self) -> bool {
         self.inside.load(Ordering::Acquire) && has_barrier()
     }
 }
 
-/// A change under way.
+/// The owner's critical section; ends on drop.
 pub struct OwnerGuard(&'static ThreadRecord);
 
 impl Drop for OwnerGuard {
@@ -148,7 +148,7 @@ impl Drop for OwnerGuard {
     }
 }
 
-/// What was stored before is seen by whoever looks after a [`barrier`] that this one's loads come before.
+/// Orders earlier stores before later loads, as seen by threads that issue a [`barrier`].
 #[inline(always)]
 fn order() {
     if has_barrier() {
@@ -158,7 +158,7 @@ fn order() {
     }
 }
 
-/// Takes a record for this thread.
+/// Assigns a record to this thread.
 #[cold]
 fn register_thread() -> Option<&'static ThreadRecord> {
     LEASE.try_with(|_| ()).ok()?;
@@ -198,7 +198,7 @@ fn new_record() -> &'static ThreadRecord {
     }
 }
 
-/// Waits until nobody looks at what this place held before it was emptied (with `SeqCst`). The caller looks at nothing itself.
+/// Waits until no thread reads what this slot held before it was emptied (with `SeqCst`). The caller must not be reading.
 pub fn wait_for_readers(place: u32) {
     barrier();
     for record in records() {
@@ -207,7 +207,7 @@ pub fn wait_for_readers(place: u32) {
             continue;
         }
         let mut turns = 0_u32;
-        // The word of a later look is another one.
+        // A later read has another sequence number.
         while record.word.load(Ordering::Acquire) == seen {
             turns += 1;
             match turns {
@@ -219,7 +219,7 @@ pub fn wait_for_readers(place: u32) {
     }
 }
 
-/// In the child of a fork: the other threads are the parent's, and look at nothing here.
+/// In a forked child: the other threads are the parent's and read nothing here.
 pub fn forked() {
     FAST_PATH.store(false, Ordering::SeqCst);
     let mine = CURRENT.get().map(std::ptr::from_ref);
@@ -238,10 +238,10 @@ const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
 static HAS_BARRIER: AtomicU8 = AtomicU8::new(UNKNOWN);
-/// A compiler fence does, and files are in use.
+/// A compiler fence is sufficient, and files are in use.
 static FAST_PATH: AtomicBool = AtomicBool::new(false);
 
-/// From now on this process uses files.
+/// Enables the fast path for this process.
 pub fn enable_fast_path() {
     register_barrier();
     FAST_PATH.store(has_barrier(), Ordering::SeqCst);
@@ -261,7 +261,7 @@ fn register_barrier() {
     });
 }
 
-/// A full fence, also in every other thread that is looking.
+/// A full fence, also in every other reading thread.
 pub fn barrier() {
     register_barrier();
     fence(Ordering::SeqCst);

@@ -1,21 +1,21 @@
-//! libhotshelf: what C programs link, and what every other language reaches through C.
+//! libhotshelf: the library for C programs, and through C for every other language.
 //!
-//! The functions are documented once, for their users: the comments here become `include/hotshelf.h` and the manual page
-//! hotshelf(3) (`cargo xtask header`). They are thin: each checks what it was given, calls one method of an object, and turns
-//! the outcome into -1 and errno.
+//! The functions are documented once, for users: these comments become `include/hotshelf.h` and the manual page hotshelf(3) (`cargo xtask
+//! header`). They are thin: each validates its arguments, calls one method of an object, and converts the result to a return value and
+//! errno.
 //!
-//! - `guard.rs`: outcome to errno, panics stop here. `api_error.rs`: what went wrong, in words. `table.rs`: what the opaque pointers
-//!   are: numbers, checked at each call, so that a wrong one is EBADF and no crash.
-//! - `library.rs` (`hs_*`), `device.rs`, `queue.rs`, `handle.rs`: the objects, and the functions that make and end them.
-//! - `pool.rs`: memory that is lent to the program, and reaches the device without a copy.
-//! - `transfer.rs`: calls that return when it is done. `aio.rs`: those that do not. `cached.rs`: a handle's place in the cache.
-//! - `options.rs`: structs with versions. `params.rs`: parameters by key. `quota.rs`: whose queues.
-//! - The u calls, files through the cache: `ufd.rs` and `hazard.rs` are their numbers, `open.rs` what a number stands for, `cache.rs` the
-//!   instance; `uopen.rs`, `ufile.rs`, `ustate.rs`, `upin.rs`, `umap.rs`, `ulock.rs`, `udir.rs` and
-//!   `uqueue.rs` the calls by noun. `fork.rs`: what a child may do.
-//! - The library file system (`nvmedfs_*`): `nmkfs.rs`, `nmount.rs`, `nplace.rs` (where a path counts from), `nfd.rs` (file numbers),
+//! - `guard.rs`: results to errno; panics stop here. `api_error.rs`: errors with messages. `table.rs`: opaque pointers are numbers,
+//!   checked at each call, so that a wrong one is EBADF and no crash.
+//! - `library.rs` (`hs_*`), `device.rs`, `queue.rs`, `handle.rs`: the objects, and the functions that create and destroy them.
+//! - `pool.rs`: memory that is lent to the program, and accessed by the device without a copy.
+//! - `transfer.rs`: synchronous calls. `aio.rs`: asynchronous ones. `cached.rs`: a handle's state in the cache.
+//! - `options.rs`: versioned structs. `params.rs`: parameters by key. `quota.rs`: queue quotas.
+//! - The u calls, files through the cache: `ufd.rs` and `hazard.rs` are the table of file numbers, `open.rs` an open file, `cache.rs` the
+//!   instance; `uopen.rs`, `ufile.rs`, `ustate.rs`, `upin.rs`, `umap.rs`, `ulock.rs`, `udir.rs` and `uqueue.rs` the calls by noun.
+//!   `fork.rs`: forked children.
+//! - The library file system (`nvmedfs_*`): `nmkfs.rs`, `nmount.rs`, `nplace.rs` (base directories of paths), `nfd.rs` (file numbers),
 //!   `nfile.rs`, `nname.rs`, `nattr.rs`, `nxattr.rs`, `ndir.rs`, `nlock.rs` the calls by noun, `ntx.rs` transactions, `naio.rs` and
-//!   `nrequests.rs` what does not wait. The work is `rawfs`'s.
+//!   `nrequests.rs` asynchronous requests. `rawfs` does the work.
 //!
 //! Unsafe code is in the functions that C calls, in `table.rs`, and in `memory.rs`, where the program's pointers become bytes.
 

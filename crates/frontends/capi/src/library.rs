@@ -1,4 +1,4 @@
-//! The library itself: its beginning, its end, its last error; and the table of all objects.
+//! The library itself: initialisation, shutdown, the last error, and the table of all objects.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int};
@@ -25,7 +25,7 @@ use crate::udir::Dir;
 use crate::urequests::Requests;
 use crate::{cache, fork, uopen};
 
-/// What an opaque pointer can be.
+/// The objects behind opaque pointers.
 pub enum ApiObject {
     Device(Arc<Device>),
     Queue(Arc<Queue>),
@@ -40,27 +40,27 @@ pub enum ApiObject {
 
 static OBJECTS: Table<ApiObject> = Table::new();
 
-/// Takes an object in, as a pointer for C.
+/// Adds an object to the table and returns its opaque pointer.
 pub fn enroll<P>(object: ApiObject) -> ApiResult<*mut P> {
     let full = |_| ApiError::new(libc::EMFILE, "too many devices, queues, handles, directories and file systems are open: close some");
     OBJECTS.insert(object).map(std::ptr::without_provenance_mut).map_err(full)
 }
 
-/// A kind of objects.
+/// A type of objects in the table.
 pub trait HandleKind: Sized {
-    /// In words.
+    /// Name of the type in messages.
     const NAME: &'static str;
-    /// If it is one.
+    /// Returns the object if it has this type.
     fn of(object: &ApiObject) -> Option<&Arc<Self>>;
-    /// A call panicked inside, here or in what it shares with others: it can only be closed.
+    /// Returns whether a call panicked inside, here or in a shared part: the object can only be closed.
     fn is_broken(&self) -> bool {
         false
     }
-    /// A call on it panics.
+    /// Marks the object as broken after a panic.
     fn break_down(&self) {}
 }
 
-/// Looks after an object during a call.
+/// Marks an object as broken if its call panics.
 struct PanicGuard<'a, K: HandleKind>(&'a K);
 
 impl<K: HandleKind> Drop for PanicGuard<'_, K> {
@@ -83,7 +83,7 @@ fn kind<K: HandleKind>(object: &ApiObject) -> ApiResult<&Arc<K>> {
     K::of(object).ok_or_else(|| ApiError::new(libc::EBADF, format!("this pointer is no {}", K::NAME)))
 }
 
-/// Calls a method of the object that a pointer of C's stands for.
+/// Calls a method of the object behind an opaque pointer.
 pub fn with<K: HandleKind, P, T>(pointer: *const P, call: impl FnOnce(&Arc<K>) -> ApiResult<T>) -> ApiResult<T> {
     let inside = OBJECTS.enter(pointer.addr()).map_err(|why| refused::<K>(pointer.addr(), why))?;
     let object = kind::<K>(&inside)?;
@@ -94,7 +94,7 @@ pub fn with<K: HandleKind, P, T>(pointer: *const P, call: impl FnOnce(&Arc<K>) -
     call(object)
 }
 
-/// Ends an object. `agree` may refuse; after that nobody can get at it any more.
+/// Closes an object. `agree` may refuse; after that no call can reach it.
 pub fn end<K: HandleKind, P>(
     pointer: *const P,
     agree: impl FnOnce(&K) -> ApiResult<()>,
@@ -117,23 +117,23 @@ pub fn end<K: HandleKind, P>(
     finish(kind(&inside)?).map(|()| 0)
 }
 
-/// Without its last words; if it panics once more, what it had left is left where it is.
+/// Drops a poisoned object without flushing; if that panics too, the rest is leaked.
 fn drop_poisoned(number: usize) -> ApiResult<i32> {
     let closed: Option<TableGuard<ApiObject>> = OBJECTS.close(number).ok();
     let _ = catch_unwind(AssertUnwindSafe(|| drop(closed)));
     Ok(0)
 }
 
-/// Defaults, and where they came from.
+/// The defaults and the file they came from.
 static DEFAULTS: Mutex<Option<(Defaults, Option<PathBuf>)>> = Mutex::new(None);
 static FIRST: Once = Once::new();
 
-/// What is not said when something is opened; before `hs_init` and without it: built in.
+/// Returns the default options; built-in ones before `hs_init`.
 pub fn defaults() -> Defaults {
     DEFAULTS.lock().as_ref().map(|(defaults, _)| defaults.clone()).unwrap_or_default()
 }
 
-/// As `hs_init(NULL)`, if there was none.
+/// Initialises with defaults, as `hs_init(NULL)`, if that has not happened.
 pub fn ensure_init() -> ApiResult<()> {
     let started = DEFAULTS.lock().is_some();
     if started { Ok(()) } else { init(None) }
@@ -164,10 +164,10 @@ extern "C" fn at_exit() {
     }
 }
 
-/// File systems, when nothing is open on them any more.
+/// File systems are closed after everything open on them.
 const LAST: u32 = 8;
 
-/// Closes all there is, handles first. The first error counts.
+/// Closes all objects, handles first. Returns the first error.
 fn shutdown() -> ApiResult<i32> {
     let mut first = Ok(0);
     let mut note = |outcome: ApiResult<i32>| {
@@ -176,7 +176,7 @@ fn shutdown() -> ApiResult<i32> {
         }
     };
     let agree = |_: &Handle| Ok(());
-    // In the child of a fork these are the parent's.
+    // In a forked child these belong to the parent.
     let orders = if fork::is_child() { 0..0 } else { 0..LAST + 1 };
     for order in orders {
         if order == LAST {
@@ -198,7 +198,7 @@ fn shutdown() -> ApiResult<i32> {
             if here != order {
                 continue;
             }
-            // Who closed it meanwhile has told its error.
+            // A concurrent close has reported its error.
             match order {
                 0 => note(end(pointer, agree, Handle::finish)),
                 1 => note(end(pointer, |_: &Queue| Ok(()), Queue::finish)),
@@ -218,14 +218,14 @@ fn shutdown() -> ApiResult<i32> {
     first
 }
 
-/// Begins the use of the library. Optional: opening the first device or file does hs_init(NULL). Thread-safe.
+/// Initialises the library. Optional: opening the first device or file calls hs_init(NULL). Thread-safe.
 ///
-/// `config_path`: a TOML file whose table [cache] says what the u calls go through (memory, ssd, mode and more), and whose table
-/// [library] has defaults of devices (buffer_bytes, and the parameters of nvmed_set_param by name). NULL: the file that
-/// $HOTSHELF_CONFIG names, else built-in defaults: one cache for all programs of the user, in a quarter of the memory, at most 1 GiB,
-/// and no SSD. Again with other settings: only while nothing is open.
+/// `config_path`: a TOML file. Its table [cache] configures the cache of the u calls (memory, ssd, mode and more), and its table [library]
+/// the defaults of devices (buffer_bytes, and the parameters of nvmed_set_param by name). NULL: the file that $HOTSHELF_CONFIG names,
+/// otherwise built-in defaults: one cache for all programs of the user, in a quarter of the memory, at most 1 GiB, without an SSD. Can be
+/// called again with other settings only while nothing is open.
 ///
-/// Returns 0, or -1: ENOENT and others of open(2); EINVAL (the file is wrong, hs_error says where); EBUSY.
+/// Returns 0, or -1: ENOENT and other errors of open(2); EINVAL (the file is invalid, hs_error says where); EBUSY.
 ///
 /// # Safety
 /// `config_path` is NULL or a string.
@@ -241,21 +241,21 @@ pub unsafe extern "C" fn hs_init(config_path: *const c_char) -> c_int {
     })
 }
 
-/// Ends the use of the library: flushes cached handles and closes every handle, queue and device; closes every ufd and leaves the cache,
-/// whose last program writes what is dirty to the files below. Runs at exit, too (not after _exit or a signal). Thread-safe; calls of
-/// other threads that are under way end first or fail with EBADF.
+/// Shuts the library down: flushes cached handles and closes every handle, queue and device; closes every ufd and detaches from the cache
+/// (the last program writes dirty data to the backing files). Also runs at exit (not after _exit or a signal). Thread-safe; calls of other
+/// threads complete first or fail with EBADF.
 ///
-/// Returns 0, or -1 with the errno of the first flush that failed; everything is closed all the same.
+/// Returns 0, or -1 with the errno of the first flush that failed; everything is closed in any case.
 #[unsafe(no_mangle)]
 pub extern "C" fn hs_shutdown() -> c_int {
     guard_files(shutdown)
 }
 
-/// What the cache has of a stranded file (one that another program changed, moved or removed while pages of it were newer in the cache:
-/// calls on it answer ESTALE, `hotshelf cache status` lists it) is copied to a new file, which is durable when this returns. The file and
-/// what is cached of it stay as they are. Thread-safe.
+/// Copies the cached version of a stranded file to a new file, which is durable on return. A file is stranded if another program changed,
+/// moved or removed it while the cache had newer pages of it: calls on it fail with ESTALE, and `hotshelf cache status` lists it. The file
+/// and its cached pages do not change. Thread-safe.
 ///
-/// Returns 0, or -1: ENOENT (it is not stranded); EEXIST (`to` is there); those of open(2) and write(2).
+/// Returns 0, or -1: ENOENT (it is not stranded); EEXIST (`to` exists); errors of open(2) and write(2).
 ///
 /// # Safety
 /// Both are NULL or strings.
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn hs_export(path: *const c_char, to: *const c_char) -> c_
     })
 }
 
-/// Gives up what the cache has of a stranded file (see hs_export): the file as it is counts. Thread-safe.
+/// Discards the cached version of a stranded file (see hs_export): the file's own content is valid. Thread-safe.
 ///
 /// Returns 0, or -1: ENOENT (it is not stranded).
 ///
@@ -281,10 +281,10 @@ pub unsafe extern "C" fn hs_discard(path: *const c_char) -> c_int {
     guard_files(|| cache::instance()?.discard(unsafe { uopen::path(path) }?).map(|()| 0).map_err(ApiError::from))
 }
 
-/// Writes what the cache has of a stranded file (see hs_export) over the file: the pages that are newer in the cache, and the length that
-/// it has there. Durable when this returns. Thread-safe.
+/// Writes the cached version of a stranded file (see hs_export) over the file: the newer pages and the length. Durable on return.
+/// Thread-safe.
 ///
-/// Returns 0, or -1: ENOENT (it is not stranded, or nobody can find it); those of write(2).
+/// Returns 0, or -1: ENOENT (it is not stranded, or the file cannot be found); errors of write(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -294,15 +294,15 @@ pub unsafe extern "C" fn hs_force(path: *const c_char) -> c_int {
     guard_files(|| cache::instance()?.force(unsafe { uopen::path(path) }?).map(|()| 0).map_err(ApiError::from))
 }
 
-/// The last failure of this thread, as a sentence; "" if there was none. The string stays until the next failure of the same
-/// thread; successes leave it alone, but for the call that opens a cache which has to go on without its SSD: it says so here.
-/// Thread-safe. Never NULL.
+/// Returns the message of this thread's last error; "" if there was none. The string is valid until the next error of the same thread;
+/// successful calls do not change it, with one exception: the call that opens a cache without its SSD, because the SSD failed, says so
+/// here. Thread-safe. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn hs_error() -> *const c_char {
     api_error::last()
 }
 
-/// The version of the library, such as "0.1.0". Thread-safe.
+/// Returns the version of the library, such as "0.1.0". Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn hs_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

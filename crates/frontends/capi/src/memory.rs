@@ -1,4 +1,4 @@
-//! Where the program's pointers become bytes: the only place.
+//! Conversion of the program's pointers to bytes; nothing else does that.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -8,7 +8,7 @@ use libc::iovec;
 
 use crate::api_error::{ApiError, ApiResult};
 
-/// Memory of the program, for the time of a call or of a request.
+/// Memory of the program, for the duration of a call or a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     address: *mut u8,
@@ -21,15 +21,15 @@ unsafe impl Send for Memory {}
 
 impl Memory {
     /// # Safety
-    /// `address` is valid for reads (of a write) or writes (of a read) of `bytes`, until the call has returned or the request
-    /// was reported, and nobody else uses those bytes meanwhile in a way that C calls a data race.
+    /// `address` is valid for reads (of a write) or writes (of a read) of `bytes`, until the call returned or the request completed, and
+    /// no other thread accesses those bytes meanwhile in a data race.
     #[inline]
     pub unsafe fn new(address: *mut c_void, bytes: usize) -> ApiResult<Memory> {
         // SAFETY: the caller's promise.
         unsafe { Memory::checked(address, bytes) }.ok_or_else(|| no_memory(bytes))
     }
 
-    /// Likewise. None: there is no such memory.
+    /// Checks an address and a length. `None`: there is no such memory.
     ///
     /// # Safety
     /// As `new`.
@@ -39,7 +39,7 @@ impl Memory {
         (!is_none).then_some(Memory { address: address.cast(), bytes })
     }
 
-    /// Of a request without data.
+    /// The memory of a request without data.
     pub const NONE: Memory = Memory { address: std::ptr::null_mut(), bytes: 0 };
 
     pub fn address(&self) -> *const u8 {
@@ -50,14 +50,14 @@ impl Memory {
         self.bytes
     }
 
-    /// `bytes` of it from `from` on.
+    /// Returns `bytes` of it, starting at `from`.
     pub fn part(&self, from: usize, bytes: usize) -> Memory {
         assert!(from <= self.bytes && bytes <= self.bytes - from, "{bytes} bytes at {from} of {}", self.bytes);
         // A length of 0 may go with NULL.
         Memory { address: self.address.wrapping_add(from), bytes }
     }
 
-    /// As bytes that are read.
+    /// Calls with the bytes for reading.
     #[inline]
     pub fn with<T>(&self, look: impl FnOnce(&[u8]) -> T) -> T {
         if self.bytes == 0 {
@@ -67,7 +67,7 @@ impl Memory {
         look(unsafe { std::slice::from_raw_parts(self.address, self.bytes) })
     }
 
-    /// As bytes that are written. `fill` only writes them: they may not have been written ever.
+    /// Calls with the bytes for writing. `fill` only writes them: they may be uninitialised.
     #[inline]
     pub fn with_mut<T>(&self, fill: impl FnOnce(&mut [u8]) -> T) -> T {
         if self.bytes == 0 {
@@ -79,18 +79,18 @@ impl Memory {
     }
 }
 
-/// What no memory can be; or it is NULL.
+/// The error for NULL or an impossible range.
 #[cold]
 #[inline(never)]
 fn no_memory(bytes: usize) -> ApiError {
-    // As for every call of the kernel: what is longer cannot be counted by ssize_t.
+    // As in the kernel: a longer range cannot be counted by ssize_t.
     if bytes > isize::MAX as usize {
         return ApiError::new(libc::EINVAL, format!("a length of {bytes} bytes is more than memory can have"));
     }
     ApiError::new(libc::EFAULT, "the memory of the request is NULL")
 }
 
-/// Of a read that goes on after the call: the bytes are the library's until it is reaped.
+/// For a read that continues after the call: the bytes belong to the library until it is reaped.
 impl AsMut<[u8]> for Memory {
     fn as_mut(&mut self) -> &mut [u8] {
         if self.bytes == 0 {
@@ -101,7 +101,7 @@ impl AsMut<[u8]> for Memory {
     }
 }
 
-/// Of a write that goes on after the call.
+/// For a write that continues after the call.
 impl AsRef<[u8]> for Memory {
     fn as_ref(&self) -> &[u8] {
         if self.bytes == 0 {
@@ -112,7 +112,7 @@ impl AsRef<[u8]> for Memory {
     }
 }
 
-/// A string of the program.
+/// Reads a string of the program.
 ///
 /// # Safety
 /// NULL, or a string that ends with a zero byte and does not change during the call.
@@ -123,7 +123,7 @@ pub unsafe fn text<'a>(string: *const c_char, what: &str) -> ApiResult<&'a str> 
         .map_err(|_| ApiError::new(libc::EINVAL, format!("{what} is not UTF-8: {}", String::from_utf8_lossy(string))))
 }
 
-/// Likewise, whatever its bytes are.
+/// Reads a string of the program as bytes.
 ///
 /// # Safety
 /// As `text`.
@@ -135,12 +135,12 @@ pub unsafe fn bytes<'a>(string: *const c_char, what: &str) -> ApiResult<&'a [u8]
     Ok(unsafe { CStr::from_ptr(string) }.to_bytes())
 }
 
-/// Most parts of a vectored call, as the kernel's own.
+/// Maximum number of parts of a vectored call, as in the kernel.
 const PARTS_MAX: usize = 1024;
-/// So many need no allocation.
+/// Up to this number no allocation is needed.
 const PARTS_FEW: usize = 16;
 
-/// The parts of a vectored call, each checked.
+/// Returns the parts of a vectored call, each checked.
 ///
 /// # Safety
 /// `iov` has `count` elements.
@@ -166,7 +166,7 @@ pub unsafe fn parts<'a>(iov: *const iovec, count: c_int) -> ApiResult<&'a [iovec
     Ok(parts)
 }
 
-/// Where a part is; what has no bytes may be NULL.
+/// Returns the address of a part; an empty part may be NULL.
 fn place(part: &iovec) -> *mut u8 {
     if part.iov_len == 0 { std::ptr::NonNull::dangling().as_ptr() } else { part.iov_base.cast() }
 }
@@ -174,7 +174,7 @@ fn place(part: &iovec) -> *mut u8 {
 /// Calls with the parts that a vectored read fills.
 ///
 /// # Safety
-/// `iov` has `count` elements, each as `Memory::new` wants it.
+/// `iov` has `count` elements, each valid for `Memory::new`.
 pub unsafe fn scatter<T>(iov: *const iovec, count: c_int, fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> ApiResult<T>) -> ApiResult<T> {
     // SAFETY: the caller's promise.
     let parts = unsafe { parts(iov, count) }?;
@@ -205,7 +205,7 @@ pub unsafe fn gather<T>(iov: *const iovec, count: c_int, take: impl FnOnce(&[IoS
     take(&few[..parts.len()])
 }
 
-/// Hands an answer to the program.
+/// Stores a result for the program.
 ///
 /// # Safety
 /// NULL, or valid for a write.
@@ -218,7 +218,7 @@ pub unsafe fn fill<T>(place: *mut T, what: &str, value: T) -> ApiResult<c_int> {
     Ok(0)
 }
 
-/// Stores an ffi_guard, if it is wanted.
+/// Stores an optional result.
 ///
 /// # Safety
 /// NULL, or valid for a write.

@@ -1,4 +1,4 @@
-//! Requests of the library file system that the program does not wait for, as C asks for them; `nrequests.rs` has their life.
+//! Asynchronous requests of the library file system, as C submits them; `nrequests.rs` executes them.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int};
@@ -23,7 +23,7 @@ use crate::options::{self, Versioned};
 use crate::transfer::offset_of;
 use crate::uqueue::time_of;
 
-/// Most requests under way or not taken, of one NVMEDFS_AIO.
+/// Maximum number of unreaped requests of one NVMEDFS_AIO.
 const DEPTH_MAX: u32 = 1 << 16;
 
 // SAFETY: integers, raw pointers and a function that may be NULL, `usize` first.
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn nvmedfs_io_init(io: *mut nvmedfs_io, size: usize) -> c_
     ffi_guard(|| unsafe { options::write(io, size, Versioned::defaults()) })
 }
 
-/// Makes room for asynchronous requests of a file system: `depth` of them under way or not taken, 1 to 65536. Thread-safe.
+/// Creates a queue for asynchronous requests of a file system: `depth` unreaped requests, 1 to 65536. Thread-safe.
 ///
 /// Returns it, or NULL: EBADF; EINVAL (depth); EMFILE.
 #[unsafe(no_mangle)]
@@ -58,7 +58,7 @@ pub extern "C" fn nvmedfs_aio_create(fs: *mut NVMEDFS, depth: u32) -> *mut NVMED
     })
 }
 
-/// What a name of a request counts from, kept as long as the request.
+/// A path with its base directory, kept as long as the request.
 struct RequestPath {
     dir: Option<Arc<Open>>,
     path: Vec<u8>,
@@ -82,14 +82,14 @@ impl RequestPath {
     }
 }
 
-/// An open file of this file system.
+/// Returns an open file of this file system.
 fn of(aio: &Aio, fd: c_int) -> ApiResult<Arc<Open>> {
     let open = share(fd)?;
     let is_ours = Arc::ptr_eq(&open.mount, aio.mount());
     if is_ours { Ok(open) } else { Err(ApiError::new(libc::EXDEV, "the file is in another file system than the requests")) }
 }
 
-/// What is to be done for a request, with everything it needs.
+/// The operation of a request, with everything it needs.
 enum AioOp {
     Read(QueuedRead),
     Write { open: Arc<Open>, parts: Vec<Memory>, at: u64 },
@@ -98,11 +98,11 @@ enum AioOp {
     Call(Call),
 }
 
-/// Any other, when it is its turn.
+/// Any other operation, executed in order.
 type Call = Box<dyn FnOnce(&Arc<Mount>) -> ApiResult<i64> + Send>;
 
 /// # Safety
-/// As `nvmedfs_aio_submit` says of one.
+/// As for a request of `nvmedfs_aio_submit`.
 unsafe fn parts_of(io: &nvmedfs_io) -> ApiResult<Vec<Memory>> {
     if matches!(io.op, NVMEDFS_OP_PREAD | NVMEDFS_OP_PWRITE) {
         // SAFETY: the caller's promise.
@@ -117,7 +117,7 @@ unsafe fn parts_of(io: &nvmedfs_io) -> ApiResult<Vec<Memory>> {
 }
 
 /// # Safety
-/// As `nvmedfs_aio_submit` says of one.
+/// As for a request of `nvmedfs_aio_submit`.
 unsafe fn job_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> ApiResult<AioOp> {
     match io.op {
         NVMEDFS_OP_PREAD | NVMEDFS_OP_PREADV | NVMEDFS_OP_PWRITE | NVMEDFS_OP_PWRITEV => {
@@ -139,10 +139,10 @@ unsafe fn job_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> ApiResult<AioOp> {
     }
 }
 
-/// What is done with names.
+/// Returns an operation on names.
 ///
 /// # Safety
-/// As `nvmedfs_aio_submit` says of one.
+/// As for a request of `nvmedfs_aio_submit`.
 unsafe fn names_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> ApiResult<Call> {
     let (op, flags, mode) = (io.op, io.flags, io.mode);
     if !matches!(op, NVMEDFS_OP_OPEN | NVMEDFS_OP_UNLINK | NVMEDFS_OP_MKDIR | NVMEDFS_OP_RENAME) {
@@ -164,7 +164,7 @@ unsafe fn names_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> ApiResult<Call> {
     Ok(Box::new(move |mount| place.run(mount, call).map(i64::from)))
 }
 
-/// Begins it; its end is told whatever happens.
+/// Starts the request; its completion is always delivered.
 fn begin(aio: &Arc<Aio>, job: AioOp, told: CompletionNotice) -> ApiResult<()> {
     let mount = aio.mount();
     match job {
@@ -190,7 +190,7 @@ fn begin(aio: &Arc<Aio>, job: AioOp, told: CompletionNotice) -> ApiResult<()> {
     Ok(())
 }
 
-/// Tells the end, once what it has held is let go of.
+/// Delivers the completion after dropping what the request held.
 fn end_of<T: Send>(told: CompletionNotice, held: T) -> impl FnOnce(stack::rawfs::fs::Result<u64>) + Send {
     move |done| {
         drop(held);
@@ -198,7 +198,7 @@ fn end_of<T: Send>(told: CompletionNotice, held: T) -> impl FnOnce(stack::rawfs:
     }
 }
 
-/// A mount that is broken lets go of the request instead, which tells its end too.
+/// Runs on the mount; a broken mount drops the request, which delivers its failure.
 fn with_fs(mount: &Mount, ask: impl FnOnce(&Fs)) {
     let _ = mount.run(|fs| {
         ask(fs);
@@ -206,7 +206,7 @@ fn with_fs(mount: &Mount, ask: impl FnOnce(&Fs)) {
     });
 }
 
-/// In its turn.
+/// Queues an operation in submission order.
 fn later(mount: &Arc<Mount>, told: CompletionNotice, call: impl FnOnce(&Arc<Mount>) -> ApiResult<i64> + Send + 'static) {
     let own = Arc::clone(mount);
     let turn = move || {
@@ -218,7 +218,7 @@ fn later(mount: &Arc<Mount>, told: CompletionNotice, call: impl FnOnce(&Arc<Moun
 }
 
 /// # Safety
-/// As `nvmedfs_aio_submit` says of one.
+/// As for a request of `nvmedfs_aio_submit`.
 unsafe fn submit(aio: &Arc<Aio>, io: *const nvmedfs_io) -> ApiResult<()> {
     // SAFETY: the caller's promise.
     let io = unsafe { options::read(io) }?;
@@ -228,17 +228,17 @@ unsafe fn submit(aio: &Arc<Aio>, io: *const nvmedfs_io) -> ApiResult<()> {
     begin(aio, job, told)
 }
 
-/// Submits requests, which are copied: `count` of them, or as many as there is room for. Reads have no order; those of what is in memory
-/// have ended when this returns. All others are carried out in the order in which they were submitted, by one thread for all of the file
-/// system: a write is seen by the write, sync, rename or commit behind it. What waits at the same time is brought to the device in one
-/// flight and made durable by one sync, also writes of files that were opened with O_SYNC. Ends come in any order. Thread-safe.
+/// Submits requests, which are copied: `count` of them, or as many as fit. Reads have no order; reads from memory have completed on
+/// return. All other requests are executed in order of submission, by one thread for the whole file system: a write is seen by later
+/// writes, syncs, renames and commits. Waiting requests are written to the device together and made durable by one sync, including writes
+/// of files opened with O_SYNC. Completions come in any order. Thread-safe.
 ///
-/// Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EXDEV (a file of another file system); EAGAIN (no room:
-/// nvmedfs_aio_reap first). One that is wrong ends the call, and those before it are taken.
+/// Returns the number of submitted requests, or -1 if none was: EBADF; EFAULT; EINVAL; EXDEV (a file of another file system); EAGAIN (the
+/// queue is full: call nvmedfs_aio_reap first). An invalid request ends the call; those before it are submitted.
 ///
 /// # Safety
-/// `requests` has `count` elements, each as its size says; paths are strings and arrays as long as said; the memory of each read or
-/// write belongs to the library until it has ended.
+/// `requests` has `count` elements, each as its size says; paths are strings and arrays as long as stated; the memory of each read or
+/// write belongs to the library until it has completed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_aio_submit(aio: *mut NVMEDFS_AIO, requests: *const nvmedfs_io, count: c_int) -> c_int {
     ffi_guard(|| {
@@ -261,13 +261,13 @@ pub unsafe extern "C" fn nvmedfs_aio_submit(aio: *mut NVMEDFS_AIO, requests: *co
     })
 }
 
-/// Takes requests that have ended, and calls their callbacks: at least `min`, unless fewer are there at all or `timeout` (NULL: none)
-/// is over, at most `max`. With `min` 0 it only looks. Thread-safe: each goes to one thread.
+/// Reaps completed requests and calls their callbacks: at least `min`, unless fewer are outstanding or `timeout` (NULL: none) passes, at
+/// most `max`. With `min` 0 it does not wait. Thread-safe: each completion goes to one thread.
 ///
-/// Returns how many, or -1: EBADF; EINVAL (min, max or timeout).
+/// Returns the number, or -1: EBADF; EINVAL (min, max or timeout).
 ///
 /// # Safety
-/// `done` is NULL (callbacks tell all) or has room for `max`; `timeout` is NULL or valid.
+/// `done` is NULL (callbacks get all) or has room for `max`; `timeout` is NULL or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_aio_reap(
     aio: *mut NVMEDFS_AIO,
@@ -299,11 +299,11 @@ pub unsafe extern "C" fn nvmedfs_aio_reap(
     })
 }
 
-/// Waits until all that was submitted has ended, or `timeout` (NULL: none) is over; takes all, and calls their callbacks. As the futures
-/// of NVMeDFS: one wait for many requests, which fails if one of them has failed. Thread-safe.
+/// Waits until all submitted requests have completed, or `timeout` (NULL: none) passes; reaps all and calls their callbacks. Like the
+/// futures of NVMeDFS: one wait for many requests, which fails if one of them failed. Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; EINVAL (timeout); ETIMEDOUT; the errno of the first that failed since the last call, with its sentence,
-/// whoever has taken it.
+/// Returns 0, or -1: EBADF; EINVAL (timeout); ETIMEDOUT; the errno of the first failure since the last call, with its message, whichever
+/// thread reaped it.
 ///
 /// # Safety
 /// `timeout` is NULL or valid.
@@ -317,8 +317,8 @@ pub unsafe extern "C" fn nvmedfs_aio_wait(aio: *mut NVMEDFS_AIO, timeout: *const
     })
 }
 
-/// A descriptor for poll(2) and its like, readable as long as requests have ended and were not taken. It is the library's: not to be
-/// read or closed, and gone with the NVMEDFS_AIO. Thread-safe.
+/// Returns a descriptor for poll(2), readable while completed requests wait to be reaped. It belongs to the library: it must not be read
+/// or closed, and is closed with the NVMEDFS_AIO. Thread-safe.
 ///
 /// Returns the descriptor, or -1: EBADF.
 #[unsafe(no_mangle)]
@@ -326,7 +326,7 @@ pub extern "C" fn nvmedfs_aio_fileno(aio: *mut NVMEDFS_AIO) -> c_int {
     ffi_guard(|| with(aio, |aio: &Arc<Aio>| Ok(aio.event().as_raw_fd())))
 }
 
-/// Waits for what is under way, and forgets it; no callbacks are called. Thread-safe. Returns 0, or -1: EBADF.
+/// Waits for requests in flight and discards their completions; no callbacks are called. Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_aio_destroy(aio: *mut NVMEDFS_AIO) -> c_int {
     ffi_guard(|| end(aio, |_: &Aio| Ok(()), Aio::finish))

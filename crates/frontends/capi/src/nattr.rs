@@ -15,7 +15,7 @@ use crate::nplace::{DirPath, from_dir, from_root};
 use crate::ntypes::{NVMEDFS, NVMEDFS_READ_ONLY};
 use crate::transfer::offset_of;
 
-/// In the words of stat(2).
+/// Converts attributes to stat(2).
 fn told(fs: &Fs, from: &Stat) -> stat {
     // SAFETY: integers alone, for which zeroes are values.
     let mut to: stat = unsafe { std::mem::zeroed() };
@@ -35,7 +35,7 @@ fn told(fs: &Fs, from: &Stat) -> stat {
     to
 }
 
-/// In those of statx(2): all that is asked for and more.
+/// Converts attributes to statx(2): all requested fields and more.
 fn told_x(fs: &Fs, from: &Stat) -> statx {
     let time = |stamp: Timestamp| {
         // SAFETY: integers alone, for which zeroes are values.
@@ -68,7 +68,7 @@ fn find(at: &DirPath<'_>, flags: c_int) -> ApiResult<Stat> {
     Ok(at.fs.stat(at.node, at.path, flags & libc::AT_SYMLINK_NOFOLLOW == 0, &at.creds)?)
 }
 
-/// As stat(2). Thread-safe. Returns 0, or -1: those of stat(2).
+/// Works like stat(2). Thread-safe. Returns 0, or -1: any error of stat(2).
 ///
 /// # Safety
 /// `path` is NULL or a string; `st` is NULL or valid for a write.
@@ -80,10 +80,10 @@ pub unsafe extern "C" fn nvmedfs_stat(fs: *mut NVMEDFS, path: *const c_char, st:
     })
 }
 
-/// As lstat(2). Thread-safe. Returns 0, or -1: those of lstat(2).
+/// Works like lstat(2). Thread-safe. Returns 0, or -1: any error of lstat(2).
 ///
 /// # Safety
-/// As nvmedfs_stat.
+/// Works like nvmedfs_stat.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_lstat(fs: *mut NVMEDFS, path: *const c_char, st: *mut stat) -> c_int {
     ffi_guard(|| {
@@ -93,10 +93,10 @@ pub unsafe extern "C" fn nvmedfs_lstat(fs: *mut NVMEDFS, path: *const c_char, st
     })
 }
 
-/// As fstatat(2), with AT_SYMLINK_NOFOLLOW and AT_EMPTY_PATH. `dir` is the number of an open directory. Thread-safe.
+/// Works like fstatat(2), with AT_SYMLINK_NOFOLLOW and AT_EMPTY_PATH. `dir` is the number of an open directory. Thread-safe.
 ///
 /// # Safety
-/// As nvmedfs_stat.
+/// Works like nvmedfs_stat.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fstatat(dir: c_int, path: *const c_char, st: *mut stat, flags: c_int) -> c_int {
     ffi_guard(|| {
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn nvmedfs_fstatat(dir: c_int, path: *const c_char, st: *m
     })
 }
 
-/// As fstat(2). Thread-safe. Returns 0, or -1: EBADF, EFAULT.
+/// Works like fstat(2). Thread-safe. Returns 0, or -1: EBADF, EFAULT.
 ///
 /// # Safety
 /// `st` is NULL or valid for a write.
@@ -118,9 +118,10 @@ pub unsafe extern "C" fn nvmedfs_fstat(fd: c_int, st: *mut stat) -> c_int {
     })
 }
 
-/// As statx(2) from the root: also when a file was made, and what O_DIRECT needs. `mask` is not looked at: all is told. Thread-safe.
+/// Works like statx(2) from the root: including the birth time and the alignment for O_DIRECT. `mask` is ignored: all fields are set.
+/// Thread-safe.
 ///
-/// Returns 0, or -1: those of statx(2).
+/// Returns 0, or -1: any error of statx(2).
 ///
 /// # Safety
 /// `path` is NULL or a string; `st` is NULL or valid for a write.
@@ -133,7 +134,7 @@ pub unsafe extern "C" fn nvmedfs_statx(fs: *mut NVMEDFS, path: *const c_char, fl
     })
 }
 
-/// As fstatvfs(3), of the file's file system. Thread-safe. Returns 0, or -1: EBADF, EFAULT.
+/// Works like fstatvfs(3), of the file's file system. Thread-safe. Returns 0, or -1: EBADF, EFAULT.
 ///
 /// # Safety
 /// `buf` is NULL or valid for a write.
@@ -156,7 +157,7 @@ fn access(at: &DirPath<'_>, mode: c_int) -> ApiResult<c_int> {
     Ok(0)
 }
 
-/// As access(2); without NVMEDFS_CHECK whatever is there may be used. Thread-safe. Returns 0, or -1: those of access(2).
+/// Works like access(2); without NVMEDFS_CHECK whatever is there may be used. Thread-safe. Returns 0, or -1: any error of access(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -166,7 +167,7 @@ pub unsafe extern "C" fn nvmedfs_access(fs: *mut NVMEDFS, path: *const c_char, m
     ffi_guard(|| unsafe { from_root(fs, path, |at| access(at, mode)) })
 }
 
-/// As faccessat(2); see nvmedfs_access. `flags`: AT_EACCESS changes nothing. Thread-safe.
+/// Works like faccessat(2); see nvmedfs_access. `flags`: AT_EACCESS changes nothing. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -181,18 +182,18 @@ pub unsafe extern "C" fn nvmedfs_faccessat(dir: c_int, path: *const c_char, mode
     })
 }
 
-/// To set permissions.
+/// Returns a change of permissions.
 pub fn of_mode(mode: mode_t) -> SetAttr {
     SetAttr { mode: Some((mode & 0o7777) as u16), ..SetAttr::default() }
 }
 
-/// To set owner and group; -1 leaves one.
+/// Returns a change of owner and group; -1 keeps one.
 pub fn of_owner(owner: uid_t, group: gid_t) -> SetAttr {
     let wanted = |id: u32| (id != u32::MAX).then_some(id);
     SetAttr { owner: Some((wanted(owner), wanted(group))), ..SetAttr::default() }
 }
 
-/// Whether links are followed.
+/// Returns whether links are followed.
 fn follows(flags: c_int) -> ApiResult<bool> {
     match flags {
         0 => Ok(true),
@@ -205,7 +206,7 @@ fn set_open(fd: c_int, set: &SetAttr) -> ApiResult<c_int> {
     with_fs(fd, |fs, file, mount| mount.changed(fs, fs.set_attr(file.node(), set, &mount.creds())).map(|()| 0))
 }
 
-/// As chmod(2). Thread-safe. Returns 0, or -1: those of chmod(2).
+/// Works like chmod(2). Thread-safe. Returns 0, or -1: any error of chmod(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -215,13 +216,13 @@ pub unsafe extern "C" fn nvmedfs_chmod(fs: *mut NVMEDFS, path: *const c_char, mo
     ffi_guard(|| unsafe { from_root(fs, path, |at| at.set(true, &of_mode(mode))) })
 }
 
-/// As fchmod(2). Thread-safe. Returns 0, or -1: those of fchmod(2).
+/// Works like fchmod(2). Thread-safe. Returns 0, or -1: any error of fchmod(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fchmod(fd: c_int, mode: mode_t) -> c_int {
     ffi_guard(|| set_open(fd, &of_mode(mode)))
 }
 
-/// As fchmodat(2); AT_SYMLINK_NOFOLLOW is EOPNOTSUPP for a symbolic link. Thread-safe.
+/// Works like fchmodat(2); AT_SYMLINK_NOFOLLOW is EOPNOTSUPP for a symbolic link. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -231,7 +232,7 @@ pub unsafe extern "C" fn nvmedfs_fchmodat(dir: c_int, path: *const c_char, mode:
         let follow = follows(flags)?;
         let set = |at: &DirPath<'_>| {
             if !follow && at.node(false)?.kind() == stack::rawfs::fs::FileKind::Symlink {
-                return Err(ApiError::new(libc::EOPNOTSUPP, "a symbolic link has no mode of its own"));
+                return Err(ApiError::new(libc::EOPNOTSUPP, "a symbolic link has no mode"));
             }
             at.set(follow, &of_mode(mode))
         };
@@ -240,7 +241,7 @@ pub unsafe extern "C" fn nvmedfs_fchmodat(dir: c_int, path: *const c_char, mode:
     })
 }
 
-/// As chown(2). Thread-safe. Returns 0, or -1: those of chown(2).
+/// Works like chown(2). Thread-safe. Returns 0, or -1: any error of chown(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn nvmedfs_chown(fs: *mut NVMEDFS, path: *const c_char, ow
     ffi_guard(|| unsafe { from_root(fs, path, |at| at.set(true, &of_owner(owner, group))) })
 }
 
-/// As lchown(2). Thread-safe. Returns 0, or -1: those of lchown(2).
+/// Works like lchown(2). Thread-safe. Returns 0, or -1: any error of lchown(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -260,13 +261,13 @@ pub unsafe extern "C" fn nvmedfs_lchown(fs: *mut NVMEDFS, path: *const c_char, o
     ffi_guard(|| unsafe { from_root(fs, path, |at| at.set(false, &of_owner(owner, group))) })
 }
 
-/// As fchown(2). Thread-safe. Returns 0, or -1: those of fchown(2).
+/// Works like fchown(2). Thread-safe. Returns 0, or -1: any error of fchown(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int {
     ffi_guard(|| set_open(fd, &of_owner(owner, group)))
 }
 
-/// As fchownat(2), with AT_SYMLINK_NOFOLLOW. Thread-safe.
+/// Works like fchownat(2), with AT_SYMLINK_NOFOLLOW. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -279,7 +280,7 @@ pub unsafe extern "C" fn nvmedfs_fchownat(dir: c_int, path: *const c_char, owner
     })
 }
 
-/// To set times; NULL: to now.
+/// Returns a change of times; NULL: to now.
 ///
 /// # Safety
 /// NULL, or two elements.
@@ -298,7 +299,7 @@ pub unsafe fn of_times(times: *const timespec) -> ApiResult<SetAttr> {
     Ok(SetAttr { atime: time(atime)?, mtime: time(mtime)?, ..SetAttr::default() })
 }
 
-/// As utimensat(2) from the root, with AT_SYMLINK_NOFOLLOW. Thread-safe. Returns 0, or -1: those of utimensat(2).
+/// Works like utimensat(2) from the root, with AT_SYMLINK_NOFOLLOW. Thread-safe. Returns 0, or -1: any error of utimensat(2).
 ///
 /// # Safety
 /// `path` is NULL or a string; `times` is NULL or has two elements.
@@ -312,10 +313,10 @@ pub unsafe extern "C" fn nvmedfs_utimens(fs: *mut NVMEDFS, path: *const c_char, 
     })
 }
 
-/// As utimensat(2), with AT_SYMLINK_NOFOLLOW. `dir` is the number of an open directory. Thread-safe.
+/// Works like utimensat(2), with AT_SYMLINK_NOFOLLOW. `dir` is the number of an open directory. Thread-safe.
 ///
 /// # Safety
-/// As nvmedfs_utimens.
+/// Works like nvmedfs_utimens.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
     ffi_guard(|| {
@@ -326,7 +327,7 @@ pub unsafe extern "C" fn nvmedfs_utimensat(dir: c_int, path: *const c_char, time
     })
 }
 
-/// As futimens(2). Thread-safe. Returns 0, or -1: those of futimens(2).
+/// Works like futimens(2). Thread-safe. Returns 0, or -1: any error of futimens(2).
 ///
 /// # Safety
 /// `times` is NULL or has two elements.
@@ -336,7 +337,7 @@ pub unsafe extern "C" fn nvmedfs_futimens(fd: c_int, times: *const timespec) -> 
     ffi_guard(|| set_open(fd, &unsafe { of_times(times) }?))
 }
 
-/// As truncate(2). Thread-safe. Returns 0, or -1: those of truncate(2).
+/// Works like truncate(2). Thread-safe. Returns 0, or -1: any error of truncate(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -346,7 +347,7 @@ pub unsafe extern "C" fn nvmedfs_truncate(fs: *mut NVMEDFS, path: *const c_char,
         let len = offset_of(len)?;
         let cut = |at: &DirPath<'_>| {
             at.fs.truncate(at.node, at.path, len, &at.creds)?;
-            // A size goes with the data.
+            // The size is synced with the data.
             if at.mount.is(crate::ntypes::NVMEDFS_SYNC) { Ok(at.fs.sync().map(|()| 0)?) } else { Ok(0) }
         };
         // SAFETY: the caller's promise.

@@ -1,4 +1,4 @@
-//! Directories of the library file system that are being read.
+//! Open directories of the library file system.
 #![expect(unsafe_code, reason = "called by C; a struct dirent that C reads")]
 
 use std::collections::VecDeque;
@@ -19,21 +19,21 @@ use crate::nplace::{DirPath, from_root};
 use crate::ntypes::{NVMEDFS, NVMEDFS_DIR};
 use crate::transfer::offset_of;
 
-/// Entries got at once.
+/// Number of entries read at once.
 const BATCH: usize = 128;
 
-/// A directory being read.
+/// An open directory stream.
 pub struct NDir(Mutex<Option<DirStream>>);
 
 struct DirStream {
     file: Arc<File>,
-    /// Entries that were got and not told, each with the place behind it.
+    /// Entries read ahead, each with the position behind it.
     ahead: VecDeque<(DirEntry, u64)>,
-    /// Behind what was told.
+    /// Position behind the last returned entry.
     at: u64,
-    /// What readdir returned.
+    /// The entry that readdir returned.
     told: Box<dirent>,
-    /// After the file.
+    /// Dropped after the file.
     _mount: MountGuard,
 }
 
@@ -115,7 +115,7 @@ fn open(at: &DirPath<'_>) -> ApiResult<*mut NVMEDFS_DIR> {
     stream_of(Arc::new(file), at.mount.used())
 }
 
-/// As opendir(3). Thread-safe. Returns the directory, or NULL: those of opendir(3); EMFILE.
+/// Works like opendir(3). Thread-safe. Returns the directory, or NULL: any error of opendir(3); EMFILE.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn nvmedfs_opendir(fs: *mut NVMEDFS, path: *const c_char) 
     ffi_guard(|| unsafe { from_root(fs, path, open) })
 }
 
-/// As fdopendir(3), but the number stays open, with a position of its own. Thread-safe. Returns as nvmedfs_opendir.
+/// Works like fdopendir(3), but the file number stays open with its own position. Thread-safe. Returns as nvmedfs_opendir.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fdopendir(fd: c_int) -> *mut NVMEDFS_DIR {
     ffi_guard(|| {
@@ -137,22 +137,22 @@ pub extern "C" fn nvmedfs_fdopendir(fd: c_int) -> *mut NVMEDFS_DIR {
     })
 }
 
-/// As readdir(3): what was there all the time is told once, whatever comes and goes meanwhile. Thread-safe, but what is returned stays
-/// only until the next call for the same directory.
+/// Works like readdir(3): entries that exist all the time are returned once, whatever changes meanwhile. Thread-safe, but the result is
+/// valid only until the next call for the same directory.
 ///
-/// Returns the next entry; or NULL: at the end, where errno stays, or EBADF, ENOENT (the directory was removed), EIO.
+/// Returns the next entry; or NULL: at the end (errno is unchanged), or EBADF, ENOENT (the directory was removed), EIO.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_readdir(dir: *mut NVMEDFS_DIR) -> *mut dirent {
     ffi_guard(|| with(dir, |dir: &Arc<NDir>| dir.stream(DirStream::next)))
 }
 
-/// As telldir(3). Thread-safe. Returns a place for nvmedfs_seekdir, or -1: EBADF.
+/// Works like telldir(3). Thread-safe. Returns a position for nvmedfs_seekdir, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_telldir(dir: *mut NVMEDFS_DIR) -> c_long {
     ffi_guard(|| with(dir, |dir: &Arc<NDir>| dir.stream(|stream| Ok(stream.at.cast_signed()))))
 }
 
-/// As seekdir(3), to a place that nvmedfs_telldir told of this directory. Thread-safe. Returns 0, or -1: EBADF, EINVAL.
+/// Works like seekdir(3), to a position of nvmedfs_telldir for this directory. Thread-safe. Returns 0, or -1: EBADF, EINVAL.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_seekdir(dir: *mut NVMEDFS_DIR, place: c_long) -> c_int {
     ffi_guard(|| {
@@ -161,13 +161,13 @@ pub extern "C" fn nvmedfs_seekdir(dir: *mut NVMEDFS_DIR, place: c_long) -> c_int
     })
 }
 
-/// As rewinddir(3). Thread-safe. Returns 0, or -1: EBADF.
+/// Works like rewinddir(3). Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_rewinddir(dir: *mut NVMEDFS_DIR) -> c_int {
     ffi_guard(|| with(dir, |dir: &Arc<NDir>| dir.stream(|stream| stream.go(0))))
 }
 
-/// As closedir(3). Thread-safe. Returns 0, or -1: EBADF.
+/// Works like closedir(3). Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_closedir(dir: *mut NVMEDFS_DIR) -> c_int {
     ffi_guard(|| end(dir, |_: &NDir| Ok(()), NDir::finish))

@@ -1,4 +1,4 @@
-//! File numbers of the library file system: small numbers in a table of their own, from 3 on, for all that are mounted.
+//! File numbers of the library file system: small numbers in a separate table, starting at 3, for all mounts.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int};
@@ -17,17 +17,17 @@ use crate::nplace::{DirPath, from_dir, from_root};
 use crate::ntypes::*;
 use crate::ufd::{TableFullError, UFDS_MAX, Ufds};
 
-/// The first number: 0, 1 and 2 are what a program takes for its streams.
+/// The first number: programs use 0, 1 and 2 for standard streams.
 const FIRST: usize = 3;
-/// What offsets, lengths and memory of O_DIRECT are multiples of, in bytes.
+/// Alignment of offsets, lengths and memory with O_DIRECT, in bytes.
 pub const DIRECT_ALIGN: usize = 512;
 
 static FILES: Ufds<Open> = Ufds::new();
 
-/// An open file: what duplicates of a number share.
+/// An open file, shared by duplicates of its number.
 pub struct Open {
     pub file: Arc<File>,
-    /// After the file: with it the mount may go.
+    /// Dropped after the file: then the mount may go.
     pub mount: MountGuard,
 }
 
@@ -38,7 +38,7 @@ impl Drop for Open {
 }
 
 impl Open {
-    /// Calls with the file.
+    /// Runs a call with the file.
     pub fn run<T>(&self, call: impl FnOnce(&Arc<File>) -> ApiResult<T>) -> ApiResult<T> {
         self.mount.watch(|| call(&self.file))
     }
@@ -47,7 +47,7 @@ impl Open {
         self.file.flags().contains(OFlags::DIRECT)
     }
 
-    /// EINVAL for what O_DIRECT does not take.
+    /// Returns EINVAL for misaligned O_DIRECT access.
     pub fn check_direct<'m>(&self, memory: impl IntoIterator<Item = &'m Memory>, at: Option<u64>) -> ApiResult<()> {
         if !self.is_direct() || self.file.node().kind() != FileKind::File {
             return Ok(());
@@ -66,18 +66,18 @@ fn closed(fd: i32) -> ApiError {
     ApiError::new(libc::EBADF, format!("file number {fd} of nvmedfs_open is not open"))
 }
 
-/// A share of an open file.
+/// Returns a reference to an open file.
 pub fn share(fd: i32) -> ApiResult<Arc<Open>> {
     FILES.get(fd).ok_or_else(|| closed(fd))
 }
 
-/// Calls with an open file.
+/// Runs a call with an open file.
 pub fn with<T>(fd: i32, call: impl FnOnce(&Open, &Arc<File>) -> ApiResult<T>) -> ApiResult<T> {
     let open = share(fd)?;
     open.run(|file| call(&open, file))
 }
 
-/// Calls with an open file and its file system.
+/// Runs a call with an open file and its file system.
 pub fn with_fs<T>(fd: i32, call: impl FnOnce(&Fs, &File, &Mount) -> ApiResult<T>) -> ApiResult<T> {
     let open = share(fd)?;
     open.mount.run(|fs| call(fs, &open.file, &open.mount))
@@ -87,12 +87,12 @@ fn insert(open: Arc<Open>, from: usize) -> ApiResult<i32> {
     FILES.insert(open, from).map_err(|TableFullError| ApiError::new(libc::EMFILE, "too many files are open: close some"))
 }
 
-/// A share that was a number's ends.
+/// Drops the reference of a file number.
 fn finish(open: Arc<Open>) -> ApiResult<()> {
     Arc::try_unwrap(open).map_or(Ok(()), |open| Ok(open.file.take_error()?))
 }
 
-/// Closes every file. The first error counts.
+/// Closes every file. Returns the first error.
 pub fn close_all() -> ApiResult<()> {
     let mut first = Ok(());
     for fd in FILES.open() {
@@ -102,7 +102,7 @@ pub fn close_all() -> ApiResult<()> {
     first
 }
 
-/// Opens, and gives it a number.
+/// Opens a file and assigns a number.
 pub fn open_at(at: &DirPath<'_>, flags: c_int, mode: mode_t) -> ApiResult<c_int> {
     let mut flags = OFlags::from_bits_retain(flags as u32);
     let makes = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
@@ -118,17 +118,16 @@ pub fn open_at(at: &DirPath<'_>, flags: c_int, mode: mode_t) -> ApiResult<c_int>
     insert(Arc::new(Open { file: Arc::new(file), mount: at.mount.used() }), FIRST)
 }
 
-/// As open(2), of the file system's own files: O_RDONLY, O_WRONLY, O_RDWR, O_APPEND, O_CREAT, O_DIRECTORY, O_DSYNC, O_EXCL, O_NOATIME,
-/// O_NOFOLLOW, O_PATH, O_SYNC, O_TMPFILE, O_TRUNC and O_DIRECT; others change nothing. A path counts from the root, with a slash
-/// at its begin or without. The third argument is the mode of a new file (O_CREAT, O_TMPFILE). Thread-safe.
+/// Works like open(2), for the file system's own files: O_RDONLY, O_WRONLY, O_RDWR, O_APPEND, O_CREAT, O_DIRECTORY, O_DSYNC, O_EXCL,
+/// O_NOATIME, O_NOFOLLOW, O_PATH, O_SYNC, O_TMPFILE, O_TRUNC and O_DIRECT; other flags are ignored. A path is relative to the root, with
+/// or without a leading slash. The third argument is the mode of a new file (O_CREAT, O_TMPFILE). Thread-safe.
 ///
-/// O_DIRECT: reads come from the device and writes are on it when the call returns, and neither takes a place in the cache. What others
-/// have written through the cache is seen, and the other way round. Offset, length and memory are multiples of 512 (EINVAL); of 4096
-/// nothing is read or written that was not asked for. Files of up to 3 KiB are part of the metadata, which is in memory. A write is
-/// safe from a loss of power after nvmedfs_fsync, as any other.
+/// O_DIRECT: reads come from the device and writes are on it when the call returns, and neither uses the cache. It is coherent with access
+/// through the cache. Offset, length and memory must be multiples of 512 (EINVAL); multiples of 4096 avoid extra I/O. Files of up to 3 KiB
+/// are part of the metadata, which is in memory. A write is durable after nvmedfs_fsync, as any other.
 ///
-/// Returns a file number: the lowest free one from 3 on, of a table of its own. Or -1: those of open(2); ENXIO (a pipe, socket or
-/// device: they have names and attributes here, and no content); EROFS.
+/// Returns a file number: the lowest free one from 3 on, of a separate table. Or -1: any error of open(2); ENXIO (a pipe, socket or
+/// device: these have names and attributes here, but no content); EROFS.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -139,7 +138,7 @@ pub unsafe extern "C" fn nvmedfs_open(fs: *mut NVMEDFS, path: *const c_char, fla
     ffi_guard(|| unsafe { from_root(fs, path, |at| open_at(at, flags, variadic)) })
 }
 
-/// As openat(2); see nvmedfs_open. `dir` is the number of an open directory. Thread-safe.
+/// Works like openat(2); see nvmedfs_open. `dir` is the number of an open directory. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -149,7 +148,7 @@ pub unsafe extern "C" fn nvmedfs_openat(dir: c_int, path: *const c_char, flags: 
     ffi_guard(|| unsafe { from_dir(dir, path, |at| open_at(at, flags, variadic)) })
 }
 
-/// As creat(2); see nvmedfs_open. Thread-safe.
+/// Works like creat(2); see nvmedfs_open. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -159,16 +158,16 @@ pub unsafe extern "C" fn nvmedfs_creat(fs: *mut NVMEDFS, path: *const c_char, mo
     unsafe { nvmedfs_open(fs, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
 }
 
-/// As close(2). What was written is brought to the device in time; nvmedfs_fsync makes it safe. Calls of other threads with this
-/// number that are under way go on. Thread-safe.
+/// Works like close(2). Written data reaches the device in time; nvmedfs_fsync makes it durable. Calls of other threads with this number
+/// continue. Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; EIO, ENOSPC (of earlier writes, which nobody was told of; the number is closed all the same).
+/// Returns 0, or -1: EBADF; EIO, ENOSPC (of earlier writes, not reported before; the number is closed in any case).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_close(fd: c_int) -> c_int {
     ffi_guard(|| finish(FILES.remove(fd).ok_or_else(|| closed(fd))?).map(|()| 0))
 }
 
-/// As dup(2): both share the file's position and flags. Thread-safe.
+/// Works like dup(2): both share the file's position and flags. Thread-safe.
 ///
 /// Returns the lowest free number from 3 on, or -1: EBADF, EMFILE.
 #[unsafe(no_mangle)]
@@ -176,7 +175,7 @@ pub extern "C" fn nvmedfs_dup(fd: c_int) -> c_int {
     ffi_guard(|| insert(share(fd)?, FIRST))
 }
 
-/// As dup2(2). Thread-safe.
+/// Works like dup2(2). Thread-safe.
 ///
 /// Returns `to`, or -1: EBADF (also: `to` is below 3).
 #[unsafe(no_mangle)]
@@ -189,23 +188,23 @@ pub extern "C" fn nvmedfs_dup2(fd: c_int, to: c_int) -> c_int {
             return Ok(to);
         }
         let before = FILES.replace(fits as c_int, open).map_err(no_number)?;
-        // As dup2(2): what closing it would have said is lost.
+        // As dup2(2): an error of this close is lost.
         drop(before);
         Ok(to)
     })
 }
 
-/// As fcntl(2): F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD and F_SETFD (numbers are not passed on by exec), F_GETFL, F_SETFL (O_APPEND, O_DIRECT,
-/// O_NONBLOCK). F_GETLK, F_SETLK and F_SETLKW: record locks of a process never meet, as one process has the image; nvmedfs_flock is
-/// for threads. Thread-safe.
+/// Works like fcntl(2): F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD and F_SETFD (numbers do not survive exec), F_GETFL, F_SETFL (O_APPEND, O_DIRECT,
+/// O_NONBLOCK). F_GETLK, F_SETLK and F_SETLKW: record locks of a process never conflict, because only one process has the image open; use
+/// nvmedfs_flock between threads. Thread-safe.
 ///
 /// Returns what fcntl(2) would, or -1: EBADF; EINVAL (another command).
 ///
 /// # Safety
-/// The argument is what fcntl(2) wants for the command.
+/// The argument has the type that fcntl(2) requires for the command.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fcntl(fd: c_int, command: c_int, variadic: usize) -> c_int {
-    // What C passes as an int has nothing said in its upper half.
+    // The upper half of an int argument is undefined.
     let number = variadic as c_int;
     ffi_guard(|| match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {

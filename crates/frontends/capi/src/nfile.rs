@@ -1,4 +1,4 @@
-//! Content of files of the library file system: reading, writing, seeking, sizes, and what makes it safe.
+//! Content of files of the library file system: reads, writes, seeks, sizes and syncs.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_int, c_void};
@@ -14,9 +14,9 @@ use crate::memory::{Memory, gather, scatter};
 use crate::nfd::{Open, with};
 use crate::transfer::offset_of;
 
-/// As read(2). Thread-safe: reads and writes at the file's position come one after the other.
+/// Works like read(2). Thread-safe: reads and writes at the file's position come one after the other.
 ///
-/// Returns the number of bytes, 0 at the end of the file, or -1: those of read(2); EFAULT (`buf` is NULL); EIO (the device failed, or
+/// Returns the number of bytes, 0 at the end of the file, or -1: any error of read(2); EFAULT (`buf` is NULL); EIO (the device failed, or
 /// what is on it is not what was written).
 ///
 /// # Safety
@@ -33,9 +33,9 @@ pub unsafe extern "C" fn nvmedfs_read(fd: c_int, buf: *mut c_void, n: usize) -> 
     })
 }
 
-/// As write(2): seen by all at once, and safe from a loss of power after nvmedfs_fsync. Thread-safe.
+/// Works like write(2): visible to all at once, and durable after nvmedfs_fsync. Thread-safe.
 ///
-/// Returns the number of bytes, or -1: those of write(2); EFAULT (`buf` is NULL).
+/// Returns the number of bytes, or -1: any error of write(2); EFAULT (`buf` is NULL).
 ///
 /// # Safety
 /// `buf` has `n` bytes.
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn nvmedfs_write(fd: c_int, buf: *const c_void, n: usize) 
     })
 }
 
-/// As pread(2). Thread-safe. Returns as nvmedfs_read; also EINVAL (a negative offset).
+/// Works like pread(2). Thread-safe. Returns as nvmedfs_read; also EINVAL (a negative offset).
 ///
 /// # Safety
 /// `buf` has `n` bytes.
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn nvmedfs_pread(fd: c_int, buf: *mut c_void, n: usize, of
     })
 }
 
-/// As pwrite(2); with O_APPEND at the end of the file, as Linux has it. Thread-safe. Returns as nvmedfs_write; also EINVAL.
+/// Works like pwrite(2); with O_APPEND at the end of the file, as Linux has it. Thread-safe. Returns as nvmedfs_write; also EINVAL.
 ///
 /// # Safety
 /// `buf` has `n` bytes.
@@ -122,7 +122,7 @@ unsafe fn write_vectored(fd: c_int, iov: *const iovec, count: c_int, at: Option<
     })
 }
 
-/// As readv(2). Thread-safe. Returns as nvmedfs_read; also EINVAL (a count that is negative or above 1024).
+/// Works like readv(2). Thread-safe. Returns as nvmedfs_read; also EINVAL (a count that is negative or above 1024).
 ///
 /// # Safety
 /// `iov` has `count` elements, whose memory has as many bytes as each says.
@@ -132,39 +132,39 @@ pub unsafe extern "C" fn nvmedfs_readv(fd: c_int, iov: *const iovec, count: c_in
     unsafe { read_vectored(fd, iov, count, None) }
 }
 
-/// As writev(2): one write, nobody's comes in between. Thread-safe. Returns as nvmedfs_write; also EINVAL.
+/// Works like writev(2), as one atomic write. Thread-safe. Returns as nvmedfs_write; also EINVAL.
 ///
 /// # Safety
-/// As nvmedfs_readv.
+/// Works like nvmedfs_readv.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { write_vectored(fd, iov, count, None) }
 }
 
-/// As preadv(2). Thread-safe. Returns as nvmedfs_readv.
+/// Works like preadv(2). Thread-safe. Returns as nvmedfs_readv.
 ///
 /// # Safety
-/// As nvmedfs_readv.
+/// Works like nvmedfs_readv.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_preadv(fd: c_int, iov: *const iovec, count: c_int, off: off_t) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { read_vectored(fd, iov, count, Some(off)) }
 }
 
-/// As pwritev(2). Thread-safe. Returns as nvmedfs_writev.
+/// Works like pwritev(2). Thread-safe. Returns as nvmedfs_writev.
 ///
 /// # Safety
-/// As nvmedfs_readv.
+/// Works like nvmedfs_readv.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_pwritev(fd: c_int, iov: *const iovec, count: c_int, off: off_t) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { write_vectored(fd, iov, count, Some(off)) }
 }
 
-/// As lseek(2), SEEK_DATA and SEEK_HOLE included. Thread-safe.
+/// Works like lseek(2), SEEK_DATA and SEEK_HOLE included. Thread-safe.
 ///
-/// Returns the new position, or -1: those of lseek(2).
+/// Returns the new position, or -1: any error of lseek(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_lseek(fd: c_int, off: off_t, whence: c_int) -> off_t {
     ffi_guard(|| {
@@ -172,7 +172,7 @@ pub extern "C" fn nvmedfs_lseek(fd: c_int, off: off_t, whence: c_int) -> off_t {
             libc::SEEK_SET => SeekFrom::Start(offset_of(off)?),
             libc::SEEK_CUR => SeekFrom::Current(off),
             libc::SEEK_END => SeekFrom::End(off),
-            // As the kernel has it: there is nothing before the begin.
+            // As in the kernel: a negative offset is ENXIO.
             libc::SEEK_DATA | libc::SEEK_HOLE if off < 0 => return Err(ApiError::new(libc::ENXIO, "a negative offset")),
             libc::SEEK_DATA => SeekFrom::Data(off.cast_unsigned()),
             libc::SEEK_HOLE => SeekFrom::Hole(off.cast_unsigned()),
@@ -182,27 +182,27 @@ pub extern "C" fn nvmedfs_lseek(fd: c_int, off: off_t, whence: c_int) -> off_t {
     })
 }
 
-/// As fsync(2): when it returns 0, the file with its name, and every byte that was written before, survives anything. Thread-safe.
+/// Works like fsync(2): when it returns 0, the file with its name, and every byte written before, survives any crash. Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; EIO, ENOSPC (what was written may be lost with the power; each open file is told once of what failed).
+/// Returns 0, or -1: EBADF; EIO, ENOSPC (written data may be lost at a power cut; each open file gets a failure once).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fsync(fd: c_int) -> c_int {
     ffi_guard(|| with(fd, |_, file| Ok(file.sync()?)).map(|()| 0))
 }
 
-/// As fdatasync(2), and here the same as nvmedfs_fsync: times cost nothing more. Thread-safe. Returns as nvmedfs_fsync.
+/// Works like fdatasync(2), and is the same as nvmedfs_fsync here: times cost nothing extra. Thread-safe. Returns as nvmedfs_fsync.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fdatasync(fd: c_int) -> c_int {
     nvmedfs_fsync(fd)
 }
 
-/// As syncfs(2), of the file's file system; see nvmedfs_sync. Thread-safe. Returns 0, or -1: EBADF; EIO, ENOSPC.
+/// Works like syncfs(2), of the file's file system; see nvmedfs_sync. Thread-safe. Returns 0, or -1: EBADF; EIO, ENOSPC.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_syncfs(fd: c_int) -> c_int {
     ffi_guard(|| crate::nfd::with_fs(fd, |fs, _, _| Ok(fs.sync()?)).map(|()| 0))
 }
 
-/// As ftruncate(2). Thread-safe. Returns 0, or -1: those of ftruncate(2).
+/// Works like ftruncate(2). Thread-safe. Returns 0, or -1: any error of ftruncate(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_ftruncate(fd: c_int, len: off_t) -> c_int {
     ffi_guard(|| {
@@ -214,7 +214,7 @@ pub extern "C" fn nvmedfs_ftruncate(fd: c_int, len: off_t) -> c_int {
     })
 }
 
-/// As O_SYNC has it for what is no write.
+/// Syncs after a change that is not a write, if the file has O_SYNC.
 fn sync_if_wanted(open: &Open) -> ApiResult<c_int> {
     if open.mount.is(crate::ntypes::NVMEDFS_SYNC) {
         open.file.sync()?;
@@ -222,10 +222,10 @@ fn sync_if_wanted(open: &Open) -> ApiResult<c_int> {
     Ok(0)
 }
 
-/// As fallocate(2), with the modes 0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_ZERO_RANGE with it or without, and FALLOC_FL_PUNCH_HOLE with it.
-/// Thread-safe.
+/// Works like fallocate(2), with the modes 0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_ZERO_RANGE with it or without, and FALLOC_FL_PUNCH_HOLE with
+/// it. Thread-safe.
 ///
-/// Returns 0, or -1: those of fallocate(2); EOPNOTSUPP (another mode).
+/// Returns 0, or -1: any error of fallocate(2); EOPNOTSUPP (another mode).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fallocate(fd: c_int, mode: c_int, off: off_t, len: off_t) -> c_int {
     ffi_guard(|| {
@@ -237,9 +237,8 @@ pub extern "C" fn nvmedfs_fallocate(fd: c_int, mode: c_int, off: off_t, len: off
     })
 }
 
-/// As posix_fadvise(3), but with -1 and errno: POSIX_FADV_NORMAL, _SEQUENTIAL (as much as may be is read ahead), _RANDOM (nothing is),
-/// _WILLNEED (brought into the cache, up to half of it), _DONTNEED (written back, and the cache forgets it), _NOREUSE (nothing).
-/// Thread-safe.
+/// Works like posix_fadvise(3), but with -1 and errno: POSIX_FADV_NORMAL, _SEQUENTIAL (maximum read-ahead), _RANDOM (no read-ahead),
+/// _WILLNEED (read into the cache, up to half of it), _DONTNEED (write back and evict), _NOREUSE (ignored). Thread-safe.
 ///
 /// Returns 0, or -1: EBADF; EINVAL; EIO.
 #[unsafe(no_mangle)]
@@ -258,9 +257,9 @@ pub extern "C" fn nvmedfs_fadvise(fd: c_int, off: off_t, len: off_t, advice: c_i
     })
 }
 
-/// As copy_file_range(2), also between two file systems of the library. `flags` is 0. Thread-safe.
+/// Works like copy_file_range(2), also between two file systems of the library. `flags` is 0. Thread-safe.
 ///
-/// Returns the number of bytes, 0 at the end of the first file, or -1: those of copy_file_range(2).
+/// Returns the number of bytes, 0 at the end of the first file, or -1: any error of copy_file_range(2).
 ///
 /// # Safety
 /// `off_in` and `off_out` are NULL or valid.

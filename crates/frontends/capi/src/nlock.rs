@@ -1,4 +1,4 @@
-//! Locks of open files (flock), among the threads of the process that has the image.
+//! Locks of open files (flock), between the threads of the process that has the image open.
 #![expect(unsafe_code, reason = "called by C; a struct flock")]
 
 use std::collections::HashMap;
@@ -14,10 +14,10 @@ use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
 use crate::nfd::{Open, share};
 
-/// Which file: its mount and its number there.
+/// A file: its mount and its inode number.
 type Which = (usize, u64);
 
-/// Who has a file, by open file.
+/// The holders of a lock, by open file.
 #[derive(Default)]
 struct Lock {
     shared: Vec<usize>,
@@ -25,11 +25,11 @@ struct Lock {
 }
 
 static LOCKS: LazyLock<Mutex<HashMap<Which, Lock>>> = LazyLock::new(Mutex::default);
-/// How many files are locked, for those who only want to know whether any is.
+/// Number of locked files, for a quick check.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static FREED: Condvar = Condvar::new();
 
-/// An open file, wherever it is moved.
+/// Identifies an open file.
 fn who(open: &Open) -> usize {
     Arc::as_ptr(&open.file).addr()
 }
@@ -66,7 +66,7 @@ fn release(which: Which, who: usize) {
     FREED.notify_all();
 }
 
-/// The last number of an open file is closed.
+/// Releases the lock when the last number of an open file is closed.
 pub fn let_go(open: &Open) {
     if COUNT.load(Ordering::Acquire) > 0 {
         release(which(open), who(open));
@@ -75,7 +75,7 @@ pub fn let_go(open: &Open) {
 
 fn take(which: Which, who: usize, alone: bool, waits: bool) -> ApiResult<()> {
     let mut locks = LOCKS.lock();
-    // As flock(2): a lock that is changed is given up first.
+    // As flock(2): a conversion first releases the old lock.
     if let Some(lock) = locks.get_mut(&which) {
         lock.drop_of(who);
         FREED.notify_all();
@@ -98,10 +98,10 @@ fn take(which: Which, who: usize, alone: bool, waits: bool) -> ApiResult<()> {
     }
 }
 
-/// As flock(2): LOCK_SH, LOCK_EX, LOCK_UN, with LOCK_NB: locks of the open file, which duplicates of its number share, among those of
-/// this process (no other one has the image). Thread-safe.
+/// Works like flock(2): LOCK_SH, LOCK_EX, LOCK_UN, with LOCK_NB: locks of the open file, shared by duplicates of its number, between
+/// threads of this process (no other process has the image open). Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; EINVAL; EWOULDBLOCK (LOCK_NB, and another has it).
+/// Returns 0, or -1: EBADF; EINVAL; EWOULDBLOCK (LOCK_NB, and another open file holds it).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_flock(fd: c_int, operation: c_int) -> c_int {
     ffi_guard(|| {
@@ -117,7 +117,7 @@ pub extern "C" fn nvmedfs_flock(fd: c_int, operation: c_int) -> c_int {
     })
 }
 
-/// A record lock of the process, which nobody else can have.
+/// Handles a record lock, which never conflicts.
 ///
 /// # Safety
 /// `lock` is NULL or valid for reads and writes.

@@ -1,4 +1,4 @@
-//! Making a file system in a file or on a device.
+//! Creates file systems in files and on devices.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int};
@@ -18,7 +18,7 @@ use crate::memory;
 use crate::ntypes::*;
 use crate::options::{self, Versioned};
 
-/// So much of a device's begin has to be zero for it to be taken as blank.
+/// A device counts as blank if this many leading bytes are zero.
 const BLANK_BYTES: usize = 1 << 20;
 
 // SAFETY: integers alone, `usize` first.
@@ -28,7 +28,7 @@ unsafe impl Versioned for nvmedfs_mkfs_options {
     }
 }
 
-/// With what it was about, before.
+/// Adds a prefix that says what was attempted.
 pub fn named(what: &str, fail: ApiError) -> ApiError {
     ApiError::new(fail.errno, format!("{what}: {}", fail.text))
 }
@@ -37,7 +37,7 @@ pub fn device_name(device: &str) -> ApiResult<DeviceName> {
     device.parse().map_err(|error| ApiError::new(libc::EINVAL, error))
 }
 
-/// Whether a device's begin has only zeros.
+/// Returns whether the start of a device has only zeros.
 pub fn is_blank(disk: &Disk) -> ApiResult<bool> {
     let blocks = disk.blocks().min((BLANK_BYTES / BLOCK_BYTES) as u64);
     let mut begin = vec![0; usize::try_from(blocks).expect("few") * BLOCK_BYTES];
@@ -55,19 +55,19 @@ pub fn format(disk: &Disk, options: &nvmedfs_mkfs_options) -> ApiResult<()> {
     Ok(Store::format(disk, &FormatOptions { blocks, metadata_bytes, log_bytes, discard: true, ..FormatOptions::default() })?)
 }
 
-/// The top directory.
+/// Creates the root directory.
 pub fn make_root(store: &Store) -> ApiResult<()> {
     Ok(Fs::format(store, Timestamp::now())?)
 }
 
-/// It belongs to who makes it.
+/// Gives the root directory to the effective user and group.
 pub fn own_root(fs: &Fs) -> ApiResult<()> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let set = SetAttr { owner: Some((Some(owner.0), Some(owner.1))), ..SetAttr::default() };
     Ok(fs.set_attr(fs.root(), &set, &Creds::root())?)
 }
 
-/// Keeps writers away from an image that is only read, as long as it is held.
+/// Locks a read-only image against writers, until the file is dropped.
 pub fn keep_writers_away(name: &DeviceName) -> ApiResult<Option<File>> {
     let DeviceName::Path(path) = name else { return Ok(None) };
     let is_block = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
@@ -84,7 +84,7 @@ pub fn keep_writers_away(name: &DeviceName) -> ApiResult<Option<File>> {
     Ok(Some(file))
 }
 
-/// A file of zeros, so large.
+/// Creates a file of zeros of this size.
 fn make_file(path: &Path, bytes: u64) -> ApiResult<()> {
     let failed = |error: std::io::Error| ApiError::new(error.raw_os_error().unwrap_or(libc::EIO), format!("making the file: {error}"));
     let file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
@@ -92,7 +92,7 @@ fn make_file(path: &Path, bytes: u64) -> ApiResult<()> {
 }
 
 fn make_in(name: &DeviceName, is_new: bool, options: &nvmedfs_mkfs_options) -> ApiResult<()> {
-    // Nobody else has it from here on.
+    // The device is exclusively ours from here on.
     let disk = stack::open_disk(name, false, &DiskSettings::default())?;
     if options.flags & NVMEDFS_FORCE == 0
         && !is_new
@@ -126,7 +126,7 @@ fn mkfs(device: &str, options: &nvmedfs_mkfs_options) -> ApiResult<()> {
     if made.is_err()
         && let Some(path) = new
     {
-        // A file that is no image would be in the way of the next try; what went wrong first is told.
+        // A file without a file system would block the next attempt; the first error is reported.
         let _ = std::fs::remove_file(path);
     }
     made
@@ -144,11 +144,11 @@ pub unsafe extern "C" fn nvmedfs_mkfs_options_init(options: *mut nvmedfs_mkfs_op
     ffi_guard(|| unsafe { options::write(options, size, Versioned::defaults()) })
 }
 
-/// Makes an empty file system in a file or on a block device; `options`: how, NULL: in what is there, if that holds nothing. Its top
-/// directory belongs to the effective user and group of the process. Thread-safe.
+/// Creates an empty file system in a file or on a block device; `options` NULL: in an existing one that is blank. Its root directory
+/// belongs to the effective user and group of the process. Thread-safe.
 ///
-/// Returns 0, or -1: EEXIST (something is there, hs_error says what: NVMEDFS_FORCE overwrites it); EBUSY (it is in use); EINVAL
-/// (sizes that do not go together, options); E2BIG; those of open(2).
+/// Returns 0, or -1: EEXIST (it is not blank, hs_error says what it contains: NVMEDFS_FORCE overwrites it); EBUSY (it is in use); EINVAL
+/// (inconsistent sizes, invalid options); E2BIG; any error of open(2).
 ///
 /// # Safety
 /// `device` is NULL or a string; `options` is NULL or as its size says.

@@ -1,4 +1,4 @@
-//! The library file system: making one, mounting it, and what is asked of it as a whole.
+//! The library file system: mount, unmount, and calls on the whole.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int};
@@ -22,11 +22,11 @@ use crate::options::{self, Versioned};
 
 /// A mounted file system.
 pub struct Mount {
-    /// Taken when it is unmounted.
+    /// Taken at unmount.
     fs: RwLock<Option<Fs>>,
-    /// Between its taking and its end.
+    /// Set between the start and the end of an unmount.
     leaving: Mutex<Option<Fs>>,
-    /// Files, directories, transactions and asynchronous requests that are open on it.
+    /// Number of open files, directories, transactions and request queues.
     uses: AtomicUsize,
     /// A call panicked inside.
     broken: AtomicBool,
@@ -34,13 +34,13 @@ pub struct Mount {
     creds: Creds,
     umask: AtomicU16,
     device: String,
-    /// Of one that is read-only.
+    /// Lock of a read-only mount.
     _no_writers: Option<File>,
     recovery: Recovery,
     orphans: u64,
 }
 
-/// What is open on a mount; it cannot be unmounted as long.
+/// A reference to a mount, which prevents its unmount.
 pub struct MountGuard(Arc<Mount>);
 
 impl Drop for MountGuard {
@@ -69,7 +69,7 @@ impl HandleKind for Mount {
     }
 }
 
-/// Breaks the mount when the call in whose scope it is panics.
+/// Marks the mount as broken if the call in its scope panics.
 struct PanicGuard<'a>(&'a Mount);
 
 impl Drop for PanicGuard<'_> {
@@ -81,15 +81,15 @@ impl Drop for PanicGuard<'_> {
 }
 
 impl Mount {
-    /// Calls with the file system.
+    /// Runs a call with the file system.
     pub fn run<T>(&self, call: impl FnOnce(&Fs) -> ApiResult<T>) -> ApiResult<T> {
-        // Recursively: one that waits to unmount must not keep those from going on who are waited for.
+        // Recursive: a waiting unmount must not block the calls that it waits for.
         let fs = self.fs.read_recursive();
         let fs = fs.as_ref().ok_or_else(|| ApiError::new(libc::EBADF, "the file system is being unmounted"))?;
         self.watch(|| call(fs))
     }
 
-    /// Calls, unless an earlier call panicked.
+    /// Runs a call unless an earlier call panicked.
     pub fn watch<T>(&self, call: impl FnOnce() -> ApiResult<T>) -> ApiResult<T> {
         if self.is_broken() {
             return Err(ApiError::new(libc::EIO, "an earlier call failed inside this file system: unmount it, and mount it again"));
@@ -98,13 +98,13 @@ impl Mount {
         call()
     }
 
-    /// To be called with the file system in `run`, so that it is not unmounted meanwhile.
+    /// Returns a reference; called within `run`, so that the mount cannot go meanwhile.
     pub fn used(self: &Arc<Mount>) -> MountGuard {
         self.uses.fetch_add(1, Ordering::SeqCst);
         MountGuard(Arc::clone(self))
     }
 
-    /// Who calls.
+    /// Returns the credentials of the caller.
     pub fn creds(&self) -> Creds {
         Creds { umask: self.umask.load(Ordering::Relaxed), ..self.creds.clone() }
     }
@@ -113,7 +113,7 @@ impl Mount {
         self.flags & flag != 0
     }
 
-    /// The end of a call that has changed names or attributes.
+    /// Finishes a call that changed names or attributes.
     pub fn changed<T>(&self, fs: &Fs, done: stack::rawfs::fs::Result<T>) -> ApiResult<T> {
         let done = done?;
         if self.is(NVMEDFS_SYNC) {
@@ -122,7 +122,7 @@ impl Mount {
         Ok(done)
     }
 
-    /// What `st_dev` says.
+    /// Returns the device number for `st_dev`.
     pub fn number(fs: &Fs) -> u64 {
         let uuid = fs.store().uuid();
         u64::from_le_bytes(uuid[..8].try_into().expect("eight bytes"))
@@ -148,7 +148,7 @@ impl Mount {
         fs.map_or(Ok(()), |fs| fs.close().map_err(|error| nmkfs::named(&self.device, error.into())))
     }
 
-    /// At the end of the library: nothing is open on it any more.
+    /// Unmounts at the shutdown of the library: nothing is open on it.
     pub fn finish(pointer: *const u8) -> ApiResult<i32> {
         end(pointer, Mount::take, Mount::close)
     }
@@ -212,12 +212,12 @@ fn settings(options: &nvmedfs_options) -> (Settings, FsSettings) {
     (store, files)
 }
 
-/// The process as it is now.
+/// Returns the current credentials and umask of the process.
 fn creds(check: bool) -> (Creds, u16) {
     let groups = if check { rustix::process::getgroups().unwrap_or_default() } else { Vec::new() };
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let groups = groups.into_iter().map(|group| group.as_raw()).collect();
-    // Asking umask(2) would change it for a moment.
+    // umask(2) would change it for a moment.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let umask = status.lines().find_map(|line| line.strip_prefix("Umask:")).and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok());
     (Creds { uid, gid, groups, umask: 0, check }, umask.unwrap_or(0o022))
@@ -286,16 +286,16 @@ fn over(
     }
 }
 
-/// Mounts the file system in an image: a file or a block device by its path, an NVMe character node, or `memory:SIZE` (with
-/// NVMEDFS_CREATE). What a crash left is put right first: whatever was made durable is there, of a transaction all or nothing. Any
-/// number of images can be mounted at a time, each by one process. Thread-safe.
+/// Mounts the file system in an image: a file or a block device by its path, an NVMe character device, or `memory:SIZE` (with
+/// NVMEDFS_CREATE). After a crash it is recovered first: everything durable is present, transactions completely or not at all. Any number
+/// of images can be mounted at a time, each by one process. Thread-safe.
 ///
-/// `options`: how; NULL: nvmedfs_options_init's. A new file belongs to the effective user and group of the process as they are now;
-/// its umask is taken over now (nvmedfs_umask).
+/// `options` NULL: the defaults of nvmedfs_options_init. New files belong to the current effective user and group of the process, with its
+/// current umask (see nvmedfs_umask).
 ///
-/// Returns it, or NULL: EBUSY (another process, or this one, has the image in use: hs_error says which); EINVAL (no file system of
-/// ours, options); E2BIG (an option of a later version); EIO (damaged); ENOMEM (`memory_bytes` is too little); ENOSPC; EMFILE; those of
-/// open(2).
+/// Returns it, or NULL: EBUSY (another process, or this one, has the image open: hs_error says which); EINVAL (no hotshelf file system, or
+/// invalid options); E2BIG (an option of a later version); EIO (damaged); ENOMEM (`memory_bytes` is too small); ENOSPC; EMFILE; any error
+/// of open(2).
 ///
 /// # Safety
 /// `device` is NULL or a string; `options` is NULL or as its size says.
@@ -309,17 +309,17 @@ pub unsafe extern "C" fn nvmedfs_mount(device: *const c_char, options: *const nv
     })
 }
 
-/// Unmounts: writes everything back, and marks the image as clean. hs_shutdown and exit do it, too, after closing what is open; a
-/// process that is killed loses what was not synced, as by a loss of power. Thread-safe.
+/// Unmounts: writes everything back, and marks the image as clean. hs_shutdown and exit do it too, after closing what is open; a killed
+/// process loses unsynced data, as in a power cut. Thread-safe.
 ///
-/// Returns 0, or -1: EBUSY (files, directories, transactions or asynchronous requests are open on it, and it stays mounted); EBADF;
-/// EIO, ENOSPC (not everything could be written; it is unmounted all the same).
+/// Returns 0, or -1: EBUSY (files, directories, transactions or request queues are open on it, and it stays mounted); EBADF; EIO, ENOSPC
+/// (not everything could be written; it is unmounted in any case).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_unmount(fs: *mut NVMEDFS) -> c_int {
     ffi_guard(|| end(fs, Mount::take, Mount::close))
 }
 
-/// As syncfs(2): everything that was done in the file system before survives anything. Thread-safe.
+/// Works like syncfs(2): everything done in the file system before survives any crash. Thread-safe.
 ///
 /// Returns 0, or -1: EBADF; EIO, ENOSPC.
 #[unsafe(no_mangle)]
@@ -327,16 +327,16 @@ pub extern "C" fn nvmedfs_sync(fs: *mut NVMEDFS) -> c_int {
     ffi_guard(|| with(fs, |mount: &Arc<Mount>| mount.run(|fs| Ok(fs.sync()?))).map(|()| 0))
 }
 
-/// As umask(2), for files that are made in this file system. Thread-safe.
+/// Works like umask(2), for files created in this file system. Thread-safe.
 ///
-/// Returns the umask before, or -1 (of mode_t): EBADF.
+/// Returns the previous umask, or -1 (of mode_t): EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_umask(fs: *mut NVMEDFS, mask: mode_t) -> mode_t {
     let before: i32 = ffi_guard(|| with(fs, |mount: &Arc<Mount>| Ok(mount.umask.swap((mask & 0o777) as u16, Ordering::Relaxed).into())));
     before.cast_unsigned()
 }
 
-/// The words of statvfs(3).
+/// Converts the usage to statvfs(3).
 pub fn space(fs: &Fs, read_only: bool) -> statvfs {
     let told = fs.stat_fs();
     // SAFETY: integers alone, for which zeroes are values.
@@ -349,7 +349,7 @@ pub fn space(fs: &Fs, read_only: bool) -> statvfs {
     to
 }
 
-/// As statvfs(3), of the whole file system. Thread-safe. Returns 0, or -1: EBADF, EFAULT.
+/// Works like statvfs(3), of the whole file system. Thread-safe. Returns 0, or -1: EBADF, EFAULT.
 ///
 /// # Safety
 /// `buf` is NULL or valid for a write.
@@ -389,7 +389,7 @@ fn stats(mount: &Mount, fs: &Fs) -> nvmedfs_stats {
     }
 }
 
-/// What the file system has done and how full it is. Set `size` to sizeof(struct nvmedfs_stats) first. Thread-safe.
+/// Returns counters and usage of the file system. Set `size` to sizeof(struct nvmedfs_stats) first. Thread-safe.
 ///
 /// Returns 0, or -1: EBADF; EFAULT; EINVAL (size).
 ///

@@ -1,4 +1,4 @@
-//! Names of the library file system: made, removed, renamed, linked.
+//! Names of the library file system: create, remove, rename, link.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int};
@@ -14,12 +14,12 @@ use crate::nfd::share;
 use crate::nplace::{DirPath, below_dir, from_dir, from_root};
 use crate::ntypes::NVMEDFS;
 
-/// Bits that are the kernel's, not a permission's.
+/// Keeps the permission bits of a mode.
 fn permissions(mode: mode_t) -> u16 {
     (mode & 0o7777) as u16
 }
 
-/// Makes a directory.
+/// Creates a directory at a path.
 pub fn mkdir(at: &DirPath<'_>, mode: mode_t) -> ApiResult<c_int> {
     at.changed(at.fs.mkdir(at.node, at.path, permissions(mode), &at.creds)).map(|_| 0)
 }
@@ -37,7 +37,7 @@ fn mknod(at: &DirPath<'_>, mode: mode_t, device: dev_t) -> ApiResult<c_int> {
     at.changed(at.fs.mknod(at.node, at.path, kind, permissions(mode), device, &at.creds)).map(|_| 0)
 }
 
-/// Removes a name; AT_REMOVEDIR: of an empty directory.
+/// Removes a name; AT_REMOVEDIR: an empty directory.
 pub fn unlink_at(at: &DirPath<'_>, flags: c_int) -> ApiResult<c_int> {
     let done = match flags {
         0 => at.fs.unlink(at.node, at.path, &at.creds),
@@ -51,7 +51,7 @@ fn symlink(target: &[u8], at: &DirPath<'_>) -> ApiResult<c_int> {
     at.changed(at.fs.symlink(target, at.node, at.path, &at.creds)).map(|_| 0)
 }
 
-/// Renames from one place to another of the same file system.
+/// Renames within the same file system.
 pub fn rename(from: &DirPath<'_>, to: &DirPath<'_>, flags: u32) -> ApiResult<c_int> {
     if !std::sync::Arc::ptr_eq(from.mount, to.mount) {
         return Err(ApiError::new(libc::EXDEV, "the new name is in another file system"));
@@ -72,7 +72,7 @@ fn link(from: &DirPath<'_>, to: &DirPath<'_>, flags: c_int) -> ApiResult<c_int> 
     from.changed(from.fs.link(&node, to.node, to.path, &from.creds)).map(|()| 0)
 }
 
-/// Where a symbolic link leads, as much as there is room for.
+/// Reads the target of a symbolic link into the buffer.
 ///
 /// # Safety
 /// `buf` has `n` bytes.
@@ -88,7 +88,7 @@ unsafe fn readlink(at: &DirPath<'_>, buf: *mut c_char, n: usize) -> ApiResult<ss
     Ok(len as ssize_t)
 }
 
-/// As mkdir(2). Thread-safe. Returns 0, or -1: those of mkdir(2).
+/// Works like mkdir(2). Thread-safe. Returns 0, or -1: any error of mkdir(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn nvmedfs_mkdir(fs: *mut NVMEDFS, path: *const c_char, mo
     ffi_guard(|| unsafe { from_root(fs, path, |at| mkdir(at, mode)) })
 }
 
-/// As mkdirat(2). `dir` is the number of an open directory. Thread-safe.
+/// Works like mkdirat(2). `dir` is the number of an open directory. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -108,9 +108,9 @@ pub unsafe extern "C" fn nvmedfs_mkdirat(dir: c_int, path: *const c_char, mode: 
     ffi_guard(|| unsafe { from_dir(dir, path, |at| mkdir(at, mode)) })
 }
 
-/// As mknod(2): also pipes, sockets and devices, which have names and attributes here, and cannot be opened. Thread-safe.
+/// Works like mknod(2): also pipes, sockets and devices, which have names and attributes here, and cannot be opened. Thread-safe.
 ///
-/// Returns 0, or -1: those of mknod(2).
+/// Returns 0, or -1: any error of mknod(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn nvmedfs_mknod(fs: *mut NVMEDFS, path: *const c_char, mo
     ffi_guard(|| unsafe { from_root(fs, path, |at| mknod(at, mode, device)) })
 }
 
-/// As mknodat(2); see nvmedfs_mknod. Thread-safe.
+/// Works like mknodat(2); see nvmedfs_mknod. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn nvmedfs_mknodat(dir: c_int, path: *const c_char, mode: 
     ffi_guard(|| unsafe { from_dir(dir, path, |at| mknod(at, mode, device)) })
 }
 
-/// As mkfifo(3); see nvmedfs_mknod. Thread-safe.
+/// Works like mkfifo(3); see nvmedfs_mknod. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn nvmedfs_mkfifo(fs: *mut NVMEDFS, path: *const c_char, m
     ffi_guard(|| unsafe { from_root(fs, path, |at| mknod(at, (mode & 0o7777) | libc::S_IFIFO, 0)) })
 }
 
-/// As mkfifoat(3); see nvmedfs_mknod. Thread-safe.
+/// Works like mkfifoat(3); see nvmedfs_mknod. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn nvmedfs_mkfifoat(dir: c_int, path: *const c_char, mode:
     ffi_guard(|| unsafe { from_dir(dir, path, |at| mknod(at, (mode & 0o7777) | libc::S_IFIFO, 0)) })
 }
 
-/// As readlink(2): no zero byte follows. Thread-safe. Returns the number of bytes, or -1: those of readlink(2).
+/// Works like readlink(2): no zero byte follows. Thread-safe. Returns the number of bytes, or -1: any error of readlink(2).
 ///
 /// # Safety
 /// `path` is NULL or a string; `buf` has `n` bytes.
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn nvmedfs_readlink(fs: *mut NVMEDFS, path: *const c_char,
     ffi_guard(|| unsafe { from_root(fs, path, |at| readlink(at, buf, n)) })
 }
 
-/// As readlinkat(2). Thread-safe. Returns as nvmedfs_readlink.
+/// Works like readlinkat(2). Thread-safe. Returns as nvmedfs_readlink.
 ///
 /// # Safety
 /// `path` is NULL or a string; `buf` has `n` bytes.
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn nvmedfs_readlinkat(dir: c_int, path: *const c_char, buf
     ffi_guard(|| unsafe { from_dir(dir, path, |at| readlink(at, buf, n)) })
 }
 
-/// As unlink(2). What is open stays until it is closed. Thread-safe. Returns 0, or -1: those of unlink(2).
+/// Works like unlink(2). An open file lives until it is closed. Thread-safe. Returns 0, or -1: any error of unlink(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn nvmedfs_unlink(fs: *mut NVMEDFS, path: *const c_char) -
     ffi_guard(|| unsafe { from_root(fs, path, |at| unlink_at(at, 0)) })
 }
 
-/// As unlinkat(2), AT_REMOVEDIR included. `dir` is the number of an open directory. Thread-safe.
+/// Works like unlinkat(2), AT_REMOVEDIR included. `dir` is the number of an open directory. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn nvmedfs_unlinkat(dir: c_int, path: *const c_char, flags
     ffi_guard(|| unsafe { from_dir(dir, path, |at| unlink_at(at, flags)) })
 }
 
-/// As rmdir(2). Thread-safe. Returns 0, or -1: those of rmdir(2).
+/// Works like rmdir(2). Thread-safe. Returns 0, or -1: any error of rmdir(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn nvmedfs_rmdir(fs: *mut NVMEDFS, path: *const c_char) ->
     ffi_guard(|| unsafe { from_root(fs, path, |at| unlink_at(at, libc::AT_REMOVEDIR)) })
 }
 
-/// As symlink(2): `path` becomes a link to `target`. Thread-safe. Returns 0, or -1: those of symlink(2).
+/// Works like symlink(2): `path` becomes a link to `target`. Thread-safe. Returns 0, or -1: any error of symlink(2).
 ///
 /// # Safety
 /// Both are NULL or strings.
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn nvmedfs_symlink(fs: *mut NVMEDFS, target: *const c_char
     })
 }
 
-/// As symlinkat(2). Thread-safe. Returns as nvmedfs_symlink.
+/// Works like symlinkat(2). Thread-safe. Returns as nvmedfs_symlink.
 ///
 /// # Safety
 /// Both are NULL or strings.
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn nvmedfs_symlinkat(target: *const c_char, dir: c_int, pa
     })
 }
 
-/// As rename(2); a directory of any size takes the same short time. Thread-safe. Returns 0, or -1: those of rename(2).
+/// Works like rename(2); renaming a directory takes constant time. Thread-safe. Returns 0, or -1: any error of rename(2).
 ///
 /// # Safety
 /// Both are NULL or strings.
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn nvmedfs_rename(fs: *mut NVMEDFS, from: *const c_char, t
     })
 }
 
-/// As renameat2(2), with RENAME_NOREPLACE and RENAME_EXCHANGE. Thread-safe. Returns 0, or -1: those of renameat2(2).
+/// Works like renameat2(2), with RENAME_NOREPLACE and RENAME_EXCHANGE. Thread-safe. Returns 0, or -1: any error of renameat2(2).
 ///
 /// # Safety
 /// Both are NULL or strings.
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn nvmedfs_renameat2(from_dir: c_int, from: *const c_char,
     })
 }
 
-/// As link(2). Thread-safe. Returns 0, or -1: those of link(2).
+/// Works like link(2). Thread-safe. Returns 0, or -1: any error of link(2).
 ///
 /// # Safety
 /// Both are NULL or strings.
@@ -265,9 +265,9 @@ pub unsafe extern "C" fn nvmedfs_link(fs: *mut NVMEDFS, from: *const c_char, to:
     })
 }
 
-/// As linkat(2), with AT_SYMLINK_FOLLOW, and AT_EMPTY_PATH, which gives a file of O_TMPFILE (`from_dir`) its name. Thread-safe.
+/// Works like linkat(2), with AT_SYMLINK_FOLLOW, and with AT_EMPTY_PATH, which gives an O_TMPFILE file (`from_dir`) its name. Thread-safe.
 ///
-/// Returns 0, or -1: those of linkat(2).
+/// Returns 0, or -1: any error of linkat(2).
 ///
 /// # Safety
 /// Both are NULL or strings.
@@ -280,9 +280,9 @@ pub unsafe extern "C" fn nvmedfs_linkat(from_dir: c_int, from: *const c_char, to
     })
 }
 
-/// As realpath(3), with memory for the answer as long as PATH_MAX (4096): from the file system's root. Thread-safe.
+/// Works like realpath(3), from the file system's root; the result needs PATH_MAX (4096) bytes. Thread-safe.
 ///
-/// Returns `resolved`, or NULL: those of realpath(3); EFAULT (`resolved` is NULL); ENAMETOOLONG.
+/// Returns `resolved`, or NULL: any error of realpath(3); EFAULT (`resolved` is NULL); ENAMETOOLONG.
 ///
 /// # Safety
 /// `path` is NULL or a string; `resolved` has 4096 bytes.

@@ -1,4 +1,4 @@
-//! Where a path of the program's counts from: the root of a file system, or an open directory.
+//! Base directories of paths: the root of a file system, or an open directory.
 #![expect(unsafe_code, reason = "strings of the program")]
 
 use std::ffi::{c_char, c_int};
@@ -13,7 +13,7 @@ use crate::nfd::{Open, share};
 use crate::nmount::Mount;
 use crate::ntypes::NVMEDFS;
 
-/// A path, what it counts from, and who asks.
+/// A path with its base directory and the caller's credentials.
 pub struct DirPath<'a> {
     pub mount: &'a Arc<Mount>,
     pub fs: &'a Fs,
@@ -23,17 +23,17 @@ pub struct DirPath<'a> {
 }
 
 impl DirPath<'_> {
-    /// The end of a call that has changed something.
+    /// Finishes a call that changed something.
     pub fn changed<T>(&self, done: stack::rawfs::fs::Result<T>) -> ApiResult<T> {
         self.mount.changed(self.fs, done)
     }
 
-    /// What the path leads to.
+    /// Looks up the node of the path.
     pub fn node(&self, follow: bool) -> ApiResult<Node> {
         Ok(self.fs.lookup(self.node, self.path, follow, &self.creds)?)
     }
 
-    /// Sets attributes of what it leads to.
+    /// Sets attributes of the node of the path.
     pub fn set(&self, follow: bool, set: &SetAttr) -> ApiResult<c_int> {
         let node = self.node(follow)?;
         self.changed(self.fs.set_attr(&node, set, &self.creds)).map(|()| 0)
@@ -46,12 +46,12 @@ fn named(path: &[u8], fail: ApiError) -> ApiError {
     ApiError::new(fail.errno, format!("{}: {}", String::from_utf8_lossy(path), fail.text))
 }
 
-/// Calls with a place below the root.
+/// Runs a call with a path relative to the root.
 pub fn below_root<T>(mount: &Arc<Mount>, path: &[u8], call: impl FnOnce(&DirPath<'_>) -> ApiResult<T>) -> ApiResult<T> {
     mount.run(|fs| call(&DirPath { mount, fs, node: fs.root(), creds: mount.creds(), path }).map_err(|fail| named(path, fail)))
 }
 
-/// Calls with a place below an open directory.
+/// Runs a call with a path relative to an open directory.
 pub fn below_dir<T>(open: &Open, path: &[u8], call: impl FnOnce(&DirPath<'_>) -> ApiResult<T>) -> ApiResult<T> {
     let mount: &Arc<Mount> = &open.mount;
     let of = |fs: &Fs| call(&DirPath { mount, fs, node: open.file.node(), creds: mount.creds(), path }).map_err(|fail| named(path, fail));

@@ -1,7 +1,6 @@
-//! The life of asynchronous requests of a file system. Reads of what is in memory end at once, the others are done by threads of ours,
-//! as many as are needed, in any order. All else goes to the file system's own thread (`rawfs`, `async_calls.rs`), which does it in the
-//! order in which it was submitted, and brings what waits together to the device together. Ends are collected, and callbacks called, by
-//! whoever asks.
+//! Execution of asynchronous requests of a file system. Reads from memory complete at once; other reads are done by threads of the
+//! library, as many as needed, in any order. All else goes to the file system's own thread (`rawfs`, `later.rs`), which works in order of
+//! submission and batches waiting requests. Completions are reaped, and callbacks called, by the program's threads.
 #![expect(unsafe_code, reason = "a request has addresses in it")]
 
 use std::collections::VecDeque;
@@ -22,40 +21,40 @@ use crate::nfile::{read_parts, write_parts};
 use crate::nmount::{Mount, MountGuard};
 use crate::ntypes::*;
 
-/// Most threads of one NVMEDFS_AIO. A read that has to wait for the device occupies one.
+/// Maximum threads of one NVMEDFS_AIO. A read that waits for the device occupies one.
 const THREADS_MAX: usize = 32;
-/// How long nobody looks whether something else is to be done.
+/// Maximum time between two checks of a waiting thread.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// What an NVMEDFS_AIO is.
+/// The state of an NVMEDFS_AIO.
 pub struct Aio {
-    /// For threads.
+    /// Reference for threads.
     me: Weak<Aio>,
     mount: Arc<Mount>,
-    /// Taken at its end.
+    /// Taken when it is destroyed.
     holds: Mutex<Option<MountGuard>>,
     depth: usize,
     state: Mutex<AioState>,
     to_do: Condvar,
     done: Condvar,
-    /// Readable as long as something has ended and was not taken.
+    /// Readable while completions wait to be reaped.
     event: OwnedFd,
 }
 
 #[derive(Default)]
 struct AioState {
     reads: VecDeque<(QueuedRead, CompletionNotice)>,
-    /// Submitted and not ended.
+    /// Number of requests in flight.
     under_way: usize,
     ended: VecDeque<AioCompletion>,
-    /// The first that failed since somebody waited.
+    /// The first failure since the last wait.
     failed: Option<ApiError>,
     threads: usize,
     idle: usize,
     closed: bool,
 }
 
-/// Whom to tell, and what.
+/// The completion of a request and its callback.
 #[derive(Clone, Copy)]
 pub struct AioCompletion {
     event: nvmedfs_event,
@@ -73,11 +72,11 @@ impl AioCompletion {
     }
 }
 
-/// The end of one request, told once: whoever loses it says that it has failed.
+/// The completion of one request, delivered exactly once: dropping it delivers a failure.
 pub struct CompletionNotice(Option<(Arc<Aio>, AioCompletion)>);
 
 impl CompletionNotice {
-    /// What is left of the request is to be let go of before: who is told may close everything.
+    /// Delivers the completion. The request's resources must be dropped before, because the receiver may close everything.
     pub fn deliver(mut self, outcome: ApiResult<i64>) {
         if let Some((aio, ended)) = self.0.take() {
             aio.end(ended, outcome);
@@ -86,7 +85,7 @@ impl CompletionNotice {
 }
 
 impl CompletionNotice {
-    /// As if it had not been submitted.
+    /// Undoes the submission.
     pub fn cancel_unsubmitted(mut self) {
         if let Some((aio, _)) = self.0.take() {
             aio.state.lock().under_way -= 1;
@@ -111,7 +110,7 @@ pub struct QueuedRead {
 }
 
 impl QueuedRead {
-    /// Does it, if it need not wait.
+    /// Does the read if it need not wait.
     fn here(&mut self) -> Option<ApiResult<i64>> {
         let [part] = &mut self.parts[..] else { return None };
         let read = self.open.run(|file| Ok(file.read_here(part.as_mut(), self.at)?));
@@ -125,7 +124,7 @@ impl QueuedRead {
     }
 }
 
-/// Writes several parts as one write, all or an error.
+/// Writes several parts as one write, completely or with an error.
 pub fn write_all(open: &Open, parts: &[Memory], at: u64) -> ApiResult<i64> {
     let slices: Vec<std::io::IoSlice<'_>> = parts.iter().map(|part| std::io::IoSlice::new(part.as_ref())).collect();
     let wanted: usize = parts.iter().map(Memory::len).sum();
@@ -133,7 +132,7 @@ pub fn write_all(open: &Open, parts: &[Memory], at: u64) -> ApiResult<i64> {
     if done == wanted { Ok(done as i64) } else { Err(ApiError::new(libc::ENOSPC, "no space is left for all of the write")) }
 }
 
-/// Runs it; a panic is a failure, and breaks the mount.
+/// Runs a call; a panic is a failure and breaks the mount.
 pub fn guarded(mount: &Mount, run: impl FnOnce() -> ApiResult<i64>) -> ApiResult<i64> {
     let done = catch_unwind(AssertUnwindSafe(|| mount.watch(run)));
     done.unwrap_or_else(|_| Err(ApiError::new(libc::EIO, "a mistake inside hotshelf: please report it; unmount the file system")))
@@ -163,20 +162,20 @@ impl Aio {
         &self.event
     }
 
-    /// Room for one more request.
+    /// Reserves a slot for one more request.
     pub fn reserve(self: &Arc<Aio>, io: &nvmedfs_io) -> ApiResult<CompletionNotice> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(ApiError::new(libc::EBADF, "it is being destroyed"));
         }
         if state.under_way + state.ended.len() >= self.depth {
-            return Err(ApiError::new(libc::EAGAIN, "as many requests as it is deep are under way or not taken: nvmedfs_aio_reap first"));
+            return Err(ApiError::new(libc::EAGAIN, "the queue is full: call nvmedfs_aio_reap first"));
         }
         state.under_way += 1;
         Ok(CompletionNotice(Some((Arc::clone(self), AioCompletion::of(io)))))
     }
 
-    /// What is in memory has ended when this returns; else it is a thread's. One is started if all are busy and there may be another.
+    /// Does a read from memory at once, others in a thread; starts a thread if all are busy and the limit permits.
     pub fn read(&self, mut read: QueuedRead, told: CompletionNotice) {
         if let Some(done) = read.here() {
             drop(read);
@@ -231,7 +230,7 @@ impl Aio {
             }
         };
         if state.ended.is_empty() {
-            // Full is fine: it is readable then.
+            // A full counter is fine: it is readable then.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
         state.ended.push_back(ended);
@@ -242,12 +241,12 @@ impl Aio {
         let count = state.ended.len().min(most);
         let taken = state.ended.drain(..count).collect();
         if state.ended.is_empty() {
-            let _ = rustix::io::read(&self.event, &mut [0; 8]); // empty already is fine
+            let _ = rustix::io::read(&self.event, &mut [0; 8]); // an empty counter is fine
         }
         taken
     }
 
-    /// Hands out what has ended: waits for `min` of them, all there are, or the time. Callbacks are called here.
+    /// Reaps completions: waits for `min` of them, all outstanding ones, or the timeout. Calls callbacks.
     pub fn reap(&self, min: usize, max: usize, until: Option<Instant>, mut out: impl FnMut(nvmedfs_event)) -> usize {
         let mut state = self.state.lock();
         loop {
@@ -271,7 +270,7 @@ impl Aio {
         self.done.wait_for(state, at_most);
     }
 
-    /// Waits until nothing is under way, takes all, and says whether all since the last time went well.
+    /// Waits until nothing is in flight, reaps all, and returns the first failure since the last wait.
     pub fn wait(&self, until: Option<Instant>) -> ApiResult<()> {
         loop {
             self.reap(usize::MAX, usize::MAX, until, |_| {});
@@ -285,7 +284,7 @@ impl Aio {
         }
     }
 
-    /// Waits for all that is under way.
+    /// Waits for all requests in flight.
     pub fn finish(&self) -> ApiResult<()> {
         let mut state = self.state.lock();
         state.closed = true;
@@ -299,7 +298,7 @@ impl Aio {
     }
 }
 
-/// No lock is held.
+/// Calls a callback without holding a lock.
 fn call_back(ended: &AioCompletion) {
     if let Some(callback) = ended.callback {
         // SAFETY: the program gave this function for just this.

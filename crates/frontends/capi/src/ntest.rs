@@ -1,4 +1,4 @@
-//! What no device can bring about: a mistake of ours inside a file system.
+//! Tests of a panic inside a file system, which no device can cause.
 #![expect(unsafe_code, reason = "calls the C functions")]
 
 use std::ffi::{CStr, c_int};
@@ -66,7 +66,7 @@ fn a_request_that_is_lost_has_failed() {
     // SAFETY: one of its size.
     let submit = || unsafe { nvmedfs_aio_submit(aio, &io, 1) };
     assert_eq!((submit(), wait()), (1, 0));
-    // A mistake in its turn breaks the mount, and not the thread.
+    // A queued panic breaks the mount, not the thread.
     assert!(guarded(ours.mount(), || panic!("on purpose")).is_err());
     assert_eq!((submit(), wait(), errno()), (1, -1, libc::EIO));
     drop(ours);

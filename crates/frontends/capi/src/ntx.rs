@@ -1,4 +1,4 @@
-//! Transactions: changes of many files that happen all or not at all, also when the power goes.
+//! Transactions: changes of many files that are atomic, also across a power cut.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -23,7 +23,7 @@ use crate::transfer::offset_of;
 pub struct Tx {
     /// Taken when it ends.
     gathered: Mutex<Option<Transaction>>,
-    /// After what was gathered.
+    /// Dropped after the transaction.
     mount: Mutex<Option<MountGuard>>,
 }
 
@@ -49,7 +49,7 @@ impl Tx {
         mount.watch(|| call(gathered.as_mut().ok_or_else(ended)?))
     }
 
-    /// Without anything having happened.
+    /// Aborts the transaction without effect.
     pub fn finish(&self) -> ApiResult<()> {
         drop(self.gathered.lock().take());
         drop(self.mount.lock().take());
@@ -57,7 +57,7 @@ impl Tx {
     }
 }
 
-/// Ends the object: what it has gathered is the caller's, and what keeps its mount.
+/// Closes the object; the caller gets the transaction and the reference to its mount.
 pub fn take(tx: *const NVMEDFS_TX) -> ApiResult<(Transaction, MountGuard)> {
     let mut taken = None;
     end(
@@ -71,7 +71,7 @@ pub fn take(tx: *const NVMEDFS_TX) -> ApiResult<(Transaction, MountGuard)> {
     taken.ok_or_else(ended)
 }
 
-/// Calls with a file of the transaction's file system.
+/// Runs a call with a file of the transaction's file system.
 pub fn with_file<T>(tx: *mut NVMEDFS_TX, fd: c_int, call: impl FnOnce(&mut Transaction, &Arc<File>) -> ApiResult<T>) -> ApiResult<T> {
     let open: Arc<Open> = nfd::share(fd)?;
     with(tx, |tx: &Arc<Tx>| {
@@ -82,12 +82,12 @@ pub fn with_file<T>(tx: *mut NVMEDFS_TX, fd: c_int, call: impl FnOnce(&mut Trans
     })
 }
 
-/// Begins a transaction: changes of any files of the file system, by nvmedfs_tx_..., that happen together or not at all, also when the
-/// power goes or the process is killed in the middle. Until nvmedfs_commit they are copied and kept in memory, and nobody sees them, not
-/// even reads of the same thread. Other calls on the same files are no part of it. Thread-safe, as are all calls with it.
+/// Starts a transaction: changes of any files of the file system, by nvmedfs_tx_..., that happen together or not at all, also across a
+/// power cut or a kill. Until nvmedfs_commit they are copied and kept in memory, invisible even to the same thread. Other calls on the
+/// same files are not part of it. Thread-safe, as are all calls with it.
 ///
-/// First the files get their content; then names and attributes are changed, in the order of the calls, each as what was before it has
-/// made them. Paths count from the root. While a transaction that changes names is committed, others wait for the name space.
+/// At commit, file content is written first; then names and attributes change in the order of the calls, each seeing the earlier ones.
+/// Paths are relative to the root. While a transaction with name changes is committed, other name changes wait.
 ///
 /// Returns it, or NULL: EBADF; EROFS; EMFILE.
 #[unsafe(no_mangle)]
@@ -105,7 +105,7 @@ pub extern "C" fn nvmedfs_begin(fs: *mut NVMEDFS) -> *mut NVMEDFS_TX {
     })
 }
 
-/// As nvmedfs_pwrite, when the transaction is committed. Thread-safe.
+/// Works like nvmedfs_pwrite, at the commit. Thread-safe.
 ///
 /// Returns `n`, or -1: EBADF (also: not open for writing); EFBIG; EFAULT; EINVAL; EXDEV (a file of another file system).
 ///
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn nvmedfs_tx_pwrite(tx: *mut NVMEDFS_TX, fd: c_int, buf: 
     })
 }
 
-/// Writes at the end of the file as it is when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_pwrite.
+/// Appends to the end of the file, at the commit. Thread-safe. Returns as nvmedfs_tx_pwrite.
 ///
 /// # Safety
 /// `buf` has `n` bytes.
@@ -133,9 +133,9 @@ pub unsafe extern "C" fn nvmedfs_tx_append(tx: *mut NVMEDFS_TX, fd: c_int, buf: 
     })
 }
 
-/// As nvmedfs_ftruncate, when the transaction is committed. Thread-safe.
+/// Works like nvmedfs_ftruncate, at the commit. Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; EFBIG; EINVAL; EXDEV. The commit fails with EOPNOTSUPP if it makes a file in many pieces shorter.
+/// Returns 0, or -1: EBADF; EFBIG; EINVAL; EXDEV. The commit fails with EOPNOTSUPP if it truncates a file with many extents.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_tx_ftruncate(tx: *mut NVMEDFS_TX, fd: c_int, len: off_t) -> c_int {
     ffi_guard(|| {
@@ -144,9 +144,9 @@ pub extern "C" fn nvmedfs_tx_ftruncate(tx: *mut NVMEDFS_TX, fd: c_int, len: off_
     })
 }
 
-/// Gives a file another name, or the first if it has none (O_TMPFILE), when the transaction is committed. Thread-safe.
+/// Gives a file another name, or the first name of an O_TMPFILE file, at the commit. Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; EXDEV; EFAULT. The commit tells the rest: EEXIST, ENOENT, ENOTDIR, EACCES, EMLINK, EPERM (a directory).
+/// Returns 0, or -1: EBADF; EXDEV; EFAULT. The commit reports the rest: EEXIST, ENOENT, ENOTDIR, EACCES, EMLINK, EPERM (a directory).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -160,17 +160,17 @@ pub unsafe extern "C" fn nvmedfs_tx_link(tx: *mut NVMEDFS_TX, fd: c_int, path: *
     })
 }
 
-/// A first name is given beside others' calls; another is a change of names.
+/// A first name does not block other callers; another name is a change of names.
 fn named(tx: &mut Transaction, fs: &Fs, file: &File, path: &[u8], creds: &Creds) -> ApiResult<()> {
     let first = file.node().stat()?.nlink == 0 && tx.name(file, fs.root(), path).is_ok();
     if first { Ok(()) } else { Ok(tx.link(file.node(), fs.root(), path, creds)?) }
 }
 
-/// Makes a file that gets this name when the transaction is committed, and is gone if it is not (O_TMPFILE and nvmedfs_tx_link): it is
-/// written by nvmedfs_tx_pwrite or by nvmedfs_write. `flags`: O_WRONLY or O_RDWR, with others of nvmedfs_open but O_CREAT. The directory
-/// may be one that the transaction makes: the file gets its group as in the nearest one that is there. Thread-safe.
+/// Creates a file that gets this name at the commit, and is removed if there is none (O_TMPFILE and nvmedfs_tx_link). Write it with
+/// nvmedfs_tx_pwrite or nvmedfs_write. `flags`: O_WRONLY or O_RDWR, with others of nvmedfs_open except O_CREAT. The directory may be one
+/// that the transaction creates: the file gets its group as in the nearest existing one. Thread-safe.
 ///
-/// Returns a file number, or -1: those of nvmedfs_open and nvmedfs_tx_link.
+/// Returns a file number, or -1: any error of nvmedfs_open and nvmedfs_tx_link.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn nvmedfs_tx_creat(tx: *mut NVMEDFS_TX, path: *const c_ch
     })
 }
 
-/// The last directory on a path that is there.
+/// Returns the last existing directory on a path.
 fn nearest<'p>(mount: &Arc<Mount>, mut dir: &'p [u8]) -> ApiResult<&'p [u8]> {
     loop {
         let found = below_root(mount, dir, |at| Ok(at.node(true)?.kind()));
@@ -206,12 +206,12 @@ fn nearest<'p>(mount: &Arc<Mount>, mut dir: &'p [u8]) -> ApiResult<&'p [u8]> {
     }
 }
 
-/// Ends the transaction: when this returns 0, all of it has happened and survives anything. Each block of metadata is written once. The
-/// NVMEDFS_TX is gone in any case. Thread-safe.
+/// Commits the transaction: when this returns 0, all of it has happened and survives any crash. Each block of metadata is written once.
+/// The NVMEDFS_TX is freed in any case. Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; those of the calls in it (ENOSPC, EFBIG, EEXIST ...): nothing of it has happened; EIO (it could not be made
-/// durable: it is seen, and after a loss of power all of it is there or nothing; every open file of it is told by its next fsync);
-/// EINVAL (more changes than one transaction can have).
+/// Returns 0, or -1: EBADF; errors of its calls (ENOSPC, EFBIG, EEXIST ...): nothing of it has happened; EIO (it could not be made
+/// durable: it is visible, and after a power cut present completely or not at all; every open file of it gets the error from its next
+/// fsync); EINVAL (too many changes for one transaction).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_commit(tx: *mut NVMEDFS_TX) -> c_int {
     ffi_guard(|| {
@@ -220,7 +220,7 @@ pub extern "C" fn nvmedfs_commit(tx: *mut NVMEDFS_TX) -> c_int {
     })
 }
 
-/// Ends the transaction without anything having happened. Thread-safe. Returns 0, or -1: EBADF.
+/// Aborts the transaction without effect. Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_abort(tx: *mut NVMEDFS_TX) -> c_int {
     ffi_guard(|| end(tx, |_: &Tx| Ok(()), Tx::finish))

@@ -17,7 +17,7 @@ use crate::nplace::{DirPath, below_root};
 use crate::ntx::{Tx, with_file};
 use crate::ntypes::NVMEDFS_TX;
 
-/// Gathers a change of what a path leads to.
+/// Adds a change of the file at a path.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -31,9 +31,9 @@ unsafe fn gather(
     with(tx, |tx: &Arc<Tx>| below_root(&tx.mount()?, path, |at| tx.gather(|gathered| Ok(change(gathered, at).map(|()| 0)?))))
 }
 
-/// As nvmedfs_mkdir, when the transaction is committed. What comes behind it in the same transaction finds the directory. Thread-safe.
+/// Works like nvmedfs_mkdir, at the commit. Later calls of the same transaction find the directory. Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; EFAULT. The commit tells the rest: those of nvmedfs_mkdir.
+/// Returns 0, or -1: EBADF; EFAULT. The commit reports the rest: any error of nvmedfs_mkdir.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn nvmedfs_tx_mkdir(tx: *mut NVMEDFS_TX, path: *const c_ch
     ffi_guard(|| unsafe { gather(tx, path, |tx, at| tx.mkdir(at.node, at.path, (mode & 0o7777) as u16, &at.creds)) })
 }
 
-/// As nvmedfs_symlink, when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_mkdir.
+/// Works like nvmedfs_symlink, at the commit. Thread-safe. Returns as nvmedfs_tx_mkdir.
 ///
 /// # Safety
 /// `target` and `path` are NULL or strings.
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn nvmedfs_tx_symlink(tx: *mut NVMEDFS_TX, target: *const 
     })
 }
 
-/// As nvmedfs_unlink, when the transaction is committed. Who has the file open keeps it. Thread-safe. Returns as nvmedfs_tx_mkdir.
+/// Works like nvmedfs_unlink, at the commit. An open file lives until it is closed. Thread-safe. Returns as nvmedfs_tx_mkdir.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -67,8 +67,8 @@ pub unsafe extern "C" fn nvmedfs_tx_unlink(tx: *mut NVMEDFS_TX, path: *const c_c
     ffi_guard(|| unsafe { gather(tx, path, |tx, at| tx.unlink(at.node, at.path, &at.creds)) })
 }
 
-/// As nvmedfs_rmdir, when the transaction is committed: what is in the directory may go earlier in the same transaction. Thread-safe.
-/// Returns as nvmedfs_tx_mkdir.
+/// Works like nvmedfs_rmdir, at the commit: its entries may be removed earlier in the same transaction. Thread-safe. Returns as
+/// nvmedfs_tx_mkdir.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn nvmedfs_tx_rmdir(tx: *mut NVMEDFS_TX, path: *const c_ch
     ffi_guard(|| unsafe { gather(tx, path, |tx, at| tx.rmdir(at.node, at.path, &at.creds)) })
 }
 
-/// As renameat2(2) from `from` to `to`, both from the root, when the transaction is committed: also of directories of any size.
+/// Works like renameat2(2) from `from` to `to`, both from the root, at the commit: also of directories of any size.
 /// `flags`: 0, RENAME_NOREPLACE or RENAME_EXCHANGE. Thread-safe. Returns as nvmedfs_tx_mkdir.
 ///
 /// # Safety
@@ -99,21 +99,21 @@ fn set(tx: *mut NVMEDFS_TX, fd: c_int, set: &SetAttr) -> ApiResult<c_int> {
     with_file(tx, fd, |tx, file| Ok(tx.set_attr(file.node(), set, &creds).map(|()| 0)?))
 }
 
-/// As nvmedfs_fchmod, when the transaction is committed; `fd` may be of a directory, too, or opened with O_PATH. Thread-safe.
+/// Works like nvmedfs_fchmod, at the commit; `fd` may also be a directory, or opened with O_PATH. Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; EXDEV. The commit tells the rest: EPERM; ENOENT (a directory that was removed).
+/// Returns 0, or -1: EBADF; EXDEV. The commit reports the rest: EPERM; ENOENT (a removed directory).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_tx_fchmod(tx: *mut NVMEDFS_TX, fd: c_int, mode: mode_t) -> c_int {
     ffi_guard(|| set(tx, fd, &of_mode(mode)))
 }
 
-/// As nvmedfs_fchown, when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_fchmod.
+/// Works like nvmedfs_fchown, at the commit. Thread-safe. Returns as nvmedfs_tx_fchmod.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_tx_fchown(tx: *mut NVMEDFS_TX, fd: c_int, owner: uid_t, group: gid_t) -> c_int {
     ffi_guard(|| set(tx, fd, &of_owner(owner, group)))
 }
 
-/// As nvmedfs_futimens, when the transaction is committed. Thread-safe. Returns as nvmedfs_tx_fchmod; also EINVAL.
+/// Works like nvmedfs_futimens, at the commit. Thread-safe. Returns as nvmedfs_tx_fchmod; also EINVAL.
 ///
 /// # Safety
 /// `times` is NULL or has two elements.

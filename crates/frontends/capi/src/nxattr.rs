@@ -14,7 +14,7 @@ use crate::nfd::with_fs;
 use crate::nplace::from_root;
 use crate::ntypes::NVMEDFS;
 
-/// Hands out an answer as getxattr(2) does: with no room at all, how long it is.
+/// Stores a value as getxattr(2) does: with size 0, only its length.
 fn told(found: &[u8], to: Memory) -> ApiResult<ssize_t> {
     if to.len() == 0 {
         return Ok(found.len() as ssize_t);
@@ -26,7 +26,7 @@ fn told(found: &[u8], to: Memory) -> ApiResult<ssize_t> {
     Ok(found.len() as ssize_t)
 }
 
-/// What a call does with a held file.
+/// An operation on a file node.
 trait Does<T>: FnOnce(&Fs, &Node, &Creds) -> ApiResult<T> {}
 impl<T, F: FnOnce(&Fs, &Node, &Creds) -> ApiResult<T>> Does<T> for F {}
 
@@ -74,9 +74,9 @@ unsafe fn remove<'a>(name: *const c_char) -> ApiResult<impl Does<c_int> + 'a> {
     Ok(move |fs: &Fs, node: &Node, creds: &Creds| Ok(fs.remove_xattr(node, name, creds).map(|()| 0)?))
 }
 
-/// As setxattr(2), with XATTR_CREATE and XATTR_REPLACE; names begin with user., trusted. or security. Thread-safe.
+/// Works like setxattr(2), with XATTR_CREATE and XATTR_REPLACE; names begin with user., trusted. or security. Thread-safe.
 ///
-/// Returns 0, or -1: those of setxattr(2); ENOSPC (also: all of a file are more than 4 KiB).
+/// Returns 0, or -1: any error of setxattr(2); ENOSPC (also: all of a file are more than 4 KiB).
 ///
 /// # Safety
 /// `path` is NULL or a string; `name` is NULL or a string; `value` has `n` bytes.
@@ -93,10 +93,10 @@ pub unsafe extern "C" fn nvmedfs_setxattr(
     ffi_guard(|| unsafe { by_path(fs, path, true, set(name, value, n, flags)?) })
 }
 
-/// As lsetxattr(2); see nvmedfs_setxattr. Thread-safe.
+/// Works like lsetxattr(2); see nvmedfs_setxattr. Thread-safe.
 ///
 /// # Safety
-/// As nvmedfs_setxattr.
+/// Works like nvmedfs_setxattr.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_lsetxattr(
     fs: *mut NVMEDFS,
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn nvmedfs_lsetxattr(
     ffi_guard(|| unsafe { by_path(fs, path, false, set(name, value, n, flags)?) })
 }
 
-/// As fsetxattr(2); see nvmedfs_setxattr. Thread-safe.
+/// Works like fsetxattr(2); see nvmedfs_setxattr. Thread-safe.
 ///
 /// # Safety
 /// `name` is NULL or a string; `value` has `n` bytes.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn nvmedfs_fsetxattr(fd: c_int, name: *const c_char, value
     ffi_guard(|| by_number(fd, unsafe { set(name, value, n, flags) }?))
 }
 
-/// As getxattr(2) (with `n` 0 only how long it is). Thread-safe. Returns the number of bytes, or -1: those of getxattr(2).
+/// Works like getxattr(2) (with `n` 0 only how long it is). Thread-safe. Returns the number of bytes, or -1: any error of getxattr(2).
 ///
 /// # Safety
 /// `path` is NULL or a string; `name` is NULL or a string; `value` has `n` bytes.
@@ -136,10 +136,10 @@ pub unsafe extern "C" fn nvmedfs_getxattr(
     ffi_guard(|| unsafe { by_path(fs, path, true, get(name, value, n)?) })
 }
 
-/// As lgetxattr(2); see nvmedfs_getxattr. Thread-safe.
+/// Works like lgetxattr(2); see nvmedfs_getxattr. Thread-safe.
 ///
 /// # Safety
-/// As nvmedfs_getxattr.
+/// Works like nvmedfs_getxattr.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_lgetxattr(
     fs: *mut NVMEDFS,
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn nvmedfs_lgetxattr(
     ffi_guard(|| unsafe { by_path(fs, path, false, get(name, value, n)?) })
 }
 
-/// As fgetxattr(2); see nvmedfs_getxattr. Thread-safe.
+/// Works like fgetxattr(2); see nvmedfs_getxattr. Thread-safe.
 ///
 /// # Safety
 /// `name` is NULL or a string; `value` has `n` bytes.
@@ -162,9 +162,9 @@ pub unsafe extern "C" fn nvmedfs_fgetxattr(fd: c_int, name: *const c_char, value
     ffi_guard(|| by_number(fd, unsafe { get(name, value, n) }?))
 }
 
-/// As listxattr(2): each name with a zero byte behind it; with `n` 0 only how long they are. Thread-safe.
+/// Works like listxattr(2): each name with a zero byte behind it; with `n` 0 only how long they are. Thread-safe.
 ///
-/// Returns the number of bytes, or -1: those of listxattr(2).
+/// Returns the number of bytes, or -1: any error of listxattr(2).
 ///
 /// # Safety
 /// `path` is NULL or a string; `list` has `n` bytes.
@@ -174,17 +174,17 @@ pub unsafe extern "C" fn nvmedfs_listxattr(fs: *mut NVMEDFS, path: *const c_char
     ffi_guard(|| unsafe { by_path(fs, path, true, self::list(list, n)?) })
 }
 
-/// As llistxattr(2); see nvmedfs_listxattr. Thread-safe.
+/// Works like llistxattr(2); see nvmedfs_listxattr. Thread-safe.
 ///
 /// # Safety
-/// As nvmedfs_listxattr.
+/// Works like nvmedfs_listxattr.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_llistxattr(fs: *mut NVMEDFS, path: *const c_char, list: *mut c_char, n: usize) -> ssize_t {
     // SAFETY: the caller's promise.
     ffi_guard(|| unsafe { by_path(fs, path, false, self::list(list, n)?) })
 }
 
-/// As flistxattr(2); see nvmedfs_listxattr. Thread-safe.
+/// Works like flistxattr(2); see nvmedfs_listxattr. Thread-safe.
 ///
 /// # Safety
 /// `list` has `n` bytes.
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn nvmedfs_flistxattr(fd: c_int, list: *mut c_char, n: usi
     ffi_guard(|| by_number(fd, unsafe { self::list(list, n) }?))
 }
 
-/// As removexattr(2). Thread-safe. Returns 0, or -1: those of removexattr(2).
+/// Works like removexattr(2). Thread-safe. Returns 0, or -1: any error of removexattr(2).
 ///
 /// # Safety
 /// `path` is NULL or a string; `name` is NULL or a string.
@@ -204,17 +204,17 @@ pub unsafe extern "C" fn nvmedfs_removexattr(fs: *mut NVMEDFS, path: *const c_ch
     ffi_guard(|| unsafe { by_path(fs, path, true, remove(name)?) })
 }
 
-/// As lremovexattr(2); see nvmedfs_removexattr. Thread-safe.
+/// Works like lremovexattr(2); see nvmedfs_removexattr. Thread-safe.
 ///
 /// # Safety
-/// As nvmedfs_removexattr.
+/// Works like nvmedfs_removexattr.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_lremovexattr(fs: *mut NVMEDFS, path: *const c_char, name: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     ffi_guard(|| unsafe { by_path(fs, path, false, remove(name)?) })
 }
 
-/// As fremovexattr(2); see nvmedfs_removexattr. Thread-safe.
+/// Works like fremovexattr(2); see nvmedfs_removexattr. Thread-safe.
 ///
 /// # Safety
 /// `name` is NULL or a string.

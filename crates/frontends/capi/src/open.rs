@@ -1,4 +1,4 @@
-//! An open file as ufds share it: a file of the cache, or a stream of the process (0, 1, 2), each call handed on as it is.
+//! An open file behind ufds: a file of the cache, or a standard stream of the process (0, 1, 2), whose calls are forwarded.
 #![expect(unsafe_code, reason = "the descriptors 0, 1 and 2 are the process's")]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use crate::api_error::{ApiError, ApiResult};
 use crate::upin::Pins;
 
-/// See the module.
+/// An open file, shared by duplicates of its ufd.
 pub struct Open {
     body: FileBackend,
-    /// No call waits for somebody else as long as it likes, as with pipes, terminals, sockets; and it is not broken.
+    /// Calls never block indefinitely (unlike on pipes, terminals, sockets), and the file is not broken.
     plain: AtomicBool,
     broken: AtomicBool,
     pub pins: Pins,
@@ -27,7 +27,7 @@ enum FileBackend {
     Stream(RawFd),
 }
 
-/// A call of the kernel's on a stream.
+/// Converts the result of a system call on a stream.
 fn plain<T>(what: &str, done: Result<T, Errno>) -> ApiResult<T> {
     done.map_err(|errno| ApiError::new(errno.raw_os_error(), format!("{what}: {}", std::io::Error::from(errno))))
 }
@@ -49,12 +49,12 @@ impl Open {
         Open { body: FileBackend::File(file), plain: AtomicBool::new(!waits), pins: Pins::default(), broken: AtomicBool::new(false) }
     }
 
-    /// One of the process's own three.
+    /// Wraps one of the process's standard streams.
     pub fn stream(fd: RawFd) -> Open {
         Open { body: FileBackend::Stream(fd), plain: AtomicBool::new(false), pins: Pins::default(), broken: AtomicBool::new(false) }
     }
 
-    /// The kernel's descriptor.
+    /// Returns the kernel's descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.body {
             FileBackend::File(file) => file.fd(),
@@ -67,29 +67,29 @@ impl Open {
         matches!(self.body, FileBackend::Stream(_))
     }
 
-    /// Whether it was opened with O_PATH: nothing is done with it but to name the file.
+    /// Returns whether it was opened with O_PATH: it only names the file.
     pub fn is_path(&self) -> bool {
         self.cached().is_some_and(|file| file.flags().contains(OFlags::PATH))
     }
 
-    /// The file of the cache.
+    /// Returns the file of the cache.
     #[inline]
     pub fn cached(&self) -> Option<&File> {
         if let FileBackend::File(file) = &self.body { Some(file) } else { None }
     }
 
-    /// Whether a look does for its calls, and it is not broken.
+    /// Returns whether a hazard-protected read suffices for its calls, and it is not broken.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         self.plain.load(Ordering::Relaxed)
     }
 
-    /// Runs a call on it, unless it is broken.
+    /// Runs a call on it unless it is broken.
     pub fn run<T>(&self, call: impl FnOnce(&Open) -> ApiResult<T>) -> ApiResult<T> {
         if self.broken.load(Ordering::Relaxed) { Err(broken()) } else { self.watched(call) }
     }
 
-    /// Runs a call on it, which is not broken; a call that panics leaves it so.
+    /// Runs a call on a file that is not broken; a panic breaks it.
     #[inline(always)]
     pub fn watched<T>(&self, call: impl FnOnce(&Open) -> T) -> T {
         let watch = PanicGuard(self);
@@ -130,7 +130,7 @@ impl Open {
         }
     }
 
-    /// What was not read at once.
+    /// Reads through the slow path.
     pub fn read_long(&self, at: u64, to: &mut [u8]) -> ApiResult<usize> {
         match &self.body {
             FileBackend::File(file) => Ok(file.read_long(at, to)?),
@@ -138,7 +138,7 @@ impl Open {
         }
     }
 
-    /// What was not written at once.
+    /// Writes through the slow path.
     pub fn write_long(&self, at: u64, from: &[u8]) -> ApiResult<usize> {
         match &self.body {
             FileBackend::File(file) => Ok(file.write_long(at, from)?),
@@ -146,7 +146,7 @@ impl Open {
         }
     }
 
-    /// At the position, or where it is said.
+    /// Reads at the file position or at an offset.
     pub fn read_vectored(&self, at: Option<u64>, to: &mut [IoSliceMut<'_>]) -> ApiResult<usize> {
         match (&self.body, at) {
             (FileBackend::File(file), None) => Ok(file.read_vectored(to)?),
@@ -156,7 +156,7 @@ impl Open {
         }
     }
 
-    /// At the position, or where it is said.
+    /// Writes at the file position or at an offset.
     pub fn write_vectored(&self, at: Option<u64>, from: &[IoSlice<'_>]) -> ApiResult<usize> {
         match (&self.body, at) {
             (FileBackend::File(file), None) => Ok(file.write_vectored(from)?),
@@ -196,7 +196,7 @@ impl Open {
         }
     }
 
-    /// With `hole` what is there goes; else room is reserved.
+    /// Punches a hole (`hole`), or reserves space.
     pub fn allocate(&self, range: Range<u64>, keep_size: bool, hole: bool) -> ApiResult<()> {
         match &self.body {
             FileBackend::File(file) if hole => Ok(file.punch_hole(range)?),
@@ -216,7 +216,7 @@ impl Open {
         }
     }
 
-    /// As F_GETFL.
+    /// Returns the flags as F_GETFL does.
     pub fn flags(&self) -> ApiResult<OFlags> {
         let mut flags = plain("its flags", rustix::fs::fcntl_getfl(self.fd()))?;
         if let Some(file) = self.cached().filter(|file| file.is_cached()) {
@@ -225,7 +225,7 @@ impl Open {
         Ok(flags)
     }
 
-    /// As F_SETFL. Appending is the cache's affair; the other flags that can be changed are the kernel's, which tells them again.
+    /// Sets the flags as F_SETFL does. The cache handles O_APPEND; the kernel stores the other changeable flags.
     pub fn set_flags(&self, flags: OFlags) -> ApiResult<()> {
         let Some(file) = self.cached().filter(|file| file.is_cached()) else {
             return plain("its flags", rustix::fs::fcntl_setfl(self.fd(), flags));
@@ -239,17 +239,17 @@ impl Open {
         Ok(())
     }
 
-    /// Says what went wrong with writing it, if nobody was told yet.
+    /// Returns a write error that was not reported yet.
     pub fn untold(&self) -> ApiResult<()> {
         self.cached().map_or(Ok(()), |file| Ok(file.untold()?))
     }
 
-    /// Closes it; says what nobody was told yet.
+    /// Closes it; returns errors that were not reported yet.
     pub fn close(self) -> ApiResult<()> {
         match &self.body {
             FileBackend::File(_) => self.untold(),
             FileBackend::Stream(fd) => {
-                // SAFETY: the program asked for it by closing the ufd that stands for this descriptor of its own.
+                // SAFETY: the program closed the ufd of this descriptor, which it owns.
                 let closed = unsafe { libc::close(*fd) };
                 if closed == 0 { Ok(()) } else { Err(ApiError::new(libc::EBADF, "it was closed behind the library's back")) }
             }
@@ -265,8 +265,7 @@ impl Drop for Open {
     }
 }
 
-/// Looks after a file during a call.
-/// Dropped by a panic alone.
+/// Marks a file as broken if its call panics.
 struct PanicGuard<'a>(&'a Open);
 
 impl Drop for PanicGuard<'_> {

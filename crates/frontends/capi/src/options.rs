@@ -1,7 +1,7 @@
-//! Structs with versions: their first field is their size, as the program was compiled with it.
+//! Versioned structs: their first field is their size, as the program was compiled.
 //!
-//! A program compiled with an older header has a smaller struct: what it lacks is as by default. One compiled with a newer header has a
-//! larger struct: what we do not know must be 0, or the call fails with E2BIG instead of leaving a wish out.
+//! A program compiled with an older header has a smaller struct: missing fields have their defaults. One compiled with a newer header has
+//! a larger struct: unknown fields must be 0, otherwise the call fails with E2BIG instead of ignoring them.
 #![expect(unsafe_code, reason = "reads and writes structs of the program")]
 
 use std::ffi::{c_int, c_void};
@@ -18,16 +18,16 @@ use crate::types::*;
 /// # Safety
 /// `#[repr(C)]`, with a `usize` first, without padding that matters, every pattern of bytes is a value, and no drop.
 pub unsafe trait Versioned: Copy {
-    /// What a program does not say.
+    /// Returns the default values.
     fn defaults() -> Self;
 }
 
-/// Smaller than any version there was.
+/// Smaller than any version.
 const SIZE_MIN: usize = size_of::<usize>();
-/// Larger than any will be: a size that was never set.
+/// Larger than any version: the size was never set.
 const SIZE_MAX: usize = 1 << 16;
 
-/// Takes what the program says over what it does not.
+/// Reads the program's fields over the defaults.
 ///
 /// # Safety
 /// NULL, or a struct that has as many bytes as its first field says.
@@ -54,7 +54,7 @@ pub unsafe fn read<T: Versioned>(options: *const T) -> ApiResult<T> {
     Ok(known)
 }
 
-/// Fills the program's struct of `size` bytes: as much as both have, the rest with zeroes, and its size.
+/// Fills the program's struct of `size` bytes: common fields, zeroes for the rest, and its size.
 ///
 /// # Safety
 /// NULL, or valid for a write of `size` bytes.
@@ -133,7 +133,7 @@ unsafe impl Versioned for nvmed_info {
     }
 }
 
-/// Parameters of a queue.
+/// Returns the parameters of a queue.
 pub fn queue_params(options: &nvmed_queue_options) -> ApiResult<Params> {
     use block::handle::Key;
     let known = NVMED_QUEUE_DEDICATED | NVMED_QUEUE_DEVICE_POLLED | NVMED_QUEUE_KERNEL_SUBMITS;

@@ -54,7 +54,7 @@ fn set(handle: &Handle, key: Key, value: u64) -> ApiResult<()> {
     }
 }
 
-/// The parameter's number (NVMED_PARAM_...) by its name, such as "timeout_ms". Thread-safe.
+/// Returns the number of a parameter (NVMED_PARAM_...) by its name, such as "timeout_ms". Thread-safe.
 ///
 /// Returns the number, or -1: ENOENT (no such parameter), EFAULT (NULL).
 ///
@@ -84,7 +84,7 @@ pub extern "C" fn nvmed_set_param(handle: *mut NVMED_HANDLE, key: u32, value: u6
     })
 }
 
-/// The value of a parameter of a handle (NVMED_PARAM_...). Thread-safe, as the handle is.
+/// Returns the value of a parameter of a handle (NVMED_PARAM_...). Thread-safe, as the handle is.
 ///
 /// Returns 0, or -1: EBADF; ENOENT (no such parameter); EFAULT (value is NULL); EBUSY (another call is inside a dedicated handle).
 ///
@@ -111,7 +111,7 @@ fn no_feature(feature: i32) -> ApiError {
     ApiError::new(libc::EINVAL, format!("there is no feature {feature} of a handle: {known}"))
 }
 
-/// NVMeDirect's features of a handle: HANDLE_DIRECT_IO, HANDLE_SYNC_IO, HANDLE_HINT_DMEM, HANDLE_INTERRUPT. Thread-safe, as the
+/// Returns a feature of a handle (NVMeDirect): HANDLE_DIRECT_IO, HANDLE_SYNC_IO, HANDLE_HINT_DMEM, HANDLE_INTERRUPT. Thread-safe, as the
 /// handle is.
 ///
 /// Returns 0 or 1, or -1: EBADF; EINVAL (no such feature); EBUSY (another call is inside a dedicated handle).

@@ -1,7 +1,7 @@
-//! Memory that a device reaches, lent to the program in whole pages.
+//! Device-accessible memory, lent to the program in whole pages.
 //!
-//! A request over lent memory needs no copy. It is recognised by its address; no lock: each page knows the loan it is part of, and
-//! each loan counts the requests that use it. Given back while requests use it, a loan is kept until the last one has let go.
+//! A request with lent memory needs no copy. It is recognised by its address without a lock: each page knows its loan, and each loan
+//! counts the requests that use it. A loan freed while in use is kept until the last request has released it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,10 +14,10 @@ use parking_lot::{Mutex, RwLock};
 use crate::api_error::{ApiError, ApiResult};
 use crate::memory::Memory;
 
-/// Added to the users of a loan that was given back.
+/// Added to the user count of a freed loan.
 const GIVEN_BACK: u32 = 1 << 31;
 
-/// See the module.
+/// The pool of one device.
 pub struct Pool {
     arena: Arena,
     pages: Box<[Page]>,
@@ -26,27 +26,27 @@ pub struct Pool {
 
 #[derive(Default)]
 struct Page {
-    /// First page of the loan this is part of, plus one; 0: not lent.
+    /// First page of the loan plus one; 0: not lent.
     loan: AtomicU32,
-    /// Of a loan's first page: requests that use it.
+    /// Number of requests that use the loan, in its first page.
     users: AtomicU32,
 }
 
-/// Pools with loans, and of open devices: nvmed_put_buffer is given an address alone.
+/// Pools with loans, and of open devices: nvmed_put_buffer gets only an address.
 static POOLS: RwLock<Vec<Weak<Pool>>> = RwLock::new(Vec::new());
-/// Pools whose devices were closed before their loans came back.
+/// Pools whose devices were closed before their loans were freed.
 static ORPHANS: Mutex<Vec<Arc<Pool>>> = Mutex::new(Vec::new());
 
-/// What memory of the program is to a device.
+/// The kind of a memory range for a device.
 pub enum Found {
-    /// Lent: counted as used until `Pool::release`.
+    /// Lent by the pool: counted as used until `Pool::release`.
     Lent(Span),
-    /// Its own.
+    /// The program's own memory.
     Foreign,
 }
 
 impl Pool {
-    /// Memory of so many bytes.
+    /// Creates a pool of this size.
     pub fn new(bytes: u64) -> ApiResult<Arc<Pool>> {
         let wrong = || ApiError::new(libc::EINVAL, format!("buffer_bytes is {bytes}: it needs 4096 or more, below 16 TiB"));
         let len = usize::try_from(bytes).ok().filter(|bytes| (UNIT_BYTES..1 << 44).contains(bytes)).ok_or_else(wrong)?;
@@ -59,12 +59,12 @@ impl Pool {
         Ok(pool)
     }
 
-    /// To register with queues.
+    /// Returns the arena to register with queues.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// Lends so many pages; their address.
+    /// Lends pages and returns their address.
     pub fn lend(&self, pages: u32) -> ApiResult<*mut u8> {
         let bytes = pages as usize * UNIT_BYTES;
         if pages == 0 {
@@ -86,7 +86,7 @@ impl Pool {
         Ok(address)
     }
 
-    /// Takes a loan back by its address; false: it is none of this pool's.
+    /// Frees a loan by its address; false: not in this pool.
     fn take_back(&self, address: *const u8) -> ApiResult<bool> {
         let Some(at) = self.arena.region().position(address) else { return Ok(false) };
         let wrong = || ApiError::new(libc::EINVAL, "this is not the begin of a buffer of nvmed_get_buffer, or it was put back before");
@@ -104,7 +104,7 @@ impl Pool {
         Ok(true)
     }
 
-    /// What the memory is; lent memory is in use from now on.
+    /// Returns the kind of a memory range; lent memory counts as used from now on.
     pub fn find(&self, memory: &Memory) -> ApiResult<Found> {
         let Some(at) = self.arena.region().position(memory.address()) else { return Ok(Found::Foreign) };
         let stray = || ApiError::new(libc::EFAULT, "the memory is not within one buffer of nvmed_get_buffer, or that was put back");
@@ -122,7 +122,7 @@ impl Pool {
         Ok(Found::Lent(self.arena.span(at, bytes)))
     }
 
-    /// A request does not use lent memory any more.
+    /// Releases lent memory after a request.
     pub fn release(&self, span: Span) {
         let loan = self.pages[page_of(span.at) as usize].loan.load(Ordering::Acquire);
         assert!(loan > 0, "memory of a request was freed under it");
@@ -136,10 +136,10 @@ impl Pool {
         }
     }
 
-    /// Given back, and nobody uses it. Only the first one to find that so frees it.
+    /// Frees a loan that is returned and unused. Only the first thread that finds this frees it.
     fn free(&self, first: u32) {
         let mut loans = self.loans.lock();
-        // A late look at a loan that is on its way out counts in and out again.
+        // A late lookup of a returned loan counts in and out again.
         if self.pages[first as usize].users.load(Ordering::Acquire) != GIVEN_BACK {
             return;
         }
@@ -149,12 +149,12 @@ impl Pool {
         }
     }
 
-    /// Loans that are out.
+    /// Returns the number of loans.
     pub fn loans(&self) -> usize {
         self.loans.lock().len()
     }
 
-    /// The device is closed. Its loans stay valid memory until they are put back.
+    /// Keeps the pool of a closed device until its loans are freed.
     pub fn orphan(self: &Arc<Pool>) {
         if self.loans() > 0 {
             ORPHANS.lock().push(Arc::clone(self));
@@ -162,7 +162,7 @@ impl Pool {
     }
 }
 
-/// Takes a loan back, whose ever.
+/// Frees a loan of any pool.
 pub fn put_back(address: *const u8) -> ApiResult<i32> {
     let pools: Vec<Arc<Pool>> = POOLS.read().iter().filter_map(Weak::upgrade).collect();
     for pool in &pools {

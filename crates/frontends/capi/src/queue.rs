@@ -1,4 +1,4 @@
-//! A queue: of one handle and one thread, or of many.
+//! A queue: of one handle and one thread, or shared.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::c_int;
@@ -16,26 +16,26 @@ use crate::library::{ApiObject, HandleKind, end, enroll, with};
 use crate::options::{self, Versioned};
 use crate::types::*;
 
-/// What a driver gives, with exactly one completion for each request.
+/// A driver's queue with exactly one completion for each request.
 pub type Tracks = Tracked<Box<dyn block::Queue>>;
 
-/// See the module.
+/// An open queue of a device.
 pub struct Queue {
     pub device: Arc<Device>,
     pub params: Params,
     pub binding: Binding,
     pub children: Children,
-    /// A call panicked inside: its books may be wrong.
+    /// A call panicked inside: its state may be inconsistent.
     pub broken: AtomicBool,
 }
 
-/// What handles of it are bound to.
+/// How handles are bound to a queue.
 pub enum Binding {
-    /// Goes to its one handle, and is opened anew for the next one.
+    /// Moves to its one handle, and is opened again for the next one.
     Dedicated(Box<Mutex<Option<Tracks>>>),
-    /// Of many handles.
+    /// Shared by any number of handles.
     Shared {
-        /// The completion thread serves it as long as this lives, if at all.
+        /// The completion thread serves it while this lives.
         _served: Option<Served>,
         queue: Arc<SharedQueue>,
     },
@@ -54,7 +54,7 @@ impl HandleKind for Queue {
     }
 }
 
-/// A queue of the driver that knows the memory the device lends.
+/// Opens a queue of the driver with the device's pool registered.
 fn open(device: &Device, params: &Params) -> ApiResult<Tracks> {
     let mut queue = stack::open_queue(&*device.below, params)?;
     block::Queue::register(&mut queue, device.pool.arena()).map_err(unknown_memory)?;
@@ -88,7 +88,7 @@ impl Queue {
         }
     }
 
-    /// For its one handle.
+    /// Takes the queue for its one handle.
     pub fn take(&self, queue: &Mutex<Option<Tracks>>) -> ApiResult<Tracks> {
         match queue.lock().take() {
             Some(queue) => Ok(queue),
@@ -96,7 +96,7 @@ impl Queue {
         }
     }
 
-    /// Its last words.
+    /// Closes the queue.
     pub fn finish(&self) -> ApiResult<()> {
         if let Binding::Dedicated(queue) = &self.binding {
             queue.lock().take();
@@ -111,12 +111,12 @@ impl Drop for Queue {
     }
 }
 
-/// The paper's name for making a queue of a device, with options. Thread-safe.
+/// Creates a queue of a device, with options (the paper's name). Thread-safe.
 ///
 /// `options`: from nvmed_queue_options_init and changed, or NULL.
 ///
-/// Returns the queue, or NULL: EBADF; EINVAL (an option's value); E2BIG (an option that this version does not know); ENOTSUP and
-/// others of the driver (hs_error says why); ENOMEM, EMFILE.
+/// Returns the queue, or NULL: EBADF; EINVAL (an option's value); E2BIG (an option that this version does not support); ENOTSUP and other
+/// errors of the driver (hs_error says why); ENOMEM, EMFILE.
 ///
 /// # Safety
 /// `options` is NULL or has as many bytes as its size says.
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn nvmed_create_queue(device: *mut NVMED, options: *const 
     })
 }
 
-/// NVMeDirect's name for making a queue of a device, with NVMED_QUEUE_... flags. Thread-safe. Returns as nvmed_create_queue.
+/// Creates a queue of a device, with NVMED_QUEUE_... flags (NVMeDirect's name). Thread-safe. Returns as nvmed_create_queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_queue_create(device: *mut NVMED, flags: c_int) -> *mut NVMED_QUEUE {
     ffi_guard(|| {
@@ -142,7 +142,7 @@ pub extern "C" fn nvmed_queue_create(device: *mut NVMED, flags: c_int) -> *mut N
     })
 }
 
-/// Ends a queue. Its handles have to be destroyed before. Thread-safe.
+/// Destroys a queue. Its handles must be destroyed before. Thread-safe.
 ///
 /// Returns 0, or -1: EBADF; EBUSY (it has handles, and stays).
 #[unsafe(no_mangle)]
@@ -150,7 +150,7 @@ pub extern "C" fn nvmed_queue_destroy(queue: *mut NVMED_QUEUE) -> c_int {
     ffi_guard(|| end(queue, |queue: &Queue| queue.children.close("handles"), Queue::finish))
 }
 
-/// As nvmed_queue_destroy, named as nvmed_create_queue is.
+/// Destroys a queue; another name of nvmed_queue_destroy.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_destroy_queue(queue: *mut NVMED_QUEUE) -> c_int {
     nvmed_queue_destroy(queue)

@@ -1,4 +1,4 @@
-//! Which user may open how many queues: not for the library to say.
+//! Queue quotas of users, which the library does not enforce.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::c_int;
@@ -10,7 +10,7 @@ use crate::guard::ffi_guard;
 use crate::library::with;
 use crate::types::*;
 
-/// Devices that are opened by name are guarded by the kernel: the permissions of their files are the quota.
+/// Devices opened by name are protected by the kernel: file permissions are the quota.
 fn refused<T>(device: *mut NVMED) -> ApiResult<T> {
     with(device, |device: &Arc<Device>| {
         let name = &device.name;
@@ -21,25 +21,25 @@ fn refused<T>(device: *mut NVMED) -> ApiResult<T> {
     })
 }
 
-/// Sets how many queues a user may have. Quotas are kept by the broker (hotshelf queue grant); a device that a program opens by
-/// itself has none. Thread-safe.
+/// Sets how many queues a user may have. The broker enforces quotas (hotshelf queue grant); a device that a program opens by itself has
+/// none. Thread-safe.
 ///
 /// Returns -1: EBADF; ENOTSUP (a device without quotas).
 ///
 /// # Safety
-/// `max` and `used` are NULL or valid for a write; they are left alone.
+/// `max` and `used` are NULL or valid for a write; they are not changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_set_user_quota(device: *mut NVMED, uid: libc::uid_t, queues: u32, max: *mut u32, used: *mut u32) -> c_int {
     let _ = (uid, queues, max, used);
     ffi_guard(|| refused(device))
 }
 
-/// How many queues a user may have (`max`), and has (`used`). As nvmed_set_user_quota. Thread-safe.
+/// Returns how many queues a user may have (`max`) and has (`used`). See nvmed_set_user_quota. Thread-safe.
 ///
 /// Returns -1: EBADF; ENOTSUP (a device without quotas).
 ///
 /// # Safety
-/// `max` and `used` are NULL or valid for a write; they are left alone.
+/// `max` and `used` are NULL or valid for a write; they are not changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmed_get_user_quota(device: *mut NVMED, uid: libc::uid_t, max: *mut u32, used: *mut u32) -> c_int {
     let _ = (uid, max, used);

@@ -1,11 +1,11 @@
-//! What the opaque pointers of the C interface are: numbers of slots in a table, never addresses.
+//! The table behind the opaque pointers of the C interface, which are numbers, never addresses.
 //!
-//! A number has the place and its generation, so a handle that was closed, or never was one, is told from a live one without
-//! looking at memory that may be gone. No lock: a call counts itself in and out of its place.
+//! A number has a slot and a generation, so a closed or invalid handle is detected without accessing freed memory. No lock: a call counts
+//! itself in and out of its slot.
 //!
 //! ```text
-//!   insert          close: CLOSING          the last one out
-//!   Free ----> Open ---------------> Closing ----------------> Free, next generation
+//! insert          close: CLOSING          the last one out
+//! Free ----> Open ---------------> Closing ----------------> Free, next generation
 //! ```
 #![expect(unsafe_code, reason = "slots are read by many and emptied by one; the state of a place says which")]
 
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Objects at a time.
+/// Maximum number of objects.
 const SLOTS: usize = 1 << 14;
 
-/// The low bits count who is inside.
+/// The low bits count calls inside.
 const USERS: u64 = (1 << 24) - 1;
 const OPEN: u64 = 1 << 24;
 const CLOSING: u64 = 1 << 25;
@@ -26,7 +26,7 @@ const CLOSING: u64 = 1 << 25;
 const POISONED: u64 = 1 << 26;
 const GENERATION: u32 = 32;
 
-/// See the module.
+/// A lock-free table of objects with generations.
 pub struct Table<T> {
     slots: OnceLock<Box<[TableSlot<T>]>>,
     free: Mutex<Option<Vec<u32>>>,
@@ -37,21 +37,21 @@ struct TableSlot<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: `value` is written only by who holds the place alone (`insert`: it is not open; `leave`: it has won the closing and
+// SAFETY: `value` is written only by the thread that owns the slot (`insert`: it is not open; `leave`: it has won the closing and
 // nobody is inside), and read only by those counted in while it is open. The state's orderings carry the value between them.
 unsafe impl<T: Send + Sync> Sync for TableSlot<T> {}
 
-/// Why there is nothing to be had.
+/// Why a lookup failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookupError {
-    /// No such number, or not any more.
+    /// The number is unknown or closed.
     Unknown,
-    /// An earlier call panicked on it.
+    /// An earlier call on it panicked.
     Poisoned,
 }
 
 impl<T: Send + Sync + 'static> Table<T> {
-    /// Empty.
+    /// Creates an empty table.
     pub const fn new() -> Table<T> {
         Table { slots: OnceLock::new(), free: Mutex::new(None) }
     }
@@ -60,7 +60,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         self.slots.get_or_init(|| (0..SLOTS).map(|_| TableSlot { state: AtomicU64::new(0), value: UnsafeCell::new(None) }).collect())
     }
 
-    /// Takes an object in; gives its number, which is never 0. None: the table is full, here is it back.
+    /// Inserts an object and returns its number, never 0. `Err`: the table is full; the object is returned.
     pub fn insert(&self, value: T) -> Result<usize, T> {
         let mut free = self.free.lock();
         let list = free.get_or_insert_with(|| (0..SLOTS as u32).rev().collect());
@@ -73,7 +73,7 @@ impl<T: Send + Sync + 'static> Table<T> {
         Ok(number(index, before >> GENERATION))
     }
 
-    /// Lets a call in, as long as it keeps what it is given.
+    /// Enters a call, until the guard is dropped.
     pub fn enter(&'static self, number: usize) -> Result<TableGuard<T>, LookupError> {
         let inside = self.enter_any(number)?;
         let poisoned = inside.place().state.load(Ordering::Relaxed) & POISONED != 0;
@@ -87,18 +87,18 @@ impl<T: Send + Sync + 'static> Table<T> {
         let before = place.state.fetch_add(1, Ordering::Acquire);
         let inside = TableGuard { table: self, index };
         let open = before & (OPEN | CLOSING) == OPEN && before >> GENERATION == generation;
-        // Counted out again by its drop.
+        // The guard's drop counts out again.
         if open { Ok(inside) } else { Err(LookupError::Unknown) }
     }
 
-    /// Closes a place: nobody gets in any more; the object is dropped by the last one who goes out. Also a poisoned one.
+    /// Closes a slot: no new call enters; the last call drops the object. Also for a poisoned one.
     pub fn close(&'static self, number: usize) -> Result<TableGuard<T>, LookupError> {
         let inside = self.enter_any(number)?;
         let before = inside.place().state.fetch_or(CLOSING, Ordering::AcqRel);
         if before & CLOSING == 0 { Ok(inside) } else { Err(LookupError::Unknown) }
     }
 
-    /// The numbers of all that are open.
+    /// Returns the numbers of all open objects.
     pub fn open(&self) -> Vec<usize> {
         let Some(slots) = self.slots.get() else { return Vec::new() };
         let states = slots.iter().map(|place| place.state.load(Ordering::Acquire));
@@ -128,7 +128,7 @@ impl<T: Send + Sync + 'static> Table<T> {
     }
 }
 
-/// TableSlot 0 of generation 0 is number 1, so that 0 is none.
+/// Slot 0 of generation 0 is number 1, so that 0 is invalid.
 fn number(index: u32, generation: u64) -> usize {
     ((generation << GENERATION) | u64::from(index) << 4 | 1) as usize
 }
@@ -141,7 +141,7 @@ fn parts(number: usize) -> Option<(u32, u64)> {
 
 const _: () = assert!(usize::BITS == 64, "the opaque pointers of the C interface need 64 bits");
 
-/// A call is inside: the object stays.
+/// A call inside a slot: the object stays alive.
 pub struct TableGuard<T: Send + Sync + 'static> {
     table: &'static Table<T>,
     index: u32,

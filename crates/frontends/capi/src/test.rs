@@ -1,4 +1,4 @@
-//! What cannot be had from a device by name: one that does not ffi_guard, and a mistake of ours.
+//! Tests of faults that no named device can cause: a device that does not respond, and a panic.
 #![expect(unsafe_code, reason = "calls the C functions")]
 
 use std::ffi::c_int;
@@ -18,7 +18,7 @@ use crate::queue::{nvmed_create_queue, nvmed_queue_destroy};
 use crate::transfer::{nvmed_flush, nvmed_pread, nvmed_pwrite};
 use crate::types::*;
 
-/// Answers nothing until it is told to, not even when asked to cancel; and panics when it is asked to discard.
+/// A device that completes nothing until released, ignores cancels, and panics on a discard.
 struct Stubborn {
     geometry: Geometry,
     answers: Arc<AtomicBool>,
@@ -116,7 +116,7 @@ fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().expect("an errno")
 }
 
-/// For a shared queue and a dedicated one.
+/// Tests a shared queue and a dedicated one.
 fn held_memory_is_lent_again_only_when_the_device_has_let_go(queue_flags: u32) {
     let open = open(queue_flags);
     let all = open.free();
@@ -192,7 +192,7 @@ fn a_mistake_of_ours_is_an_error_and_its_queue_can_only_be_closed() {
     let discard = || crate::transfer::nvmed_discard(open.handle, 0, 512);
     assert_eq!((discard(), errno()), (-1, libc::EIO));
     assert_eq!((nvmed_flush(open.handle), errno()), (-1, libc::EIO), "broken");
-    assert_eq!((nvmed_flush(other), errno()), (-1, libc::EIO), "its books are those of the other handle, too");
+    assert_eq!((nvmed_flush(other), errno()), (-1, libc::EIO), "its state is shared with the other handle");
     assert!(nvmed_handle_create(open.queue, 0).is_null());
     assert_eq!((nvmed_handle_destroy(open.handle), nvmed_handle_destroy(other)), (0, 0));
     assert_eq!((nvmed_flush(open.handle), errno()), (-1, libc::EBADF));

@@ -1,7 +1,7 @@
 //! Threads of the library.
 #![expect(unsafe_code, reason = "pthread_sigmask(3)")]
 
-/// Starts one that signals of the program do not reach; whether it did.
+/// Starts a thread that blocks the program's signals. Returns whether it succeeded.
 pub fn start(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
     // SAFETY: both sets are filled before they are read.
     unsafe {

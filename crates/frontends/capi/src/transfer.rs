@@ -1,4 +1,4 @@
-//! Calls that return when it is done.
+//! Synchronous calls on devices.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_int, c_void};
@@ -16,10 +16,10 @@ use crate::memory::Memory;
 use crate::pool::Found;
 use crate::types::*;
 
-/// Memory that is copied goes in pieces of so many bytes.
+/// Copies are made in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// How many of the bytes the device has from there on: as for a file, a read at the end has none.
+/// Returns the number of bytes within the device: a read at its end returns 0, as for files.
 fn room(handle: &Handle, op: Op, offset: u64, bytes: usize) -> ApiResult<usize> {
     let left = handle.device.geometry().bytes().saturating_sub(offset);
     let room = usize::try_from(left).unwrap_or(usize::MAX).min(bytes);
@@ -29,7 +29,7 @@ fn room(handle: &Handle, op: Op, offset: u64, bytes: usize) -> ApiResult<usize> 
     Ok(room)
 }
 
-/// Offset and length of direct I/O fit the device's blocks.
+/// Checks that direct I/O is aligned to blocks.
 fn check_blocks(handle: &Handle, offset: u64, bytes: u64) -> ApiResult<()> {
     let block = u64::from(handle.device.geometry().block_bytes);
     if (offset | bytes) & (block - 1) == 0 {
@@ -44,7 +44,7 @@ pub fn offset_of(offset: i64) -> ApiResult<u64> {
     if offset < 0 { Err(negative(offset)) } else { Ok(offset as u64) }
 }
 
-/// Likewise, for what is done at once.
+/// Converts an offset on the fast path.
 #[inline(always)]
 pub fn fast_path_from(offset: i64) -> Result<u64, cachedfs::Not> {
     if offset < 0 { Err(cachedfs::Not::Done) } else { Ok(offset as u64) }
@@ -56,7 +56,7 @@ fn negative(offset: i64) -> ApiError {
     ApiError::new(libc::EINVAL, format!("the offset is negative ({offset})"))
 }
 
-/// Reads or writes as the handle's modes say; how many bytes.
+/// Reads or writes as the handle's modes require; returns the number of bytes.
 fn transfer(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<usize> {
     let memory = memory.part(0, room(handle, op, offset, memory.len())?);
     if memory.len() == 0 {
@@ -74,7 +74,7 @@ fn transfer(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<
     direct(handle, op, &memory, offset)
 }
 
-/// Through the cache.
+/// Reads or writes through the cache.
 pub fn cached(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<usize> {
     let (cache, place) = handle.place()?;
     match op {
@@ -88,7 +88,7 @@ pub fn cached(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResul
     Ok(memory.len())
 }
 
-/// Memory of the program as the device takes it: lent, or to be copied.
+/// Returns the memory for the device: lent, or to be copied.
 pub fn find(handle: &Handle, memory: &Memory) -> ApiResult<LentData> {
     let align = u64::from(handle.device.geometry().memory_align);
     match handle.device.pool.find(memory)? {
@@ -129,7 +129,7 @@ fn run(handle: &Handle, io: Io, bytes: usize) -> ApiResult<Done> {
     handle.engine.run(io)
 }
 
-/// Through memory that the device reaches, piece by piece. What was done before an error counts: the next call meets the error.
+/// Transfers through a copy buffer, piece by piece. Bytes before an error count: the next call gets the error.
 fn by_copies(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<usize> {
     let mut did = 0;
     while did < memory.len() {
@@ -157,7 +157,7 @@ fn copy_piece(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResul
     Ok(memory.len())
 }
 
-/// A buffer for a copy: as long as there is room for, a block at least.
+/// Allocates a copy buffer: as large as possible, at least one block.
 fn piece(handle: &Handle, bytes: usize) -> ApiResult<Buf> {
     let block = handle.device.geometry().block_bytes as usize;
     let mut wanted = bytes;
@@ -176,10 +176,10 @@ pub fn no_room(bytes: usize) -> ApiError {
     ApiError::new(libc::ENOMEM, format!("no room for a copy of {bytes} bytes: put buffers back, or open the device with more buffer_bytes"))
 }
 
-/// What was written before is safe afterwards.
+/// Makes earlier writes durable.
 pub fn flush(handle: &Handle) -> ApiResult<()> {
     handle.take_released()?;
-    // What was submitted before, too.
+    // Including earlier submitted requests.
     if handle.engine.in_flight()? > 0 {
         handle.engine.drain(std::time::Duration::MAX)??;
     }
@@ -188,7 +188,7 @@ pub fn flush(handle: &Handle) -> ApiResult<()> {
     cached.and(direct.map_err(|error| ApiError::of("flush", error)))
 }
 
-/// Discards or zeroes.
+/// Discards or zeroes a range.
 pub fn sweep(handle: &Handle, op: Op, offset: u64, bytes: u64) -> ApiResult<()> {
     handle.take_released()?;
     check_blocks(handle, offset, bytes)?;
@@ -218,7 +218,7 @@ fn sweep_or_submit(handle: *mut NVMED_HANDLE, op: Op, offset: i64, bytes: i64) -
     })
 }
 
-/// At the handle's position, which moves on by what was transferred.
+/// Transfers at the handle's position and advances it.
 fn at_position(handle: *mut NVMED_HANDLE, op: Op, buf: *mut c_void, bytes: usize) -> isize {
     ffi_guard(|| {
         // SAFETY: the promise of those who call nvmed_read and nvmed_write.
@@ -240,13 +240,13 @@ fn at_offset(handle: *mut NVMED_HANDLE, op: Op, buf: *mut c_void, bytes: usize, 
     })
 }
 
-/// Reads `n` bytes at `offset` (bytes from the device's begin) into `buf`. Thread-safe, as the handle is.
+/// Reads `n` bytes at `offset` (bytes from the start of the device) into `buf`. Thread-safe, as the handle is.
 ///
-/// A direct handle needs offset and n in multiples of the device's blocks; a cached one takes any. Memory of nvmed_get_buffer is
+/// A direct handle needs offset and n as multiples of the device's block size; a cached one takes any. Memory of nvmed_get_buffer is
 /// read into without a copy. On an asynchronous direct handle (NVMED_ASYNC) the read is only submitted.
 ///
 /// Returns the bytes read: fewer than n at the end of the device (0 there), or when an error came after some bytes; or -1:
-/// EBADF, EFAULT, EINVAL (misaligned, negative), EIO (media error), ETIMEDOUT, ENODEV (the device is gone), ENOMEM (no room for a
+/// EBADF, EFAULT, EINVAL (misaligned, negative), EIO (media error), ETIMEDOUT, ENODEV (the device was removed), ENOMEM (no room for a
 /// copy), EAGAIN (asynchronous, and all requests are in use), EBUSY (another call is inside a dedicated handle).
 ///
 /// # Safety
@@ -256,10 +256,10 @@ pub unsafe extern "C" fn nvmed_pread(handle: *mut NVMED_HANDLE, buf: *mut c_void
     at_offset(handle, Op::Read, buf, n, offset)
 }
 
-/// Writes `n` bytes of `buf` at `offset` (bytes from the device's begin). Thread-safe, as the handle is.
+/// Writes `n` bytes of `buf` at `offset` (bytes from the start of the device). Thread-safe, as the handle is.
 ///
 /// Alignment as of nvmed_pread. When it returns, the device has the bytes (direct, or NVMED_SYNC), or the cache has (cached), or the
-/// request is submitted (direct and NVMED_ASYNC); they survive a loss of power after nvmed_flush, or at once with NVMED_DURABLE.
+/// request is submitted (direct and NVMED_ASYNC); they survive a power cut after nvmed_flush, or at once with NVMED_DURABLE.
 ///
 /// Returns the bytes written: fewer than n at the end of the device; or -1: as nvmed_pread, also ENOSPC (behind the end) and EROFS.
 ///
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn nvmed_pwrite(handle: *mut NVMED_HANDLE, buf: *const c_v
     at_offset(handle, Op::Write, buf.cast_mut(), n, offset)
 }
 
-/// As nvmed_pread, at the handle's position, which moves on. Calls of several threads take turns. Thread-safe, as the handle is.
+/// Works like nvmed_pread, at the handle's position, which moves on. Calls of several threads take turns. Thread-safe, as the handle is.
 ///
 /// # Safety
 /// `buf` has n bytes.
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn nvmed_read(handle: *mut NVMED_HANDLE, buf: *mut c_void,
     at_position(handle, Op::Read, buf, n)
 }
 
-/// As nvmed_pwrite, at the handle's position, which moves on. Calls of several threads take turns. Thread-safe, as the handle is.
+/// Works like nvmed_pwrite, at the handle's position, which moves on. Calls of several threads take turns. Thread-safe, as the handle is.
 ///
 /// # Safety
 /// `buf` has n bytes.
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn nvmed_write(handle: *mut NVMED_HANDLE, buf: *const c_vo
 
 /// Sets the handle's position for nvmed_read and nvmed_write: `whence` is SEEK_SET, SEEK_CUR or SEEK_END. Thread-safe.
 ///
-/// Returns the position in bytes from the device's begin, or -1: EBADF; EINVAL (before the begin, or no such whence).
+/// Returns the position in bytes from the start of the device, or -1: EBADF; EINVAL (before the begin, or no such whence).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_lseek(handle: *mut NVMED_HANDLE, offset: libc::off_t, whence: c_int) -> libc::off_t {
     ffi_guard(|| {
@@ -303,28 +303,28 @@ pub extern "C" fn nvmed_lseek(handle: *mut NVMED_HANDLE, offset: libc::off_t, wh
                 _ => return Err(ApiError::new(libc::EINVAL, format!("whence {whence}: SEEK_SET, SEEK_CUR or SEEK_END"))),
             };
             let to = i64::try_from(from).ok().and_then(|from| from.checked_add(offset)).filter(|to| *to >= 0);
-            let to = to.ok_or_else(|| ApiError::new(libc::EINVAL, "the position would be before the device's begin"))?;
+            let to = to.ok_or_else(|| ApiError::new(libc::EINVAL, "the position would be before the start of the device"))?;
             *position = to as u64;
             Ok(to)
         })
     })
 }
 
-/// Makes safe from a loss of power what was written through this handle before: waits for what it has in flight, writes back the
-/// dirty pages of the device's cache (cached handles), and has the device empty its own cache. Thread-safe, as the handle is.
+/// Makes earlier writes through this handle durable: waits for its requests in flight, writes back the dirty pages of the device's cache
+/// (cached handles), and flushes the device's own cache. Thread-safe, as the handle is.
 ///
-/// Returns 0, or -1: EBADF; the errno of the first failure (EIO, ENOSPC, ETIMEDOUT, ENODEV). A cached page that could not
-/// be written, or that the device lost in a failed flush, stays dirty: each flush tries it again, and fails until it is written.
-/// Each cached handle gets a failure of write-back in the background once, from its next flush. Failures of asynchronous requests are
-/// reported by their events. EBUSY (another call is inside a dedicated handle).
+/// Returns 0, or -1: EBADF; the errno of the first failure (EIO, ENOSPC, ETIMEDOUT, ENODEV). A cached page that could not be written, or
+/// that the device lost in a failed flush, stays dirty: each flush retries it, and fails until it is written. Each cached handle gets a
+/// failure of background write-back once, from its next flush. Failures of asynchronous requests are reported by their events. EBUSY
+/// (another call is inside a dedicated handle).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_flush(handle: *mut NVMED_HANDLE) -> c_int {
     ffi_guard(|| with(handle, |handle: &Arc<Handle>| flush(handle).map(|()| 0)))
 }
 
-/// Gives blocks back: their content is not needed any more, and is afterwards zeroes or what it was. Thread-safe, as the handle is.
+/// Discards blocks: their content is no longer needed, and reads as zeroes or unchanged. Thread-safe, as the handle is.
 ///
-/// `offset` and `length` in bytes, multiples of the device's blocks. On an asynchronous direct handle it is only submitted.
+/// `offset` and `length` in bytes, multiples of the device's block size. On an asynchronous direct handle it is only submitted.
 ///
 /// Returns 0, or -1: EBADF; EINVAL (misaligned, out of range); EOPNOTSUPP (the device cannot); EROFS; as nvmed_pwrite.
 #[unsafe(no_mangle)]
@@ -332,7 +332,7 @@ pub extern "C" fn nvmed_discard(handle: *mut NVMED_HANDLE, offset: libc::off_t, 
     sweep_or_submit(handle, Op::Discard, offset, length)
 }
 
-/// Makes blocks zero, without their bytes being sent. Thread-safe, as the handle is. Arguments and results as of nvmed_discard.
+/// Zeroes blocks without transferring data. Thread-safe, as the handle is. Arguments and results as of nvmed_discard.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_write_zeroes(handle: *mut NVMED_HANDLE, offset: libc::off_t, length: libc::off_t) -> c_int {
     sweep_or_submit(handle, Op::WriteZeroes, offset, length)

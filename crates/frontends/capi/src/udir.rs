@@ -1,4 +1,4 @@
-//! Names and directories: the kernel's, where a file's cached bytes have to be thought of with the cache's help.
+//! Names and directories: the kernel's, adjusted by the cache for files with cached data.
 #![expect(unsafe_code, reason = "called by C; C's own directory streams")]
 
 use std::ffi::{c_char, c_int};
@@ -18,7 +18,7 @@ use crate::types::UDIR;
 use crate::uopen::{at, path};
 use crate::ustate::tell;
 
-/// As stat(2), with the size and times that what is in the cache makes. Thread-safe. Returns 0, or -1: those of stat(2).
+/// Works like stat(2), with the size and times of the cached data. Thread-safe. Returns 0, or -1: any error of stat(2).
 ///
 /// # Safety
 /// `path` is NULL or a string; `st` is NULL or valid for a write.
@@ -28,20 +28,20 @@ pub unsafe extern "C" fn ustat(path: *const c_char, st: *mut stat) -> c_int {
     unsafe { ufstatat(libc::AT_FDCWD, path, st, 0) }
 }
 
-/// As lstat(2); see ustat. Thread-safe.
+/// Works like lstat(2); see ustat. Thread-safe.
 ///
 /// # Safety
-/// As ustat.
+/// Works like ustat.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ulstat(path: *const c_char, st: *mut stat) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { ufstatat(libc::AT_FDCWD, path, st, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
-/// As fstatat(2); see ustat. `dir` is a ufd or AT_FDCWD. Thread-safe.
+/// Works like fstatat(2); see ustat. `dir` is a ufd or AT_FDCWD. Thread-safe.
 ///
 /// # Safety
-/// As ustat.
+/// Works like ustat.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ufstatat(dir: c_int, path: *const c_char, st: *mut stat, flags: c_int) -> c_int {
     ffi_guard(|| {
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn ufstatat(dir: c_int, path: *const c_char, st: *mut stat
     })
 }
 
-/// As truncate(2). Thread-safe. Returns 0, or -1: those of truncate(2).
+/// Works like truncate(2). Thread-safe. Returns 0, or -1: any error of truncate(2).
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn utruncate(path: *const c_char, len: off_t) -> c_int {
     })
 }
 
-/// As unlink(2). What the cache has of the file goes when nobody has it open any more. Thread-safe.
+/// Works like unlink(2). The cached data is dropped at the last close. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn uunlink(path: *const c_char) -> c_int {
     unsafe { uunlinkat(libc::AT_FDCWD, path, 0) }
 }
 
-/// As unlinkat(2), AT_REMOVEDIR included; see uunlink. `dir` is a ufd or AT_FDCWD. Thread-safe.
+/// Works like unlinkat(2), AT_REMOVEDIR included; see uunlink. `dir` is a ufd or AT_FDCWD. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn uunlinkat(dir: c_int, path: *const c_char, flags: c_int
     })
 }
 
-/// As rename(2). Thread-safe.
+/// Works like rename(2). Thread-safe.
 ///
 /// # Safety
 /// Both are NULL or strings.
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn urename(from: *const c_char, to: *const c_char) -> c_in
     unsafe { urenameat2(libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0) }
 }
 
-/// As renameat2(2). The directories are ufds or AT_FDCWD. Thread-safe.
+/// Works like renameat2(2). The directories are ufds or AT_FDCWD. Thread-safe.
 ///
 /// # Safety
 /// Both paths are NULL or strings.
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn urenameat2(from_dir: c_int, from: *const c_char, to_dir
     })
 }
 
-/// As mkdir(2). Thread-safe.
+/// Works like mkdir(2). Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn umkdir(path: *const c_char, mode: mode_t) -> c_int {
     })
 }
 
-/// As rmdir(2). Thread-safe.
+/// Works like rmdir(2). Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -138,10 +138,10 @@ pub unsafe extern "C" fn urmdir(path: *const c_char) -> c_int {
     unsafe { uunlinkat(libc::AT_FDCWD, path, libc::AT_REMOVEDIR) }
 }
 
-/// A directory being read.
+/// An open directory stream.
 pub struct Dir(Mutex<DirStream>);
 
-/// C's own. NULL once it is closed.
+/// C's own stream. NULL once it is closed.
 struct DirStream(*mut DIR);
 
 // SAFETY: one thread at a time has it (the lock); C ties it to no thread.
@@ -162,7 +162,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        // What it says at the end is said by nobody.
+        // The error of this close is lost.
         let _ = self.finish();
     }
 }
@@ -174,9 +174,9 @@ impl HandleKind for Dir {
     }
 }
 
-/// As opendir(3). Thread-safe.
+/// Works like opendir(3). Thread-safe.
 ///
-/// Returns the directory, or NULL: those of opendir(3); EMFILE.
+/// Returns the directory, or NULL: any error of opendir(3); EMFILE.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -195,9 +195,9 @@ pub unsafe extern "C" fn uopendir(path: *const c_char) -> *mut UDIR {
     })
 }
 
-/// As readdir(3). Thread-safe, but what is returned stays only until the next call for the same directory.
+/// Works like readdir(3). Thread-safe, but the result is valid only until the next call for the same directory.
 ///
-/// Returns the next entry; or NULL: at the end, where errno stays, or EBADF and those of readdir(3).
+/// Returns the next entry; or NULL: at the end (errno is unchanged), or EBADF and any error of readdir(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn ureaddir(dir: *mut UDIR) -> *mut dirent {
     ffi_guard(|| {
@@ -214,7 +214,7 @@ pub extern "C" fn ureaddir(dir: *mut UDIR) -> *mut dirent {
     })
 }
 
-/// As rewinddir(3). Thread-safe. Returns 0, or -1: EBADF.
+/// Works like rewinddir(3). Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn urewinddir(dir: *mut UDIR) -> c_int {
     ffi_guard(|| {
@@ -228,7 +228,7 @@ pub extern "C" fn urewinddir(dir: *mut UDIR) -> c_int {
     })
 }
 
-/// As closedir(3). Thread-safe. Returns 0, or -1: EBADF.
+/// Works like closedir(3). Thread-safe. Returns 0, or -1: EBADF.
 #[unsafe(no_mangle)]
 pub extern "C" fn uclosedir(dir: *mut UDIR) -> c_int {
     ffi_guard(|| end(dir, |_: &Dir| Ok(()), Dir::finish))

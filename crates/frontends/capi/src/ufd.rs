@@ -1,8 +1,8 @@
-//! File numbers of the `u` calls: small numbers in a table of their own, the lowest free one first, as POSIX has it.
+//! File numbers of the u calls: small numbers in a separate table, the lowest free one first, as in POSIX.
 //!
-//! Each place has the open file it stands for; several may have the same one (udup). A call looks at its place without a lock and
-//! without writing to memory that other threads read (`hazard.rs`); who closes a number waits until nobody looks any more. So a call
-//! that may wait for somebody else, as a read from a pipe does, takes a share of the file instead (`Ufds::get`).
+//! Each slot holds an open file; several slots may hold the same one (udup). A call reads its slot without a lock and without writing to
+//! shared memory (`hazard.rs`); closing a number waits until no thread reads the slot. So a call that may block, such as a read from a
+//! pipe, takes a reference to the file instead (`Ufds::get`).
 #![expect(unsafe_code, reason = "places hold what Arc::into_raw gave; a look keeps it there")]
 
 use std::mem::ManuallyDrop;
@@ -13,24 +13,24 @@ use parking_lot::Mutex;
 
 use crate::hazard;
 
-/// Numbers at a time. What is open has a kernel descriptor each, so RLIMIT_NOFILE is met before, except by duplicates.
+/// Maximum number of open ufds. Each open file also has a kernel descriptor, so RLIMIT_NOFILE is reached first, except with duplicates.
 pub const UFDS_MAX: usize = 1 << 16;
 const WORDS: usize = UFDS_MAX / 64;
 
-/// See the module.
+/// The table of file numbers.
 pub struct Ufds<T> {
     places: [AtomicPtr<T>; UFDS_MAX],
     taken: Mutex<UsedFds>,
 }
 
-/// A look under way, at a file.
+/// A protected read of a slot, with its file.
 pub struct FdGuard<'a, T> {
     file: &'a T,
     look: hazard::ReadGuard,
 }
 
 impl<T> FdGuard<'_, T> {
-    /// Whose look it is.
+    /// Returns the record of the reading thread.
     #[inline(always)]
     pub fn record(&self) -> &'static hazard::ThreadRecord {
         self.look.record()
@@ -46,7 +46,7 @@ impl<T> std::ops::Deref for FdGuard<'_, T> {
     }
 }
 
-/// Which numbers are in use.
+/// The set of numbers in use.
 struct UsedFds {
     bits: [u64; WORDS],
 }
@@ -83,7 +83,7 @@ impl<T: Send + Sync + 'static> Ufds<T> {
         Some((number, self.places.get(number as usize)?))
     }
 
-    /// Gives a file the lowest free number that is not below `from`.
+    /// Assigns the lowest free number that is at least `from`.
     pub fn insert(&self, file: Arc<T>, from: usize) -> Result<i32, TableFullError> {
         let mut taken = self.taken.lock();
         let ufd = taken.lowest_free(from).ok_or(TableFullError)?;
@@ -92,7 +92,7 @@ impl<T: Send + Sync + 'static> Ufds<T> {
         Ok(ufd as i32)
     }
 
-    /// Gives a file this very number; what had it before is handed out, nobody looks at it any more. Err: no such number.
+    /// Assigns this number; the previous file is returned once no thread reads it. `Err`: invalid number.
     pub fn replace(&self, ufd: i32, file: Arc<T>) -> Result<Option<Arc<T>>, TableFullError> {
         let (number, place) = self.place(ufd).ok_or(TableFullError)?;
         let mut taken = self.taken.lock();
@@ -102,7 +102,7 @@ impl<T: Send + Sync + 'static> Ufds<T> {
         Ok(reclaim(number, before))
     }
 
-    /// Frees a number. The file is handed out when nobody looks at it by this number any more.
+    /// Frees a number. The file is returned once no thread reads it by this number.
     pub fn remove(&self, ufd: i32) -> Option<Arc<T>> {
         let (number, place) = self.place(ufd)?;
         let mut taken = self.taken.lock();
@@ -115,14 +115,14 @@ impl<T: Send + Sync + 'static> Ufds<T> {
         reclaim(number, before)
     }
 
-    /// A look at the file, which stays as long. Who looks must not wait for other calls. None: it is not open, or a look cannot be
-    /// had at the moment (`get` tells).
+    /// Starts a protected read of the file. The reader must not wait for other calls. `None`: not open, or no protection is available at
+    /// the moment (`get` decides).
     #[inline(always)]
     pub fn look(&self, ufd: i32) -> Option<FdGuard<'_, T>> {
         self.looked(ufd, hazard::protect)
     }
 
-    /// Likewise where nothing needs to be done first ([`hazard::protect_fast`]).
+    /// Starts a protected read if no setup is needed ([`hazard::protect_fast`]).
     #[inline(always)]
     pub fn protect_fast(&self, ufd: i32) -> Option<FdGuard<'_, T>> {
         self.looked(ufd, hazard::protect_fast)
@@ -132,12 +132,12 @@ impl<T: Send + Sync + 'static> Ufds<T> {
     fn looked(&self, ufd: i32, look: impl FnOnce(u32) -> Option<hazard::ReadGuard>) -> Option<FdGuard<'_, T>> {
         let (number, place) = self.place(ufd)?;
         let look = look(number)?;
-        // SAFETY: a place has NULL or a file with a share of its own, which is taken from it only when this look has ended.
+        // SAFETY: a slot has NULL or a counted reference to a file, which is removed only after this read has ended.
         let file = unsafe { place.load(Ordering::Acquire).as_ref() }?;
         Some(FdGuard { file, look })
     }
 
-    /// Calls with the file, if it is open.
+    /// Runs a call with the file if it is open.
     pub fn with<R>(&self, ufd: i32, call: impl FnOnce(&T) -> R) -> Option<R> {
         match self.look(ufd) {
             Some(file) => Some(call(&file)),
@@ -145,7 +145,7 @@ impl<T: Send + Sync + 'static> Ufds<T> {
         }
     }
 
-    /// A share of the file.
+    /// Returns a reference to the file.
     pub fn get(&self, ufd: i32) -> Option<Arc<T>> {
         let (number, place) = self.place(ufd)?;
         let Some(_look) = hazard::protect(number) else { return self.get_slowly(place) };
@@ -159,12 +159,12 @@ impl<T: Send + Sync + 'static> Ufds<T> {
         share(place.load(Ordering::Acquire))
     }
 
-    /// Before a fork: nobody is in the middle of a change.
+    /// Locks the table before a fork: no thread is in the middle of a change.
     pub fn hold(&self) {
         let _held = ManuallyDrop::new(self.taken.lock());
     }
 
-    /// After a fork, in both.
+    /// Unlocks the table after a fork, in parent and child.
     ///
     /// # Safety
     /// After `hold`, once in each process.
@@ -173,14 +173,14 @@ impl<T: Send + Sync + 'static> Ufds<T> {
         unsafe { self.taken.force_unlock() }
     }
 
-    /// The numbers in use.
+    /// Returns the numbers in use.
     pub fn open(&self) -> Vec<i32> {
         let taken = self.taken.lock();
         (0..UFDS_MAX).filter(|ufd| taken.bits[ufd / 64] >> (ufd % 64) & 1 == 1).map(|ufd| ufd as i32).collect()
     }
 }
 
-/// One more share of what a place has. The caller looks at the place, or holds the lock under which places are emptied.
+/// Returns one more reference to the file of a slot. The caller protects the slot, or holds the lock under which slots are emptied.
 fn share<T>(file: *mut T) -> Option<Arc<T>> {
     if file.is_null() {
         return None;
@@ -230,7 +230,7 @@ mod test {
         assert_eq!(UFDS.with(ufd, |outer| outer + UFDS.with(ufd, |inner| *inner).expect("open")), Some(10));
     }
 
-    /// Alive until dropped, and told so.
+    /// Alive until dropped; counts drops.
     struct Alive(AtomicBool, &'static AtomicU64);
     impl Drop for Alive {
         fn drop(&mut self) {

@@ -13,10 +13,10 @@ use crate::memory::{Memory, gather, scatter};
 use crate::transfer::{fast_path_from, offset_of};
 use crate::uopen::{checked, fast_path, with};
 
-/// As read(2), through the cache. Thread-safe: reads and writes at the file's position come one after the other.
+/// Works like read(2), through the cache. Thread-safe: reads and writes at the file position are serialised.
 ///
-/// Returns the number of bytes, 0 at the end of the file, or -1: those of read(2); EFAULT (`buf` is NULL); ESTALE (the file was
-/// changed from outside under changes of ours).
+/// Returns the number of bytes, 0 at the end of the file, or -1: any error of read(2); EFAULT (`buf` is NULL); ESTALE (another program
+/// changed the file while the cache had newer data).
 ///
 /// # Safety
 /// `buf` has `n` bytes.
@@ -29,9 +29,9 @@ pub unsafe extern "C" fn uread(ufd: c_int, buf: *mut c_void, n: usize) -> ssize_
     })
 }
 
-/// As write(2), through the cache: the bytes are seen by all who share it at once, and safe from a loss of power after ufsync. Thread-safe.
+/// Works like write(2), through the cache: the bytes are visible to all users of the cache at once, and durable after ufsync. Thread-safe.
 ///
-/// Returns the number of bytes, or -1: those of write(2); EFAULT (`buf` is NULL); EROFS (the cache is read-only).
+/// Returns the number of bytes, or -1: any error of write(2); EFAULT (`buf` is NULL); EROFS (the cache is read-only).
 ///
 /// # Safety
 /// `buf` has `n` bytes.
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn uwrite(ufd: c_int, buf: *const c_void, n: usize) -> ssi
     })
 }
 
-/// As pread(2), through the cache. Thread-safe. Returns as uread; also EINVAL (a negative offset).
+/// Works like pread(2), through the cache. Thread-safe. Returns as uread; also EINVAL (a negative offset).
 ///
 /// # Safety
 /// `buf` has `n` bytes.
@@ -79,7 +79,8 @@ unsafe fn read_long(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize
     })
 }
 
-/// As pwrite(2), through the cache; with O_APPEND at the end of the file, as Linux has it. Thread-safe. Returns as uwrite; also EINVAL.
+/// Works like pwrite(2), through the cache; with O_APPEND at the end of the file, as Linux has it. Thread-safe. Returns as uwrite; also
+/// EINVAL.
 ///
 /// # Safety
 /// `buf` has `n` bytes.
@@ -114,7 +115,7 @@ unsafe fn write_long(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ss
     })
 }
 
-/// What C gets.
+/// Converts a result to the return value for C.
 #[inline(always)]
 fn answered(doing: &'static str, file: &File, done: Result<usize, Errno>) -> ssize_t {
     match done {
@@ -139,7 +140,7 @@ unsafe fn write_vectored(ufd: c_int, iov: *const iovec, count: c_int, at: Option
     })
 }
 
-/// As readv(2), through the cache. Thread-safe. Returns as uread; also EINVAL (a count that is negative or above 1024).
+/// Works like readv(2), through the cache. Thread-safe. Returns as uread; also EINVAL (a count that is negative or above 1024).
 ///
 /// # Safety
 /// `iov` has `count` elements, whose memory has as many bytes as each says.
@@ -149,30 +150,30 @@ pub unsafe extern "C" fn ureadv(ufd: c_int, iov: *const iovec, count: c_int) -> 
     unsafe { read_vectored(ufd, iov, count, None) }
 }
 
-/// As writev(2), through the cache. Thread-safe. Returns as uwrite; also EINVAL.
+/// Works like writev(2), through the cache. Thread-safe. Returns as uwrite; also EINVAL.
 ///
 /// # Safety
-/// As ureadv.
+/// Works like ureadv.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uwritev(ufd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { write_vectored(ufd, iov, count, None) }
 }
 
-/// As preadv(2), through the cache. Thread-safe. Returns as ureadv.
+/// Works like preadv(2), through the cache. Thread-safe. Returns as ureadv.
 ///
 /// # Safety
-/// As ureadv.
+/// Works like ureadv.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upreadv(ufd: c_int, iov: *const iovec, count: c_int, off: off_t) -> ssize_t {
     // SAFETY: the caller's promise.
     unsafe { read_vectored(ufd, iov, count, Some(off)) }
 }
 
-/// As pwritev(2), through the cache. Thread-safe. Returns as uwritev.
+/// Works like pwritev(2), through the cache. Thread-safe. Returns as uwritev.
 ///
 /// # Safety
-/// As ureadv.
+/// Works like ureadv.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upwritev(ufd: c_int, iov: *const iovec, count: c_int, off: off_t) -> ssize_t {
     // SAFETY: the caller's promise.
@@ -190,9 +191,9 @@ fn whence_of(whence: c_int) -> ApiResult<Whence> {
     }
 }
 
-/// As lseek(2), SEEK_DATA and SEEK_HOLE included. Thread-safe.
+/// Works like lseek(2), SEEK_DATA and SEEK_HOLE included. Thread-safe.
 ///
-/// Returns the new position, or -1: those of lseek(2).
+/// Returns the new position, or -1: any error of lseek(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn ulseek(ufd: c_int, off: off_t, whence: c_int) -> off_t {
     ffi_guard(|| {

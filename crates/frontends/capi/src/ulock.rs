@@ -1,8 +1,8 @@
-//! Record locks, as fcntl(2) has them: of the process, gone when it closes the file.
+//! Record locks, as in fcntl(2): of the process, released when it closes the file.
 //!
-//! The kernel drops a process's record locks when it closes *any* descriptor of the file, and the cache opens and closes descriptors of
-//! its own as it likes. So the locks are taken on a descriptor that is kept for them alone, one a file, as locks of that open file
-//! description (F_OFD_SETLK): those of other processes see no difference. What POSIX says of closing is done here.
+//! The kernel drops a process's record locks when it closes *any* descriptor of the file, and the cache opens and closes descriptors as
+//! needed. So the locks are taken on a descriptor kept only for them, one for each file, as open file description locks (F_OFD_SETLK):
+//! other processes see no difference. The POSIX rules for close are implemented here.
 #![expect(unsafe_code, reason = "called for C; fcntl(2)")]
 
 use std::mem::ManuallyDrop;
@@ -17,15 +17,15 @@ use rustix::fs::{CWD, Mode, OFlags};
 use crate::api_error::{ApiError, ApiResult};
 use crate::open::Open;
 
-/// What the locks of a file are taken on.
+/// The descriptor for the locks of a file.
 struct Locked {
     file: (u64, u64),
     fd: Arc<OwnedFd>,
 }
 
-/// Of this process.
+/// The locked files of this process.
 static LOCKED: Mutex<Vec<Locked>> = Mutex::new(Vec::new());
-/// How many there are, for those who only want to know whether there are any.
+/// Number of locked files, for a quick check.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn identity(open: &Open) -> ApiResult<(u64, u64)> {
@@ -34,7 +34,7 @@ fn identity(open: &Open) -> ApiResult<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// A description of its own for the locks of a file; where there is no right to open it once more, that of the ufd.
+/// Returns a separate description for the locks of a file; without permission to reopen the file, that of the ufd.
 fn descriptor(open: &Open) -> ApiResult<OwnedFd> {
     let path = format!("/proc/self/fd/{}", open.fd().as_raw_fd());
     let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -57,7 +57,7 @@ fn lock_fd(open: &Open) -> ApiResult<Arc<OwnedFd>> {
     Ok(fd)
 }
 
-/// From the begin of the file: positions and ends are ours, not the kernel's.
+/// Returns the absolute offset: positions and ends are ours, not the kernel's.
 fn absolute(open: &Open, lock: &flock) -> ApiResult<off_t> {
     let wrong = || ApiError::new(libc::EINVAL, "a lock begins at no such place");
     let from = match c_int::from(lock.l_whence) {
@@ -69,7 +69,7 @@ fn absolute(open: &Open, lock: &flock) -> ApiResult<off_t> {
     from.checked_add(lock.l_start).ok_or_else(wrong)
 }
 
-/// In the kernel's order: the range first.
+/// Checks the range first, as the kernel does.
 fn check_range(lock: &flock) -> ApiResult<()> {
     let wrong = |errno| Err(ApiError::new(errno, "a lock of no such range"));
     match (lock.l_start, lock.l_len) {
@@ -86,7 +86,7 @@ fn check_access(open: &Open, kind: c_int) -> ApiResult<()> {
     if wrong { Err(ApiError::new(libc::EBADF, "the file is not open for what the lock is for")) } else { Ok(()) }
 }
 
-/// F_GETLK, F_SETLK or F_SETLKW.
+/// Handles F_GETLK, F_SETLK and F_SETLKW.
 ///
 /// # Safety
 /// `lock` is NULL or valid for reads and writes.
@@ -122,8 +122,7 @@ pub unsafe fn control(open: &Open, command: c_int, lock: *mut flock) -> ApiResul
     Ok(0)
 }
 
-/// A ufd of the file was closed: the process has no locks on it any more. One that only names the file (O_PATH) ends none, as in the
-/// kernel.
+/// Releases the process's locks when a ufd of the file is closed. Closing an O_PATH ufd releases none, as in the kernel.
 pub fn closed(open: &Open) {
     if COUNT.load(Ordering::Acquire) == 0 || open.is_path() {
         return;
@@ -142,12 +141,12 @@ pub fn closed(open: &Open) {
     unsafe { libc::fcntl(gone.fd.as_raw_fd(), libc::F_OFD_SETLK, &raw mut all) };
 }
 
-/// Before a fork: nobody is in the middle of a change.
+/// Locks the table before a fork: no thread is in the middle of a change.
 pub fn hold() {
     let _held = ManuallyDrop::new(LOCKED.lock());
 }
 
-/// After a fork, in both.
+/// Unlocks the table after a fork, in parent and child.
 ///
 /// # Safety
 /// After `hold`, once in each process.

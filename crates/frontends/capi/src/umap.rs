@@ -1,4 +1,4 @@
-//! Files as memory: a view to read, and the kernel's own mappings.
+//! Files as memory: read-only copies, and the kernel's own mappings.
 #![expect(unsafe_code, reason = "called by C; maps memory")]
 
 use std::collections::HashMap;
@@ -18,10 +18,10 @@ use crate::uopen::share;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Views there are: where, and how long.
+/// Addresses and lengths of the views.
 static VIEWS: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
 
-/// Memory of our own, zeroed, given back when dropped.
+/// Private zeroed memory, freed on drop.
 struct Fresh {
     address: *mut c_void,
     bytes: usize,
@@ -56,11 +56,10 @@ fn fill(open: &Open, at: u64, to: &mut [u8]) -> ApiResult<()> {
     Ok(())
 }
 
-/// A view of a file as it is now, to be read: `n` bytes from any `off` on, in a row; behind the end of the file they are 0. It does not
-/// change when the file does, stays when the file is closed, and never raises SIGBUS: it is a copy, in memory of its own. For pages of
-/// the cache themselves see upin. Thread-safe.
+/// Returns a read-only copy of `n` bytes of a file from any `off` on; bytes beyond the end of the file are 0. It does not change with the
+/// file, stays valid when the file is closed, and never raises SIGBUS. For pages of the cache without a copy see upin. Thread-safe.
 ///
-/// Returns its address, at the begin of a page, or NULL: those of upread; EINVAL (no bytes, or a negative offset); ENOMEM.
+/// Returns its page-aligned address, or NULL: any error of upread; EINVAL (no bytes, or a negative offset); ENOMEM.
 #[unsafe(no_mangle)]
 pub extern "C" fn umap(ufd: c_int, off: off_t, n: usize) -> *const c_void {
     ffi_guard(|| {
@@ -81,7 +80,7 @@ pub extern "C" fn umap(ufd: c_int, off: off_t, n: usize) -> *const c_void {
     })
 }
 
-/// Gives back a view of umap. Thread-safe.
+/// Frees a view of umap. Thread-safe.
 ///
 /// Returns 0, or -1: EINVAL (there is none at this address).
 #[unsafe(no_mangle)]
@@ -94,16 +93,16 @@ pub extern "C" fn uunmap(p: *const c_void) -> c_int {
     })
 }
 
-/// As mmap(2), of a ufd (or -1): the kernel's mapping of the file below. It shows what uread would: what was written before is put below
-/// first, and from then on every write to the file is below when it returns (write-through), whoever writes it through the cache. A file
-/// that is mapped shared and for writing is used past the cache from then on: nobody else should be writing it at that moment. As with
-/// mmap(2), a page behind the end of the file raises SIGBUS, also when another program has made the file shorter since; up to the end there
-/// is none. Give it back with munmap(2). Thread-safe.
+/// Works like mmap(2), for a ufd (or -1): the kernel's mapping of the backing file. It shows the same data as uread: earlier writes are
+/// written back first, and from then on every write to the file through the cache is write-through. A file that is mapped shared and
+/// writable bypasses the cache from then on: no other program should be writing it at that moment. As with mmap(2), a page beyond the end
+/// of the file raises SIGBUS, also after another program truncated the file; up to the end there is none. Unmap it with munmap(2).
+/// Thread-safe.
 ///
-/// Returns the address, or MAP_FAILED: EBADF; EROFS (to be written, and the cache is read-only); those of mmap(2) and ufsync.
+/// Returns the address, or MAP_FAILED: EBADF; EROFS (writable, and the cache is read-only); any error of mmap(2) and ufsync.
 ///
 /// # Safety
-/// As mmap(2): a fixed address is the program's to give away.
+/// Works like mmap(2): a fixed address belongs to the program.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ummap(addr: *mut c_void, n: usize, prot: c_int, flags: c_int, ufd: c_int, off: off_t) -> *mut c_void {
     let mapped = ffi_guard(|| {
@@ -119,7 +118,7 @@ pub unsafe extern "C" fn ummap(addr: *mut c_void, n: usize, prot: c_int, flags: 
     std::ptr::with_exposed_provenance_mut(mapped as usize)
 }
 
-/// Puts below what is written, and leaves the cache if it will be written past it.
+/// Writes dirty data back, and takes the file out of the cache if the mapping is writable.
 fn settle(open: &Open, past_cache: bool) -> ApiResult<()> {
     let Some(file) = open.cached() else { return Ok(()) };
     Ok(file.prepare_mapping(past_cache)?)

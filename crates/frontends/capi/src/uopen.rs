@@ -1,4 +1,4 @@
-//! The numbers of open files: uopen and its like, duplicates, uclose, ufcntl.
+//! The numbers of open files: uopen, duplicates, uclose, ufcntl.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{OsStr, c_char, c_int};
@@ -22,12 +22,12 @@ use crate::ulock;
 
 static UFDS: Ufds<Open> = Ufds::new();
 
-/// The table, with the process's own three streams in it from the first use on.
+/// Returns the table, with the process's three standard streams from the first use on.
 fn ufds() -> &'static Ufds<Open> {
     static STREAMS: Once = Once::new();
     STREAMS.call_once(|| {
         for fd in 0..3 {
-            // Also where the process has none at the moment: calls on it then say EBADF, and files get numbers from 3 on.
+            // Also without such a descriptor: calls then fail with EBADF, and files get numbers from 3 on.
             let _ = UFDS.replace(fd, Arc::new(Open::stream(fd)));
         }
     });
@@ -40,13 +40,14 @@ fn closed(ufd: i32) -> ApiError {
     ApiError::new(libc::EBADF, format!("ufd {ufd} is not open"))
 }
 
-/// Calls with an open file.
+/// Runs a call with an open file.
 #[inline(always)]
 pub fn with<T>(ufd: i32, call: impl FnOnce(&Open) -> ApiResult<T>) -> ApiResult<T> {
     with_record(ufd, |open, _| call(open))
 }
 
-/// Likewise; and with this thread's record, unless it is another call of it that looks (a signal handler's, or what one interrupted).
+/// Runs a call with an open file and this thread's record, unless another call of the thread is reading (in a signal handler, or
+/// interrupted by one).
 #[inline(always)]
 pub fn with_record<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static ThreadRecord>) -> ApiResult<T>) -> ApiResult<T> {
     match UFDS.look(ufd) {
@@ -58,44 +59,45 @@ pub fn with_record<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static ThreadR
     }
 }
 
-/// Calls with a file as it is looked at, where that does; else it is to be done the long way.
+/// Runs a call on the fast path if a protected read of the file suffices.
 #[inline(always)]
 pub fn fast_path<T>(ufd: i32, call: impl FnOnce(&Open, &File, &'static ThreadRecord) -> Result<T, Not>) -> Result<T, Not> {
     let open = UFDS.protect_fast(ufd).filter(|open| open.is_plain()).ok_or(Not::Done)?;
     open.watched(|file| call(file, file.cached().ok_or(Not::Done)?, open.record()))
 }
 
-/// As `with`, where it may take long, or a look does not do: in a signal handler during a look, in a thread that ends.
+/// Runs a call with a reference, if it may take long or no protection is available: in a signal handler during a read, in a thread that
+/// ends.
 #[cold]
 #[inline(never)]
 fn with_share<T>(ufd: i32, call: impl FnOnce(&Open) -> ApiResult<T>) -> ApiResult<T> {
     share(ufd)?.run(call)
 }
 
-/// What is wrong with the arguments of a call on a ufd; but if that is not open, this comes first, as in the kernel.
+/// Returns an error of the arguments; EBADF comes first, as in the kernel.
 #[cold]
 #[inline(never)]
 fn open_first(ufd: i32, fail: ApiError) -> ApiError {
     if share(ufd).is_ok() { fail } else { closed(ufd) }
 }
 
-/// The arguments of a call on a ufd, as they were checked.
+/// Returns checked arguments of a call on a ufd.
 #[inline]
 pub fn checked<T>(ufd: i32, arguments: ApiResult<T>) -> ApiResult<T> {
     arguments.map_err(|fail| open_first(ufd, fail))
 }
 
-/// A share of an open file: for calls that may wait for somebody else.
+/// Returns a reference to an open file, for calls that may block.
 pub fn share(ufd: i32) -> ApiResult<Arc<Open>> {
     ufds().get(ufd).ok_or_else(|| closed(ufd))
 }
 
-/// Calls with the directory that a path counts from: AT_FDCWD, or a ufd.
+/// Runs a call with the base directory of a path: AT_FDCWD, or a ufd.
 pub fn at<T>(dir: i32, call: impl FnOnce(BorrowedFd<'_>) -> ApiResult<T>) -> ApiResult<T> {
     if dir == libc::AT_FDCWD { call(CWD) } else { call(share(dir)?.fd()) }
 }
 
-/// A path of the program's.
+/// Reads a path of the program.
 ///
 /// # Safety
 /// NULL, or a string that does not change during the call.
@@ -109,14 +111,14 @@ fn insert(open: Arc<Open>, from: usize) -> ApiResult<i32> {
     ufds().insert(open, from).map_err(|TableFullError| ApiError::new(libc::EMFILE, "too many files are open: close some"))
 }
 
-/// What programs map to share memory: SQLite's index of a write-ahead log. From the first open on it is used past the cache; a file
-/// that some map and others still write through the cache would be two.
+/// Files that programs map to share memory, such as the index of SQLite's write-ahead log, bypass the cache from the first open on: mapped
+/// and cached access would otherwise diverge.
 fn is_mapped(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"-shm")
 }
 
 fn open_at(dir: c_int, path: &Path, flags: c_int, mode: mode_t) -> ApiResult<c_int> {
-    // A ufd means nothing to the program of an exec, so neither does what is below it.
+    // A ufd does not survive exec, so neither does its descriptor.
     let flags = OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC;
     let creates = flags.contains(OFlags::CREATE) || flags.contains(OFlags::TMPFILE);
     let mode = if creates { Mode::from_bits_retain(mode & 0o7777) } else { Mode::empty() };
@@ -126,12 +128,12 @@ fn open_at(dir: c_int, path: &Path, flags: c_int, mode: mode_t) -> ApiResult<c_i
     insert(Arc::new(Open::file(file)), 0)
 }
 
-/// Before a fork.
+/// Locks the tables before a fork.
 pub fn hold() {
     UFDS.hold();
 }
 
-/// After a fork, in both.
+/// Unlocks the tables after a fork, in parent and child.
 ///
 /// # Safety
 /// After `hold`, once in each process.
@@ -140,52 +142,52 @@ pub unsafe fn let_go() {
     unsafe { UFDS.let_go() }
 }
 
-/// Ends a share that was a ufd's: the file is closed with the last one. As in the kernel, each close says what nobody was told yet, also
-/// while a duplicate or a request keeps the file open.
+/// Drops the reference of a ufd: the last one closes the file. As in the kernel, each close returns errors that were not reported yet,
+/// also while a duplicate or a request keeps the file open.
 fn finish(open: Arc<Open>) -> ApiResult<()> {
     ulock::closed(&open);
     Arc::try_unwrap(open).map_or_else(|shared| shared.untold(), Open::close)
 }
 
-/// Closes every file, of which the process's own streams are none. The first error counts.
+/// Closes every file except the standard streams. Returns the first error.
 pub fn close_all() -> ApiResult<()> {
     let mut first = Ok(());
     for ufd in UFDS.open() {
         if UFDS.with(ufd, Open::is_stream) != Some(false) {
             continue;
         }
-        // Who closed it meanwhile has told its error.
+        // A concurrent close has reported its error.
         let done = UFDS.remove(ufd).map_or(Ok(()), finish);
         first = first.and(done);
     }
     first
 }
 
-/// Whether files are open.
+/// Returns whether files are open.
 pub fn any_open() -> bool {
     UFDS.open().into_iter().any(|ufd| UFDS.with(ufd, Open::is_stream) == Some(false))
 }
 
-/// As open(2), through the cache: what is in memory or on the cache's SSD is read without the kernel. What cannot be cached (pipes,
-/// devices, directories, /proc) is handed on to the kernel, each call as it is; so is a file whose name ends with -shm, which programs
-/// map (SQLite). Thread-safe.
+/// Works like open(2), through the cache: data in memory or on the cache's SSD is read without the kernel. Calls on files that cannot be
+/// cached (pipes, devices, directories, /proc) are forwarded to the kernel, and so are those on a file whose name ends with -shm, which
+/// programs map (SQLite). Thread-safe.
 ///
 /// The third argument is the mode of a new file (O_CREAT, O_TMPFILE). The cache is that of hs_init; without it, hs_init(NULL).
 ///
-/// Returns a ufd: the lowest free number, of a table of its own (0, 1 and 2 stand for the process's own streams), which exec does
-/// not pass on. Or -1: those of open(2); EMFILE; those of the cache when this is the first file (hs_error says which).
+/// Returns a ufd: the lowest free number, of a separate table (0, 1 and 2 are the process's standard streams), which does not survive
+/// exec. Or -1: any error of open(2); EMFILE; errors of the cache if this is the first file (hs_error says which).
 ///
 /// # Safety
 /// `path` is NULL or a string.
-// C declares it with `...`. An argument there is passed as this one is on the systems we build for (x86-64, AArch64 and RISC-V as
-// System V has them); it is looked at only when the flags say that it is there.
+// C declares it with `...`. On the supported systems (System V ABI of x86-64, AArch64 and RISC-V) a variadic argument is passed like this
+// one; it is used only if the flags say that it is present.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uopen(path: *const c_char, flags: c_int, variadic: mode_t) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { uopenat(libc::AT_FDCWD, path, flags, variadic) }
 }
 
-/// As openat(2); see uopen. `dir` is a ufd or AT_FDCWD. Thread-safe.
+/// Works like openat(2); see uopen. `dir` is a ufd or AT_FDCWD. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -195,7 +197,7 @@ pub unsafe extern "C" fn uopenat(dir: c_int, path: *const c_char, flags: c_int, 
     ffi_guard(|| open_at(dir, unsafe { self::path(path) }?, flags, variadic))
 }
 
-/// As creat(2); see uopen. Thread-safe.
+/// Works like creat(2); see uopen. Thread-safe.
 ///
 /// # Safety
 /// `path` is NULL or a string.
@@ -205,17 +207,17 @@ pub unsafe extern "C" fn ucreat(path: *const c_char, mode: mode_t) -> c_int {
     unsafe { uopenat(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
 }
 
-/// As close(2). What was written stays in the cache, for all who share it, and reaches the file below in time; ufsync makes it
-/// safe. Pins end with the last duplicate (udup) of the ufd they were made through; other opens of the file do not keep them.
-/// Thread-safe: calls of other threads on this ufd end first, or fail with EBADF.
+/// Works like close(2). Written data stays in the cache, visible to all its users, and reaches the backing file in time; ufsync makes it
+/// durable. Pins end with the last duplicate (udup) of the ufd they were made through; other opens of the file do not keep them.
+/// Thread-safe: calls of other threads on this ufd complete first, or fail with EBADF.
 ///
-/// Returns 0, or -1: EBADF; an error of writing that nobody was told of (the ufd is closed all the same).
+/// Returns 0, or -1: EBADF; a write error that was not reported before (the ufd is closed in any case).
 #[unsafe(no_mangle)]
 pub extern "C" fn uclose(ufd: c_int) -> c_int {
     ffi_guard(|| finish(ufds().remove(ufd).ok_or_else(|| closed(ufd))?).map(|()| 0))
 }
 
-/// As dup(2): both share the file's position and flags. Thread-safe.
+/// Works like dup(2): both share the file's position and flags. Thread-safe.
 ///
 /// Returns the lowest free ufd, or -1: EBADF, EMFILE.
 #[unsafe(no_mangle)]
@@ -223,7 +225,7 @@ pub extern "C" fn udup(ufd: c_int) -> c_int {
     ffi_guard(|| insert(share(ufd)?, 0))
 }
 
-/// As dup2(2). Thread-safe.
+/// Works like dup2(2). Thread-safe.
 ///
 /// Returns `to`, or -1: EBADF.
 #[unsafe(no_mangle)]
@@ -235,21 +237,21 @@ pub extern "C" fn udup2(ufd: c_int, to: c_int) -> c_int {
         }
         let before =
             ufds().replace(to, open).map_err(|TableFullError| ApiError::new(libc::EBADF, format!("{to} is no number for a ufd")))?;
-        // As dup2(2): what closing it would have said is lost.
+        // As dup2(2): an error of this close is lost.
         drop(before.map(finish));
         Ok(to)
     })
 }
 
-/// As fcntl(2): F_DUPFD (a ufd), F_GETFD and F_SETFD (a ufd is never passed on by exec), F_GETFL, F_SETFL (O_APPEND, O_NONBLOCK and
-/// the like); F_GETLK, F_SETLK and F_SETLKW: record locks as POSIX has them, among all programs of the machine, only that others are
-/// told -1 as the process that has one, and that nobody looks for deadlocks; and all others on the kernel's descriptor below. Thread-safe.
+/// Works like fcntl(2): F_DUPFD (a ufd), F_GETFD and F_SETFD (a ufd never survives exec), F_GETFL, F_SETFL (O_APPEND, O_NONBLOCK and the
+/// like). F_GETLK, F_SETLK and F_SETLKW: POSIX record locks between all programs of the machine, except that F_GETLK in other programs
+/// returns -1 as the owner, and that there is no deadlock detection. Other commands go to the kernel's descriptor. Thread-safe.
 ///
 /// # Safety
-/// The argument is what fcntl(2) wants for the command.
+/// The argument has the type that fcntl(2) requires for the command.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ufcntl(ufd: c_int, command: c_int, variadic: usize) -> c_int {
-    // What C passes as an int has nothing said in its upper half.
+    // The upper half of an int argument is undefined.
     let number = variadic as c_int;
     ffi_guard(|| match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
@@ -278,18 +280,18 @@ pub unsafe extern "C" fn ufcntl(ufd: c_int, command: c_int, variadic: usize) -> 
     })
 }
 
-/// A command on the kernel's descriptor.
+/// Forwards a command to the kernel's descriptor.
 ///
 /// # Safety
-/// The argument is what fcntl(2) wants for the command.
+/// The argument has the type that fcntl(2) requires for the command.
 unsafe fn below(open: &Open, command: c_int, argument: usize) -> ApiResult<c_int> {
     // SAFETY: the caller's promise.
     let done = unsafe { libc::fcntl(open.fd().as_raw_fd(), command, argument) };
     if done < 0 { Err(ApiError::last(&format!("fcntl command {command}"))) } else { Ok(done) }
 }
 
-/// The kernel's descriptor below a ufd, for what is not offered here (such as ioctl). It is the library's: not to be closed, and
-/// gone with the last duplicate of the ufd. What is read and written through it goes past the cache. Thread-safe.
+/// Returns the kernel's descriptor of a ufd, for calls not offered here (such as ioctl). It belongs to the library: it must not be closed,
+/// and is closed with the last duplicate of the ufd. Reads and writes through it bypass the cache. Thread-safe.
 ///
 /// Returns the descriptor, or -1: EBADF.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Pages of the cache lent to the program where they are: no copy.
+//! Pinned pages of the cache, lent to the program without a copy.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::cell::UnsafeCell;
@@ -22,7 +22,7 @@ use crate::uopen::{fast_path, with_record};
 
 /// The pinned pages of an open file, by address. The cache limits their number.
 ///
-/// Each thread keeps its first few pins in slots of its own, which it changes without an atomic exchange: an exchange costs as much as
+/// Each thread keeps its first few pins in its own slots, which it changes without an atomic exchange: an exchange costs as much as
 /// finding the page. Another thread locks these slots only to release a pin that this thread took (see
 /// [`hazard::ThreadRecord::enter_owner_section`]). All other pins, and copies, are in a table.
 #[derive(Default)]
@@ -33,24 +33,24 @@ pub struct Pins {
 
 const THREADS_MAX: usize = 16;
 const PINS_PER_THREAD: usize = 8;
-/// Looks at a thread that is inside before it is let go on.
+/// Spins before yielding to a thread in its critical section.
 const SPINS_MAX: u32 = 64;
 
-/// The places of the thread that came to them first.
+/// The pins of one thread.
 #[repr(align(128))]
 struct ThreadPins<T> {
     owner: AtomicPtr<ThreadRecord>,
-    /// Another thread looks at them, and has the table's lock.
+    /// Another thread wants them, and holds the table's lock.
     wanted: AtomicBool,
     places: [PinSlot<T>; PINS_PER_THREAD],
 }
 
-/// A page lent, or none.
+/// A pinned page, or none.
 struct PinSlot<T> {
-    /// Where it is; or one of those below.
+    /// Address of the page, or one of the constants that follow.
     address: AtomicUsize,
     at: AtomicU64,
-    /// Means something where there is an address.
+    /// Initialised if there is an address.
     lent: UnsafeCell<MaybeUninit<T>>,
 }
 
@@ -66,15 +66,15 @@ impl<T> Default for PinSlot<T> {
     }
 }
 
-/// Nothing is lent.
+/// No page is pinned.
 const FREE: usize = 0;
-/// Its thread was interrupted by a signal while it changed the place.
+/// A signal interrupted its thread during a change of the slot.
 const BUSY: usize = 1;
 
-// SAFETY: `lent` is touched only by who may change the lane, one thread at a time, and not while it is `BUSY`.
+// SAFETY: `lent` is accessed only with the right to change the slots, by one thread at a time, and not while it is `BUSY`.
 unsafe impl<T: Send> Sync for PinSlot<T> {}
 
-/// The right to change the places of a lane: its thread's own, or another's which has made it wait.
+/// The right to change the slots of a thread: for the thread itself, or for one that made it wait.
 struct PinSlots<'a, T>(&'a [PinSlot<T>; PINS_PER_THREAD]);
 
 impl<T> PinSlots<'_, T> {
@@ -97,22 +97,22 @@ impl<T> PinSlots<'_, T> {
         let place = self.0.iter().find(is_it)?;
         place.address.store(BUSY, Relaxed);
         compiler_fence(SeqCst);
-        // SAFETY: the lane is ours to change, and a signal handler of this thread leaves a busy place alone. There was an address.
+        // SAFETY: we may change the slots, and a signal handler of this thread skips a busy slot. There was an address.
         let lent = unsafe { (*place.lent.get()).assume_init_read() };
         place.address.store(FREE, Release);
         Some(lent)
     }
 }
 
-/// A place that has nothing: nobody but who has the right to change it looks at more than that.
+/// A free slot: only the holder of the right to change it reads more than its address.
 struct FreeSlot<'a, T>(&'a PinSlot<T>);
 
 impl<T> FreeSlot<'_, T> {
-    /// Puts there what will be lent; it is not, and has no end to be given back, until it is shown.
+    /// Stores a pin; it is not visible until it is published.
     #[inline(always)]
     fn prepare(&self, at: u64, lent: T) {
         self.0.at.store(at, Relaxed);
-        // SAFETY: the lane is ours to change, and a signal handler of this thread leaves a free place alone.
+        // SAFETY: we may change the slots, and a signal handler of this thread skips a free slot.
         unsafe { (*self.0.lent.get()).write(lent) };
     }
 
@@ -124,7 +124,7 @@ impl<T> FreeSlot<'_, T> {
 }
 
 impl<T> ThreadPins<T> {
-    /// For its own thread, unless another one is at it.
+    /// Calls with the slots in their own thread, unless another thread wants them.
     #[inline]
     fn own<R>(&self, mine: &'static ThreadRecord, call: impl FnOnce(&PinSlots<'_, T>) -> R) -> Option<R> {
         let ours = std::ptr::from_ref(mine).cast_mut();
@@ -136,13 +136,14 @@ impl<T> ThreadPins<T> {
         Some(call(&PinSlots(&self.places)))
     }
 
-    /// For any thread, who has the table's lock. Err: its own thread is at it, who may be waiting for that lock.
+    /// Takes a pin in any thread that holds the table's lock. `Err`: the owner is in its critical section, and may be waiting for that
+    /// lock.
     fn of_another(&self, at: u64, address: usize) -> Result<Option<T>, ChangeGuard> {
         let is_here = || self.places.iter().any(|place| place.address.load(Acquire) == address);
         // SAFETY: records are never given back.
         let Some(owner) = (unsafe { self.owner.load(Acquire).as_ref() }).filter(|_| is_here()) else { return Ok(None) };
         if hazard::current().is_some_and(|mine| std::ptr::eq(mine, owner)) {
-            // It may be inside, if a signal interrupted it there: it is not going on now.
+            // It may be inside if a signal interrupted it there: it does not continue now.
             return Ok(PinSlots(&self.places).take(at, address));
         }
         self.wanted.store(true, SeqCst);
@@ -157,7 +158,7 @@ impl<T> ThreadPins<T> {
     }
 }
 
-/// A thread is changing its places.
+/// The owner is changing its slots.
 struct ChangeGuard;
 
 struct Pin {
@@ -188,27 +189,28 @@ impl PinSource {
     }
 }
 
-/// Addresses differ in the middle: pages, and where in them.
+/// Hashes the middle bits, in which addresses differ: page, and offset in it.
 fn hash(address: usize) -> u64 {
     (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
 }
 
 impl Pins {
-    /// Calls with this thread's places, if it has any and nobody else is at them.
+    /// Calls with this thread's slots, if it has any and no other thread wants them.
     #[inline]
     fn own<R>(&self, mine: Option<&'static ThreadRecord>, call: impl FnOnce(&PinSlots<'_, PinnedPage>) -> R) -> Option<R> {
         let mine = mine?;
         self.few.get_or_init(Box::default)[mine.number() as usize % THREADS_MAX].own(mine, call)
     }
 
-    /// Likewise, if they are there.
+    /// Calls with this thread's slots if they exist.
     #[inline(always)]
     fn own_at_once<R>(&self, mine: &'static ThreadRecord, call: impl FnOnce(&PinSlots<'_, PinnedPage>) -> Option<R>) -> Result<R, Not> {
         let thread_pins = self.few.get().ok_or(Not::Done)?;
         thread_pins[mine.number() as usize % THREADS_MAX].own(mine, call).flatten().ok_or(Not::Done)
     }
 
-    /// Lends bytes of a page in a place of this thread, if it is the page and there is one; how many. `tell` gets where they are.
+    /// Pins bytes of a page in a slot of this thread, if the page is as predicted and a slot is free; returns the length. `tell` gets the
+    /// address.
     #[inline(always)]
     fn lend_at_once(
         &self,
@@ -231,7 +233,7 @@ impl Pins {
         })
     }
 
-    /// Gives back what stands in a place of this thread.
+    /// Releases a pin in a slot of this thread.
     #[inline(always)]
     fn give_back_at_once(&self, mine: &'static ThreadRecord, file: &File, at: u64, address: usize) -> Result<(), Not> {
         if address <= BUSY {
@@ -257,7 +259,7 @@ impl Pins {
         self.more.lock().insert_unique(hash(pin.address()), pin, |pin| hash(pin.address()));
     }
 
-    /// Gives back what is there; false: nothing is.
+    /// Releases a pin; false: there is none.
     #[inline]
     fn give_back(&self, mine: Option<&'static ThreadRecord>, file: &File, at: u64, address: usize) -> bool {
         if address <= BUSY {
@@ -273,7 +275,7 @@ impl Pins {
         true
     }
 
-    /// It is one of many, or another thread's.
+    /// Takes a pin from the table, or from another thread.
     #[inline(never)]
     fn take_elsewhere(&self, at: u64, address: usize) -> Option<PinSource> {
         loop {
@@ -298,7 +300,7 @@ impl Pins {
         }
     }
 
-    /// All of them: nobody uses the file any more.
+    /// Releases all pins: the file is no longer in use.
     pub fn release_all(&mut self, file: &File) {
         for place in self.few.get_mut().into_iter().flat_map(|few| few.iter_mut().flat_map(|thread_pins| &mut thread_pins.places)) {
             if *place.address.get_mut() > BUSY {
@@ -329,7 +331,7 @@ fn no_pages() -> ApiError {
     ApiError::new(libc::ESPIPE, "a stream has no pages")
 }
 
-/// Of what is not cached; or there is nothing at the end of the file.
+/// Returns a copy of uncached data, or nothing at the end of the file.
 #[inline(never)]
 fn copied(file: &File, pins: &Pins, at: u64, n: usize) -> ApiResult<(usize, *const c_void)> {
     let pinned = file.pin(at, n)?;
@@ -341,13 +343,12 @@ fn copied(file: &File, pins: &Pins, at: u64, n: usize) -> ApiResult<(usize, *con
     Ok((bytes, address))
 }
 
-/// Lends bytes of a file where the cache has them, without a copy: up to `n` from `off` on, at most to the end of their page of 4096
-/// bytes and of the file. They stay there until uunpin, or until the last duplicate (udup) of this ufd is closed, and are only to be
-/// read; what others write to the file meanwhile is seen in them. Where there is no page to lend (what is not cached) they are a copy.
-/// Thread-safe.
+/// Pins bytes of a file in the cache, without a copy: up to `n` from `off` on, at most to the end of their page of 4096 bytes and of the
+/// file. They stay until uunpin, or until the last duplicate (udup) of this ufd is closed, and are read-only; writes to the file are
+/// visible in them. Uncached data is copied. Thread-safe.
 ///
-/// Returns how many bytes are at *p; 0 at the end of the file (*p is NULL, nothing is to be given back); or -1: those of upread;
-/// EFAULT (p is NULL); ENOBUFS (too many pages are lent).
+/// Returns the number of bytes at *p; 0 at the end of the file (*p is NULL, nothing is pinned); or -1: any error of upread; EFAULT (p is
+/// NULL); ENOBUFS (too many pages are pinned).
 ///
 /// # Safety
 /// `p` is NULL or valid for a write.
@@ -390,9 +391,9 @@ unsafe fn pin_slowly(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) ->
     })
 }
 
-/// Gives back what upin lent, of the same offset. Thread-safe.
+/// Releases a pin of upin, with the same offset. Thread-safe.
 ///
-/// Returns 0, or -1: EBADF; EINVAL (it is not lent, or not at that offset).
+/// Returns 0, or -1: EBADF; EINVAL (not pinned, or not at that offset).
 #[unsafe(no_mangle)]
 pub extern "C" fn uunpin(ufd: c_int, off: off_t, p: *const c_void) -> c_int {
     let given_back = || {
@@ -425,7 +426,7 @@ fn not_lent(off: off_t) -> ApiError {
 mod test {
     use super::*;
 
-    /// The owner lends and takes back, others give back for it: each page once, and none is left over.
+    /// The owner pins and releases, other threads release too: each pin once, and none is left.
     #[test]
     fn what_a_thread_was_lent_is_given_back_once_whoever_does_it() {
         static OPEN: crate::ufd::Ufds<u8> = crate::ufd::Ufds::new();
@@ -440,7 +441,7 @@ mod test {
         let count = |taken: Option<usize>| taken.inspect(|n| _ = TAKEN[*n].fetch_add(1, Relaxed)).is_some();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // A look gives this thread its record.
+                // A protected read assigns a record to this thread.
                 OPEN.with(ufd, |_| ());
                 let own = |call: &dyn Fn(&PinSlots<'_, usize>) -> bool| {
                     thread_pins.own(hazard::current().expect("a record"), |places| call(places))

@@ -1,4 +1,4 @@
-//! Requests that the program does not wait for, as C asks for them; `urequests.rs` has their life.
+//! Asynchronous requests of the u calls, as C submits them; `urequests.rs` executes them.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_int, c_void};
@@ -13,7 +13,7 @@ use crate::library::{ApiObject, HandleKind, end, enroll, ensure_init, with};
 use crate::types::*;
 use crate::urequests::Requests;
 
-/// Most requests under way or not collected, of one UAIO.
+/// Maximum number of unreaped requests of one UAIO.
 const DEPTH_MAX: u32 = 1 << 16;
 
 impl HandleKind for Requests {
@@ -23,7 +23,7 @@ impl HandleKind for Requests {
     }
 }
 
-/// Makes room for asynchronous requests: `depth` of them under way or not reaped, 1 to 65536. Thread-safe.
+/// Creates a queue for asynchronous requests: `depth` unreaped requests, 1 to 65536. Thread-safe.
 ///
 /// Returns it, or NULL: EINVAL (depth), EMFILE.
 #[unsafe(no_mangle)]
@@ -31,8 +31,8 @@ pub extern "C" fn uaio_create(depth: u32) -> *mut UAIO {
     uaio_create_with(depth, 0)
 }
 
-/// As uaio_create, for a program that promises more: `flags` are UAIO_ONE_THREAD, UAIO_WAITS and UAIO_POLLS, each with
-/// those before it, or 0. Thread-safe.
+/// Creates a queue for asynchronous requests, for a program that promises more: `flags` are UAIO_ONE_THREAD, UAIO_WAITS and UAIO_POLLS,
+/// each with those before it, or 0. See uaio_create. Thread-safe.
 ///
 /// Returns it, or NULL: EINVAL (depth or flags), EMFILE.
 #[unsafe(no_mangle)]
@@ -52,12 +52,12 @@ pub extern "C" fn uaio_create_with(depth: u32, flags: u32) -> *mut UAIO {
     })
 }
 
-/// Memory for reads of `aio`, at least `bytes` of it, page-aligned and zeroed. A page of 4096 bytes that is read whole, at multiples of
-/// that in the file and in this memory, comes from the SSD without a copy; any other use of it is as of other memory. It is freed by
-/// uaio_destroy and hs_shutdown. May be called again for more. Thread-safe.
+/// Allocates memory for reads of `aio`, at least `bytes`, page-aligned and zeroed. A whole page of 4096 bytes, aligned in the file and in
+/// this memory, is read from the SSD without a copy; otherwise it is like other memory. uaio_destroy and hs_shutdown free it. May be
+/// called again for more. Thread-safe.
 ///
-/// A drive that hangs is waited for up to 36 seconds. If it is given up then, reads into this memory fail with EIO, and the drive may still
-/// write where they were to: that piece is not to be used any more.
+/// A hanging drive is given up to 36 seconds. After that, reads into this memory fail with EIO, and the drive may still write to their
+/// buffers, which must not be used any more.
 ///
 /// Returns it, or NULL: EBADF; EINVAL (no bytes); ENOMEM; EBUSY (it was promised to another thread).
 #[unsafe(no_mangle)]
@@ -65,17 +65,15 @@ pub extern "C" fn uaio_memory(aio: *mut UAIO, bytes: usize) -> *mut c_void {
     ffi_guard(|| with(aio, |ours: &Arc<Requests>| ours.memory(bytes)))
 }
 
-/// Submits requests, which are copied: `count` of them, or as many as there is room for. They have no order among each other: who wants
-/// one after the other waits for the first. Reads of what is in memory have ended when this returns, those of what is on the SSD are
-/// its own work, many in one submission; the rest is done by threads of the library. Thread-safe, and cheapest if one thread alone
-/// submits and reaps, above all if that was promised (UAIO_ONE_THREAD).
+/// Submits requests, which are copied: `count` of them, or as many as fit. They have no order: to run one after another, wait for the
+/// first. Reads from memory have completed on return; reads from the SSD run in the device, many in one submission; threads of the
+/// library do the rest. Thread-safe, and fastest if only one thread submits and reaps, above all with UAIO_ONE_THREAD.
 ///
-/// The SSD hears of reads when the call that submits them returns, and one that works beside the program may have nothing to do until
-/// then. Of 32 reads, calls of four at a time get a fifth to a quarter more done in a second there than one call of all. Where the
-/// program's processor does the SSD's work (a loop device, a RAM disk) they get a tenth less done.
+/// The SSD sees the reads when the call returns. An SSD that works in parallel with the program is busier with several calls of a few
+/// reads each; where the program's CPU does the work (a loop device, a RAM disk) one call for all is faster.
 ///
-/// Returns how many were taken, or -1 if none was: EBADF; EFAULT; EINVAL; EAGAIN (no room: uaio_reap first); EBUSY (it was promised to
-/// another thread). One that is wrong ends the call, and those before it are taken.
+/// Returns the number of submitted requests, or -1 if none was: EBADF; EFAULT; EINVAL; EAGAIN (the queue is full: call uaio_reap first);
+/// EBUSY (it was promised to another thread). An invalid request ends the call; those before it are submitted.
 ///
 /// # Safety
 /// `requests` has `count` elements; the `buf` of each has `n` bytes and belongs to the library until it is reaped.
@@ -90,7 +88,7 @@ pub unsafe extern "C" fn uaio_submit(aio: *mut UAIO, requests: *const uaio, coun
 }
 
 /// # Safety
-/// `requests` has `count` elements, which nobody changes while they are looked at.
+/// `requests` has `count` elements, which do not change during the call.
 unsafe fn requests_of<'a>(requests: *const uaio, count: c_int) -> ApiResult<&'a [uaio]> {
     let count = usize::try_from(count).map_err(|_| ApiError::new(libc::EINVAL, "fewer requests than none"))?;
     if requests.is_null() && count > 0 {
@@ -113,10 +111,10 @@ pub unsafe fn time_of(timeout: *const timespec) -> ApiResult<Option<Instant>> {
     Ok(Instant::now().checked_add(Duration::new(seconds, nanos)))
 }
 
-/// Takes requests that have ended: at least `min`, unless fewer are there at all or `timeout` (NULL: none) is over, at most `max`.
-/// `result` of each is what the call would have returned, or a negative errno. Thread-safe: each goes to one thread.
+/// Reaps completed requests: at least `min`, unless fewer are outstanding or `timeout` (NULL: none) passes, at most `max`. `result` of
+/// each is the return value of the call, or a negative errno. Thread-safe: each completion goes to one thread.
 ///
-/// Returns how many, or -1: EBADF; EFAULT; EINVAL (min, max or timeout); EBUSY (it was promised to another thread).
+/// Returns the number, or -1: EBADF; EFAULT; EINVAL (min, max or timeout); EBUSY (it was promised to another thread).
 ///
 /// # Safety
 /// `done` has room for `max`; `timeout` is NULL or valid.
@@ -129,7 +127,7 @@ pub unsafe extern "C" fn uaio_reap(aio: *mut UAIO, done: *mut uaio, min: c_int, 
     })
 }
 
-/// Which requests are to be handed out, and where to.
+/// Which completions to return, and where.
 struct RequestSpec {
     min: usize,
     max: usize,
@@ -154,7 +152,7 @@ impl RequestSpec {
         Ok(RequestSpec { min, max, until, to })
     }
 
-    /// For `max` at most.
+    /// Returns a function that stores at most `max`.
     fn out(&self) -> impl FnMut(uaio) + use<> {
         let mut to = self.to;
         move |request| {
@@ -167,11 +165,11 @@ impl RequestSpec {
     }
 }
 
-/// As uaio_submit of `count` requests, and then uaio_reap, for a program that waits when it has submitted: the device hears of the requests
-/// with the wait, in one system call. All `count` are taken; one that is wrong has ended then, and its `result` says with which error. An
-/// error of the call itself takes none. `requests` and `done` may be the same memory. Thread-safe, as uaio_submit.
+/// Submits `count` requests as uaio_submit, then reaps as uaio_reap, for a program that waits after submitting: the device sees the
+/// requests with the wait, in one system call. All `count` are submitted; an invalid one completes with its error in `result`. An error of
+/// the call itself submits none. `requests` and `done` may be the same memory. Thread-safe, as uaio_submit.
 ///
-/// Returns how many have ended and are in `done`, or -1: EBADF; EFAULT; EINVAL (count, min, max or timeout); EAGAIN (no room for so many:
+/// Returns the number of completions in `done`, or -1: EBADF; EFAULT; EINVAL (count, min, max or timeout); EAGAIN (not enough room: call
 /// uaio_reap first); EBUSY (it was promised to another thread).
 ///
 /// # Safety
@@ -198,8 +196,8 @@ pub unsafe extern "C" fn uaio_submit_and_reap(
     })
 }
 
-/// Waits for what is under way, and forgets it. Thread-safe. Returns 0, or -1: EBADF; EBUSY (it was promised to another thread, which
-/// lives and has reads under way).
+/// Waits for requests in flight and discards their completions. Thread-safe. Returns 0, or -1: EBADF; EBUSY (it was promised to another
+/// thread, which lives and has reads in flight).
 #[unsafe(no_mangle)]
 pub extern "C" fn uaio_destroy(aio: *mut UAIO) -> c_int {
     ffi_guard(|| end(aio, Requests::may_end, Requests::finish))

@@ -1,14 +1,14 @@
-//! The life of asynchronous requests. A read of a cached file is begun by whoever submits it: what is in memory has ended then, what is
-//! on the SSD comes through one queue (`cachedfs::Reads`), and is collected by whoever reaps. The rest, which has to go below or to
-//! wait, is done by threads: they are started when they are needed.
+//! Execution of asynchronous requests. The submitting thread starts reads of cached files: reads from memory complete at once, reads from
+//! the SSD go through one queue (`cachedfs::Reads`), and the reaping thread collects them. Threads, started on demand, do the rest, which
+//! accesses the backing file or waits.
 //!
-//! Waiting. Whoever reaps and finds too little waits for the queue: with the lock held as long as no other thread has ever used these
-//! requests and the threads have nothing to do, which costs one system call. Else by its event and one of ours, without the lock; one
-//! thread does that, and the others wait until it lets them look.
+//! Waiting: a reaping thread without enough completions waits for the queue. It holds the lock while no other thread has used these
+//! requests and the worker threads are idle, which costs one system call. Otherwise it waits for the queue's event and ours, without the
+//! lock; one thread does that, and the others wait for it.
 //!
-//! One thread (UAIO_ONE_THREAD). The queue is then of a kind that the kernel lets no other thread into (decisions/24). So nobody
-//! gets as far as that: the first who submits or reaps is the one, others are refused. Who ends it may be another, if the queue has
-//! nothing or its thread has ended; a shutdown does not ask, and leaves behind what it cannot wait for.
+//! One thread (UAIO_ONE_THREAD): the queue is then of a kind that the kernel restricts to one thread (decisions/24). The first thread that
+//! submits or reaps is the one; others are refused. Another thread may destroy it if the queue is empty or its thread has ended; a
+//! shutdown does not ask, and leaks what it cannot wait for.
 #![expect(unsafe_code, reason = "a request has an address in it")]
 
 use std::cell::Cell;
@@ -32,44 +32,43 @@ use crate::transfer::offset_of;
 use crate::types::*;
 use crate::uopen::share;
 
-/// Most threads of one UAIO. A read that has to wait for a disk occupies one.
+/// Maximum threads of one UAIO. A read that waits for a disk occupies one.
 const THREADS_MAX: usize = 64;
-/// How many reads ahead it is said where they will look first: a line from memory takes as long as some reads take to be begun, and the
-/// first of a call have no time before them.
+/// Number of reads whose index entries are prefetched: a cache miss takes as long as starting several reads.
 const AHEAD: usize = 16;
-/// And how many ahead where that leads.
+/// Number of reads whose frames are prefetched.
 const AHEAD_FOUND: usize = 6;
-/// How long a wait with UAIO_POLLS stays awake: longer than a read of an SSD takes.
+/// Duration of polling with UAIO_POLLS: longer than a read of an SSD takes.
 const AWAKE: Duration = Duration::from_micros(100);
-/// How long nobody looks whether something else is to be done.
+/// Maximum time between two checks of a waiting thread.
 const SLICE: Duration = Duration::from_secs(1);
-/// How long who wants to end it waits for a call of its one thread to be over.
+/// How long uaio_destroy waits for a call of the one thread.
 const INSIDE: Duration = Duration::from_millis(10);
 /// No thread uses it yet.
 const NOBODY: u64 = 0;
-/// More than one does.
+/// Several threads use it.
 const SEVERAL: u64 = u64::MAX;
 
-/// What a UAIO is.
+/// The state of a UAIO.
 pub struct Requests {
-    /// For threads.
+    /// Reference for threads.
     me: Weak<Requests>,
     depth: usize,
     has_one_thread: bool,
     state: Mutex<QueueState>,
     to_do: Condvar,
     done: Condvar,
-    /// Wakes who waits for the queue without the lock.
+    /// Wakes the thread that waits for the queue without the lock.
     wake: OwnedFd,
-    /// Which thread uses it.
+    /// The thread that uses it.
     user: AtomicU64,
-    /// It is being destroyed: nobody waits for more.
+    /// It is being destroyed: no new waits.
     is_ending: AtomicBool,
 }
 
 struct QueueState {
     reads: Reads<u32, Memory>,
-    /// Requests under way or not reaped; by the numbers that `free` lacks.
+    /// Unreaped requests; `free` has the unused numbers.
     jobs: Box<[QueuedRequest]>,
     free: Vec<u32>,
     files: OpenFiles,
@@ -78,18 +77,18 @@ struct QueueState {
     ended: VecDeque<u32>,
     threads: usize,
     idle: usize,
-    /// Somebody waits for the queue, without the lock.
+    /// A thread waits for the queue without the lock.
     has_reaper: bool,
     closed: bool,
-    /// Of the one thread, as long as it lives.
+    /// Of the one thread, while it lives.
     life: Weak<()>,
 }
 
-/// As it came, with the result filled in when it has ended.
+/// A request as submitted; the result is set on completion.
 #[derive(Clone, Copy)]
 struct QueuedRequest {
     request: uaio,
-    /// Of `files`.
+    /// Index into `files`.
     file: u32,
 }
 
@@ -100,9 +99,9 @@ impl QueuedRequest {
     const NONE: QueuedRequest =
         QueuedRequest { request: uaio { ufd: -1, op: 0, buf: std::ptr::null_mut(), n: 0, off: 0, user: 0, result: 0 }, file: u32::MAX };
 
-    /// Does it, with the thread that calls.
+    /// Executes the request in the calling thread.
     fn run(&self, open: &Open, memory: Memory) -> i64 {
-        let at = self.request.off as u64; // looked at when it came
+        let at = self.request.off as u64; // validated at submission
         let run = || {
             open.run(|open| match self.request.op {
                 UAIO_READ => memory.with_mut(|bytes| open.read_at(at, bytes)),
@@ -115,7 +114,7 @@ impl QueuedRequest {
     }
 }
 
-/// What is kept open for requests, with how many: counted under the lock, so that a request changes no word that threads share.
+/// Open files with their number of requests: counted under the lock, so that a request changes no shared word.
 #[derive(Default)]
 struct OpenFiles(Vec<Option<(Arc<Open>, u32)>>);
 
@@ -124,7 +123,7 @@ impl OpenFiles {
         self.0.get(file as usize)?.as_ref().map(|(open, _)| open)
     }
 
-    /// For one more request.
+    /// Adds a request to a file.
     fn take(&mut self, open: &Arc<Open>) -> u32 {
         let is_this = |place: &Option<(Arc<Open>, u32)>| place.as_ref().is_some_and(|(other, _)| Arc::ptr_eq(other, open));
         let known = self.0.iter().position(is_this);
@@ -142,7 +141,7 @@ impl OpenFiles {
         }
     }
 
-    /// For one request less. What nobody needs any more is handed out: to close it may take long.
+    /// Removes a request from a file. An unused file is returned, because its close may take long.
     fn give(&mut self, file: u32) -> Option<Arc<Open>> {
         let place = self.0.get_mut(file as usize)?;
         let (_, requests) = place.as_mut()?;
@@ -156,7 +155,7 @@ impl QueueState {
         self.jobs.len() - self.free.len()
     }
 
-    /// For one more request.
+    /// Returns a free slot for a request.
     #[inline]
     fn place(&self) -> ApiResult<u32> {
         if self.closed {
@@ -165,7 +164,7 @@ impl QueueState {
         self.free.last().copied().ok_or_else(full)
     }
 
-    /// At the place that was told last.
+    /// Stores a request in the slot returned last.
     #[inline]
     fn put(&mut self, token: u32, job: QueuedRequest) {
         self.free.pop();
@@ -173,7 +172,7 @@ impl QueueState {
         self.jobs[token as usize] = job;
     }
 
-    /// Gives back the file of a request whose work is done; `end` then has none to give back.
+    /// Releases the file of a request whose work is done.
     fn release(&mut self, token: u32) -> Option<Arc<Open>> {
         let file = std::mem::replace(&mut self.jobs[token as usize].file, u32::MAX);
         self.files.give(file)
@@ -186,7 +185,7 @@ impl QueueState {
         self.files.give(job.file)
     }
 
-    /// To be done by the thread that calls.
+    /// Returns a request for the calling thread to execute.
     fn job(&self, token: u32) -> Option<(QueuedRequest, Arc<Open>, Memory)> {
         let job = self.jobs[token as usize];
         let open = Arc::clone(self.files.get(job.file)?);
@@ -197,7 +196,7 @@ impl QueueState {
 }
 
 /// # Safety
-/// As `uaio_submit` says of `buf`.
+/// As `uaio_submit` requires of `buf`.
 unsafe fn memory_of(request: &uaio) -> ApiResult<Memory> {
     if matches!(request.op, UAIO_READ | UAIO_WRITE) {
         // SAFETY: the caller's promise.
@@ -207,7 +206,7 @@ unsafe fn memory_of(request: &uaio) -> ApiResult<Memory> {
     }
 }
 
-/// The number of the calling thread; none other has it or had it.
+/// Returns a unique number of the calling thread.
 #[inline]
 fn this_thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(NOBODY);
@@ -221,19 +220,19 @@ fn this_thread() -> u64 {
     }
 }
 
-/// Gone when the calling thread ends; one that is ending already has none.
+/// Dropped when the calling thread ends; a thread that is ending has none.
 fn life() -> Weak<()> {
     thread_local!(static LIFE: Arc<()> = Arc::new(()));
     LIFE.try_with(Arc::downgrade).unwrap_or_default()
 }
 
-/// Reads of one file in a row, of which the next are announced.
+/// Consecutive reads of one file, with prefetch of the next ones.
 struct ReadAhead<'a> {
     file: Reading<'a>,
     reads: &'a [uaio],
-    /// That begins next.
+    /// Index of the next read.
     at: usize,
-    /// The next ones, each at its number modulo their count.
+    /// The next reads, each at its index modulo the length.
     expected: [Option<Expected<'a>>; AHEAD],
 }
 
@@ -243,18 +242,18 @@ impl<'a> ReadAhead<'a> {
         ReadAhead { file, reads, at: 0, expected: [None; AHEAD] }
     }
 
-    /// The one that begins now, if it was to be announced.
+    /// Returns the prepared read to start now, if there is one.
     #[inline]
     fn next(&mut self) -> Option<Expected<'a>> {
         let at = self.at;
         self.at += 1;
-        // The first of them has all before it.
+        // The first one prepares all before it.
         let until = |ahead: usize| if at == 0 { 0..ahead } else { at + ahead - 1..at + ahead };
         let of_these = |range: std::ops::Range<usize>| range.start..range.end.min(self.reads.len());
         for n in of_these(until(AHEAD)) {
             self.expected[n % AHEAD] = u64::try_from(self.reads[n].off).ok().and_then(|at| self.file.expect(at));
         }
-        // What their looks lead to comes a little later than where they look.
+        // Frames are prefetched later than index entries.
         for n in of_these(until(AHEAD_FOUND)) {
             self.expected[n % AHEAD].iter().for_each(Expected::is_next);
         }
@@ -262,7 +261,7 @@ impl<'a> ReadAhead<'a> {
     }
 }
 
-/// So many reads of one file begin these requests.
+/// Returns how many leading requests are reads of one file.
 fn reads_of_one(requests: &[uaio]) -> usize {
     let ufd = requests.first().map_or(-1, |first| first.ufd);
     requests.iter().position(|request| request.op != UAIO_READ || request.ufd != ufd).unwrap_or(requests.len())
@@ -270,7 +269,7 @@ fn reads_of_one(requests: &[uaio]) -> usize {
 
 #[cold]
 fn full() -> ApiError {
-    ApiError::new(libc::EAGAIN, "as many requests as it is deep are under way or not reaped")
+    ApiError::new(libc::EAGAIN, "the queue is full: reap completed requests first")
 }
 
 #[cold]
@@ -321,7 +320,7 @@ impl Requests {
         Ok(Arc::new_cyclic(make))
     }
 
-    /// For a call of the program's.
+    /// Locks the state for a call of the program.
     fn enter(&self) -> ApiResult<MutexGuard<'_, QueueState>> {
         let me = this_thread();
         if self.user.load(Ordering::Relaxed) == me { Ok(self.state.lock()) } else { self.enter_as_another(me) }
@@ -343,7 +342,7 @@ impl Requests {
         Ok(state)
     }
 
-    /// Memory for its reads, until it is destroyed.
+    /// Allocates memory for its reads, freed when it is destroyed.
     pub fn memory(&self, bytes: usize) -> ApiResult<*mut c_void> {
         if bytes == 0 || bytes > isize::MAX as usize {
             return Err(ApiError::new(libc::EINVAL, format!("memory of {bytes} bytes")));
@@ -357,7 +356,7 @@ impl Requests {
         Ok(arena.region().address(0).cast())
     }
 
-    /// Takes in as many as there is room for, until one is wrong.
+    /// Submits as many as fit, until one is invalid.
     ///
     /// # Safety
     /// As `uaio_submit`.
@@ -372,7 +371,7 @@ impl Requests {
         }
     }
 
-    /// Takes in all of them, for [`SubmittedBatch::reap`]: one that is wrong has ended then, which its result tells.
+    /// Submits all of them for [`SubmittedBatch::reap`]: an invalid one completes with its error.
     ///
     /// # Safety
     /// As `uaio_submit`.
@@ -396,7 +395,7 @@ impl Requests {
         Ok(SubmittedBatch { ours: self, state })
     }
 
-    /// How many were taken in, and why not all.
+    /// Returns how many were submitted, and why not all.
     ///
     /// # Safety
     /// As `uaio_submit`.
@@ -417,7 +416,7 @@ impl Requests {
         (done, Ok(()))
     }
 
-    /// Reads of one file, one at least: how many were taken in, and why not all.
+    /// Submits reads of one file, at least one; returns how many, and why not all.
     ///
     /// # Safety
     /// As `uaio_submit`.
@@ -483,7 +482,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Anything but a read, which a thread does: whether it was taken in, and why not.
+    /// Submits another request, for a thread; returns whether, and why not.
     ///
     /// # Safety
     /// As `uaio_submit`.
@@ -516,13 +515,13 @@ impl Requests {
         Ok(())
     }
 
-    /// To a thread, which there is.
+    /// Hands a request to a worker thread.
     fn hand_over(&self, state: &mut QueueState, token: u32) {
         state.waiting.push_back(token);
         self.to_do.notify_one();
     }
 
-    /// Whether there is a thread for one more; one is started if all are busy and there may be another.
+    /// Returns whether a worker thread is available; starts one if all are busy and the limit permits.
     fn has_thread(&self, state: &mut QueueState) -> bool {
         let is_short = state.idle <= state.waiting.len() && state.threads < THREADS_MAX.min(self.depth);
         if is_short && !state.closed && self.start() {
@@ -544,7 +543,7 @@ impl Requests {
                 let job = state.job(token);
                 let result =
                     MutexGuard::unlocked(&mut state, || job.map_or(i64::from(-libc::EIO), |(job, open, memory)| job.run(&open, memory)));
-                // Before anybody hears of it: a uclose that follows is the last one, and says how it ended.
+                // Before the completion is visible: a following uclose is the last one, and returns its errors.
                 let unused = state.release(token);
                 MutexGuard::unlocked(&mut state, || drop(unused));
                 state.under_way -= 1;
@@ -562,16 +561,16 @@ impl Requests {
         }
     }
 
-    /// Who waits shall look.
+    /// Wakes waiting threads.
     fn tell(&self, state: &QueueState) {
         self.done.notify_all();
         if state.has_reaper {
-            // Full is fine: it is readable then.
+            // A full counter is fine: it is readable then.
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         }
     }
 
-    /// What the queue was seen to have ended, until there are so many. A page is verified only then.
+    /// Collects completions of the queue, up to a limit. A page is verified only then.
     fn collect(&self, state: &mut QueueState, most: usize) {
         while state.ended.len() < most {
             let Some(ended) = state.reads.take_seen() else { break };
@@ -588,7 +587,7 @@ impl Requests {
         }
     }
 
-    /// Hands out what has ended: waits for `min` of them, all there are, or the time.
+    /// Reaps completions: waits for `min` of them, all outstanding ones, or the timeout.
     pub fn reap(&self, min: usize, max: usize, until: Option<Instant>, out: impl FnMut(uaio)) -> ApiResult<usize> {
         Ok(self.reap_with(&mut self.enter()?, min, max, until, out))
     }
@@ -607,7 +606,7 @@ impl Requests {
             self.collect(state, max);
             let is_enough = state.ended.len() >= min.min(state.all()) || self.is_ending.load(Ordering::Relaxed);
             if is_enough || until.is_some_and(|until| Instant::now() >= until) {
-                // A wait tells what has ended, too. Who did not wait takes with him what there is beside.
+                // A wait collects completions too; without a wait they are collected here.
                 if has_looked || state.ended.len() >= max {
                     break;
                 }
@@ -624,13 +623,13 @@ impl Requests {
             free.push(token);
         }
         if self.user.load(Ordering::Relaxed) == SEVERAL {
-            // What we collected may be theirs, and somebody has to wait for the queue.
+            // Collected completions may be for other threads, and one has to wait for the queue.
             self.tell(state);
         }
         count
     }
 
-    /// Until something may have ended; sees what has.
+    /// Waits until there may be completions, and collects them.
     fn wait(&self, state: &mut MutexGuard<'_, QueueState>, at_most: Duration) {
         let is_alone = self.user.load(Ordering::Relaxed) != SEVERAL && state.waiting.is_empty() && state.under_way == 0;
         if state.reads.under_way() == 0 || state.has_reaper {
@@ -644,7 +643,7 @@ impl Requests {
     }
 
     fn wait_unlocked(&self, state: &mut MutexGuard<'_, QueueState>, at_most: Duration) {
-        // A share of the event: the queue may be gone before we look again.
+        // A duplicate of the event: the queue may be gone before the next check.
         let Some(event) = state.reads.event().and_then(|event| event.try_clone_to_owned().ok()) else {
             return state.reads.wait(at_most.min(Duration::from_millis(1)));
         };
@@ -652,20 +651,20 @@ impl Requests {
         MutexGuard::unlocked(state, || {
             let mut fds = [PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
             let time = rustix::time::Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos().into() };
-            // Interrupted: it is looked again.
+            // Interrupted: the loop checks again.
             let _ = poll(&mut fds, Some(&time));
         });
         state.has_reaper = false;
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]); // empty already is fine
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]); // an empty counter is fine
     }
 
-    /// Whether the queue is this thread's to wait for, or nobody's yet.
+    /// Returns whether this thread may wait for the queue.
     fn is_ours(&self) -> bool {
         let user = self.user.load(Ordering::Relaxed);
         !self.has_one_thread || user == NOBODY || user == this_thread()
     }
 
-    /// Whether the calling thread may end it; see the module.
+    /// Returns whether the calling thread may destroy it; see the module documentation.
     pub fn may_end(&self) -> ApiResult<()> {
         if self.is_ours() {
             return Ok(());
@@ -678,7 +677,7 @@ impl Requests {
         Err(ApiError::new(libc::EBUSY, why))
     }
 
-    /// Waits for all that is under way, as far as that is for this thread to do.
+    /// Waits for all requests in flight, as far as this thread may.
     pub fn finish(&self) -> ApiResult<()> {
         self.is_ending.store(true, Ordering::Relaxed);
         let is_ours = self.is_ours();
@@ -696,14 +695,14 @@ impl Requests {
         while state.threads > 0 {
             self.done.wait(&mut state);
         }
-        // With its queue.
+        // Dropped with its queue.
         state.reads = Reads::new(0);
         state.files = OpenFiles::default();
         Ok(())
     }
 }
 
-/// Requests that were taken in, of which the device has not heard yet.
+/// Submitted requests that the device has not seen yet.
 #[must_use]
 pub struct SubmittedBatch<'a> {
     ours: &'a Requests,
@@ -711,7 +710,7 @@ pub struct SubmittedBatch<'a> {
 }
 
 impl SubmittedBatch<'_> {
-    /// As [`Requests::reap`]. The device hears of them with the wait, or without one if there is none.
+    /// Reaps as [`Requests::reap`]. The device sees the requests with the wait, or without one if there is none.
     pub fn reap(mut self, min: usize, max: usize, until: Option<Instant>, out: impl FnMut(uaio)) -> usize {
         let count = self.ours.reap_with(&mut self.state, min, max, until, out);
         self.state.reads.ring();
@@ -729,7 +728,7 @@ mod test {
         assert_eq!(this_thread(), mine);
         assert_ne!(other.0, mine);
         assert_eq!((other.1.strong_count(), life().strong_count()), (0, 1));
-        // Nor has one that comes later, and may have the other's memory.
+        // Nor has a later thread, which may reuse the memory.
         let later = std::thread::spawn(this_thread).join().expect("ended");
         assert!(later != mine && later != other.0);
     }

@@ -1,4 +1,4 @@
-//! An open file's bytes made safe, its size, what stat says of it, and what is handed on to the kernel's descriptor.
+//! Durability, size and attributes of an open file, and calls forwarded to the kernel's descriptor.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::c_int;
@@ -13,21 +13,21 @@ use crate::guard::guard_files as ffi_guard;
 use crate::transfer::offset_of;
 use crate::uopen::{share, with};
 
-/// As fsync(2): when it returns 0, every byte of the file that was written before survives anything. Thread-safe.
+/// Works like fsync(2): when it returns 0, every byte of the file written before survives any crash. Thread-safe.
 ///
-/// Returns 0, or -1: those of fsync(2); each open file that could have relied on what failed is told once.
+/// Returns 0, or -1: any error of fsync(2); each affected open file gets a failure once.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufsync(ufd: c_int) -> c_int {
     ffi_guard(|| share(ufd)?.run(|open| open.sync(false)).map(|()| 0))
 }
 
-/// As fdatasync(2): as ufsync, without what is not needed to read the bytes again. Thread-safe. Returns as ufsync.
+/// Works like fdatasync(2): as ufsync, without metadata that is not needed to read the bytes. Thread-safe. Returns as ufsync.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufdatasync(ufd: c_int) -> c_int {
     ffi_guard(|| share(ufd)?.run(|open| open.sync(true)).map(|()| 0))
 }
 
-/// As ftruncate(2). Thread-safe. Returns 0, or -1: those of ftruncate(2).
+/// Works like ftruncate(2). Thread-safe. Returns 0, or -1: any error of ftruncate(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn uftruncate(ufd: c_int, len: off_t) -> c_int {
     ffi_guard(|| {
@@ -36,14 +36,14 @@ pub extern "C" fn uftruncate(ufd: c_int, len: off_t) -> c_int {
     })
 }
 
-/// As fallocate(2), with the modes 0, FALLOC_FL_KEEP_SIZE, and FALLOC_FL_PUNCH_HOLE with FALLOC_FL_KEEP_SIZE. Thread-safe.
+/// Works like fallocate(2), with the modes 0, FALLOC_FL_KEEP_SIZE, and FALLOC_FL_PUNCH_HOLE with FALLOC_FL_KEEP_SIZE. Thread-safe.
 ///
-/// Returns 0, or -1: those of fallocate(2); EOPNOTSUPP (another mode, or the file system below cannot).
+/// Returns 0, or -1: any error of fallocate(2); EOPNOTSUPP (another mode, or the underlying file system does not support it).
 #[unsafe(no_mangle)]
 pub extern "C" fn ufallocate(ufd: c_int, mode: c_int, off: off_t, len: off_t) -> c_int {
     ffi_guard(|| {
         let (keep, hole) = (libc::FALLOC_FL_KEEP_SIZE, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE);
-        // In the kernel's order: an open file, a range, a mode, the right to write, and how far it may reach.
+        // In the kernel's order: an open file, a range, a mode, write access, and the size limit.
         with(ufd, |open| {
             if open.is_path() {
                 return Err(ApiError::new(libc::EBADF, "it was opened to be named alone"));
@@ -66,7 +66,7 @@ pub extern "C" fn ufallocate(ufd: c_int, mode: c_int, off: off_t, len: off_t) ->
     })
 }
 
-/// The kernel's words as C's library has them.
+/// Converts attributes to the C library's struct.
 fn told(from: &Stat) -> stat {
     // SAFETY: integers alone, for which zeroes are values.
     let mut to: stat = unsafe { std::mem::zeroed() };
@@ -86,12 +86,12 @@ fn told(from: &Stat) -> stat {
     to
 }
 
-/// Hands an answer of stat to the program.
+/// Stores the attributes for the program.
 ///
 /// # Safety
 /// `to` is NULL or valid for a write.
 pub unsafe fn tell(to: *mut stat, found: impl FnOnce() -> ApiResult<Stat>) -> ApiResult<c_int> {
-    // First what the kernel says first: no file is open, or none has that name.
+    // In the kernel's order: EBADF or ENOENT first.
     let found = found()?;
     if to.is_null() {
         return Err(ApiError::new(libc::EFAULT, "the struct stat is NULL"));
@@ -101,7 +101,7 @@ pub unsafe fn tell(to: *mut stat, found: impl FnOnce() -> ApiResult<Stat>) -> Ap
     Ok(0)
 }
 
-/// As fstat(2), with the size and times that what is in the cache makes. Thread-safe. Returns 0, or -1: those of fstat(2).
+/// Works like fstat(2), with the size and times of the cached data. Thread-safe. Returns 0, or -1: any error of fstat(2).
 ///
 /// # Safety
 /// `st` is NULL or valid for a write.
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn ufstat(ufd: c_int, st: *mut stat) -> c_int {
     ffi_guard(|| unsafe { tell(st, || with(ufd, |open| open.stat())) })
 }
 
-/// A call that changes attributes, on the kernel's descriptor: for the cache no change by another program.
+/// Changes attributes through the kernel's descriptor, without counting as a change by another program.
 fn attributes(ufd: c_int, what: &'static str, call: impl FnOnce(c_int) -> c_int) -> c_int {
     ffi_guard(|| {
         let open = share(ufd)?;
@@ -129,28 +129,28 @@ fn attributes(ufd: c_int, what: &'static str, call: impl FnOnce(c_int) -> c_int)
     })
 }
 
-/// As fchmod(2). Thread-safe.
+/// Works like fchmod(2). Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufchmod(ufd: c_int, mode: mode_t) -> c_int {
     // SAFETY: no memory is handed over.
     attributes(ufd, "changing its mode", |fd| unsafe { libc::fchmod(fd, mode) })
 }
 
-/// As fchown(2). Thread-safe.
+/// Works like fchown(2). Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufchown(ufd: c_int, owner: uid_t, group: gid_t) -> c_int {
     // SAFETY: no memory is handed over.
     attributes(ufd, "changing its owner", |fd| unsafe { libc::fchown(fd, owner, group) })
 }
 
-/// As flock(2): locks of the open file, among all programs of the machine. A lock ends with uclose of the last duplicate. (Of a file that
-/// the process could not open once more it may end a moment later, as that of a flock(2) on the descriptor of ufileno.) Thread-safe.
+/// Works like flock(2): locks of the open file, between all programs of the machine. A lock ends with uclose of the last duplicate. (If
+/// the process could not reopen the file, it may end a moment later, like that of a flock(2) on the descriptor of ufileno.) Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn uflock(ufd: c_int, operation: c_int) -> c_int {
     ffi_guard(|| {
         let open = share(ufd)?;
         if let Some(file) = open.cached() {
-            // If that fails, the lock is the cache's for a moment, too; it is a lock all the same.
+            // If that fails, the lock lasts as long as the cache's descriptor.
             let _ = file.leave_description(|new, old| {
                 // SAFETY: both are open. The old number goes on to stand for the same file.
                 let done = unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) };
@@ -164,7 +164,7 @@ pub extern "C" fn uflock(ufd: c_int, operation: c_int) -> c_int {
     })
 }
 
-/// As futimens(2), once what was written before is below, so that the times stay. Thread-safe.
+/// Works like futimens(2), after dirty data was written back, so that the times stay. Thread-safe.
 ///
 /// # Safety
 /// `times` is NULL or has two elements.

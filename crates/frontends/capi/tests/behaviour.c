@@ -298,7 +298,7 @@ static void callbacks(NVMED_HANDLE *handle)
     SURE(nvmed_aio_read(&context) == 0 && context.status == NVMED_AIO_BUSY && context.request != 0);
     while (again.left > 0)
         SURE(nvmed_aio_handle_complete(handle) >= 0);
-    /* Contexts and values on one handle: each is told in its own way. */
+    /* Contexts and values on one handle: each is reported in its own way. */
     SURE(nvmed_io_init(&io, sizeof io) == 0);
     io.buf = own;
     io.len = sizeof own;

@@ -134,7 +134,7 @@ fn asynchronous_reads_are_of_those_who_ask() {
     let library = Library::new();
     let dir = tempfile::tempdir().expect("a directory");
     assert_eq!(library.run(C, "tests/uaio.c", &[dir.path()]), "all is well\n");
-    // A process that ends while a thread of its own has reads under way, in a UAIO that was promised to that thread.
+    // A process that ends while one of its threads has reads in flight, in a UAIO that was promised to that thread.
     for how in ["asleep", "at-it"] {
         let begun = std::time::Instant::now();
         assert_eq!(library.run(C, "tests/uaio.c", &[dir.path(), Path::new(how)]), "");

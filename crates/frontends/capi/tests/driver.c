@@ -1,4 +1,4 @@
-/* A program that uses a file through the cache as it is told on standard input, a command a line and an answer each:
+/* A program that uses a file through the cache as standard input says, one command in a line, each with a reply:
  *
  *   open NAME | close | write OFF TEXT | append TEXT | read OFF N | pin OFF N | size | cut N | sync | hits OFF N COUNT
  *

@@ -139,7 +139,7 @@ static void lent_memory(void)
         unsigned int page = round * 61 % (PAGES - MANY), later = round % 3 * 100;
         struct uaio requests[3], done[3];
         static char *memory;
-        /* The first is told to a queue that is not there yet, this one to one that is. */
+        /* The first is reported to a queue that does not exist yet, this one to an existing one. */
         SURE(round != 1 || (memory = uaio_memory(aio, (2 * MANY + 1) * PAGE)) != NULL);
         char *many = round ? memory + later : first, *piece = memory + (MANY + 1) * PAGE;
         int count = round ? 3 : 1;
@@ -160,7 +160,7 @@ static void lent_memory(void)
     SURE(uaio_destroy(aio) == 0);
 }
 
-/* Promised to one thread: what another one is told. */
+/* Promised to one thread: the errors of another one. */
 static void *is_another(void *argument)
 {
     UAIO *aio = argument;
@@ -190,7 +190,7 @@ static void *submits_and_ends(void *argument);
 struct batch {
     UAIO *aio;
     struct uaio *requests;
-    int begun; /* is told when reads are under way */
+    int begun; /* is notified while reads are in flight */
 };
 
 static void in_a_thread(void *(*run)(void *), void *argument)
@@ -360,7 +360,7 @@ static void several_threads(void)
     SURE(shared.left == 0 && uaio_destroy(shared.aio) == 0);
 }
 
-/* Submitted by a thread that is gone when another one asks for them. */
+/* Submitted by a thread that has ended when another one reaps them. */
 static void *submits_and_ends(void *argument)
 {
     struct batch *batch = argument;

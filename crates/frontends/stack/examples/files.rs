@@ -1,7 +1,7 @@
 //! Files through the cache from Rust: cargo run -p stack --example files -- FILE [CONFIG]
 //!
-//! Writes a line at the end of FILE, makes it safe, and shows the first bytes as the cache has them. CONFIG is a file with a table
-//! `[cache]`; without one the cache is the user's own, in a quarter of the memory.
+//! Appends a line to FILE, makes it durable, and shows the first bytes from the cache. CONFIG is a file with a table `[cache]`; without it
+//! the user's default cache is used, in a quarter of the memory.
 #![forbid(unsafe_code)]
 
 use std::error::Error;

@@ -1,13 +1,13 @@
-//! The cache that a configuration means.
+//! Opens the configured cache.
 
 use std::sync::Arc;
 
 use cachedfs::{Config, Error, Instance};
 
-/// Takes part in it; it is made if nobody does yet.
+/// Attaches to the cache, and creates it if it does not exist.
 ///
 /// # Errors
-/// What [`Instance::open`] says.
+/// Errors of [`Instance::open`].
 pub fn open_cache(config: &Config) -> Result<Arc<Instance>, Error> {
     Instance::open(config)
 }

@@ -13,46 +13,46 @@ use block::{Device, Geometry, Lba, OpenError};
 use hybridfs::Size;
 use nvme::named::{FunctionName, open_namespace};
 
-/// Blocks of devices that are only memory, in bytes.
+/// Block size of memory devices, in bytes.
 const BLOCK_BYTES: u32 = 512;
-/// What a null device shows when no size is given.
+/// Default size of a null device.
 const NULL_BYTES: u64 = 1 << 40;
 
-/// A device, as people name it.
+/// A device by its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeviceName {
-    /// Does nothing, at once: `null` or `null:SIZE`.
+    /// A device that ignores all requests: `null` or `null:SIZE`.
     Null {
-        /// Bytes it pretends to have.
+        /// Size of the device, in bytes.
         bytes: u64,
     },
-    /// `memory:SIZE`.
+    /// A device in memory: `memory:SIZE`.
     Memory {
-        /// Bytes.
+        /// Size of the device, in bytes.
         bytes: u64,
     },
     /// A file or a block device.
     Path(PathBuf),
-    /// A namespace of a controller that this process drives itself: `nvme:0000:03:00.0/1`, `vfio-user:/run/x.sock/1`. Without a
-    /// number it is the first.
+    /// A namespace of a controller driven by this process: `nvme:0000:03:00.0/1`, `vfio-user:/run/x.sock/1`. Without a number it is the
+    /// first.
     Nvme {
-        /// The controller.
+        /// The controller of the namespace.
         controller: FunctionName,
-        /// From 1 on.
+        /// Number of the namespace, from 1.
         namespace: u32,
     },
-    /// `fault:eio@LBA-LBA:DEVICE`: reads and writes of these blocks fail.
+    /// A device with failing blocks: `fault:eio@LBA-LBA:DEVICE`.
     Fault {
-        /// The first bad block.
+        /// The first failing block.
         first: u64,
-        /// The last one.
+        /// The last failing block.
         last: u64,
-        /// Where the others are.
+        /// The device that serves the other blocks.
         below: Box<DeviceName>,
     },
 }
 
-/// A name that means nothing.
+/// The name of a device is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no device: use a path (./null for a file named null), nvme:0000:03:00.0/1, vfio-user:SOCKET/1, \
@@ -85,7 +85,7 @@ fn nvme(name: Option<(FunctionName, u32)>) -> Option<DeviceName> {
     name.map(|(controller, namespace)| DeviceName::Nvme { controller, namespace })
 }
 
-/// `eio@8-15:DEVICE`.
+/// Parses `eio@8-15:DEVICE`.
 fn fault(rule: &str) -> Option<DeviceName> {
     let (rule, below) = rule.split_once(':')?;
     let (first, last) = rule.strip_prefix("eio@")?.split_once('-')?;
@@ -107,18 +107,18 @@ impl fmt::Display for DeviceName {
 }
 
 impl DeviceName {
-    /// Opens it, for reading and writing.
+    /// Opens the device for reading and writing.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn open(&self) -> Result<Arc<dyn Device>, OpenError> {
         self.open_with(&DeviceOptions::default())
     }
 
-    /// Opens it so.
+    /// Opens the device with options.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Errors of the driver.
     pub fn open_with(&self, options: &DeviceOptions) -> Result<Arc<dyn Device>, OpenError> {
         let plain = |bytes: &u64| Geometry { read_only: options.read_only, ..Geometry::plain(BLOCK_BYTES, bytes / u64::from(BLOCK_BYTES)) };
         match self {
@@ -146,12 +146,12 @@ impl DeviceName {
     }
 }
 
-/// Such as /dev/ng0n1: what takes a drive's own commands.
+/// Returns whether the path is a character device such as /dev/ng0n1, for NVMe passthrough.
 fn is_character_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device())
 }
 
-/// $HOTSHELF_RECORD_FILE, unless the program has more rights than its caller, which sets the variable.
+/// Returns $HOTSHELF_RECORD_FILE, unless the program is set-uid: its caller controls the environment.
 fn record_file_of_environment() -> Option<PathBuf> {
     shm::environment::path("HOTSHELF_RECORD_FILE")
 }
@@ -159,12 +159,12 @@ fn record_file_of_environment() -> Option<PathBuf> {
 /// How a device is opened.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceOptions {
-    /// Not for writing.
+    /// Opens the device for reading only.
     pub read_only: bool,
-    /// A file opened for writing is locked for us alone; a block device always is.
+    /// Locks a writable file exclusively; block devices always are.
     pub alone: bool,
-    /// Where the flight recorder of a controller that this process drives writes (see [`nvme::Options`]); none: where
-    /// $HOTSHELF_RECORD_FILE says, or only into its memory.
+    /// File of the flight recorder of a controller driven by this process (see [`nvme::Options`]). `None`: $HOTSHELF_RECORD_FILE, or only
+    /// memory.
     pub record_file: Option<PathBuf>,
 }
 
@@ -199,7 +199,7 @@ mod test {
         let socket = FunctionName::VfioUser("/run/x.sock".into());
         assert_eq!(parse("vfio-user:/run/x.sock"), Some((socket.clone(), 1)));
         assert_eq!(parse("vfio-user:/run/x.sock/12"), Some((socket, 12)));
-        // A socket whose own name is a number needs the namespace behind it.
+        // A socket whose name is a number needs the namespace suffix.
         assert_eq!(parse("vfio-user:/run/7/1"), Some((FunctionName::VfioUser("/run/7".into()), 1)));
         for text in
             ["nvme:", "nvme:03:00.0", "nvme:0000:03:00.8", "nvme:0000:03:00.0/0", "nvme:0000:03:00.0/x", "vfio-user:", "vfio-user:/1"]

@@ -1,4 +1,4 @@
-//! The disk of a library file system, by the name of its device.
+//! The disk of a library file system, by device name.
 
 use block::{Device, OpenError, Params};
 use rawfs::{Disk, DiskSettings};
@@ -6,10 +6,10 @@ use rawfs::{Disk, DiskSettings};
 use crate::device::{DeviceName, DeviceOptions};
 use crate::queue::open_shared_queue;
 
-/// Opens a device for a file system that nobody else has open, with a queue for each lane. With `read_only` others may have it.
+/// Opens a device exclusively for a file system, with one queue for each queue class. With `read_only` it may be shared.
 ///
 /// # Errors
-/// What the driver says; that another process has it, and which one, as far as the kernel tells.
+/// Errors of the driver; another process has it open (named if the kernel says which).
 pub fn open_disk(name: &DeviceName, read_only: bool, settings: &DiskSettings) -> Result<Disk, OpenError> {
     let device = name.open_with(&DeviceOptions { read_only, alone: true, ..DeviceOptions::default() })?;
     disk_on(&*device, settings).map_err(|error| match error {
@@ -18,12 +18,12 @@ pub fn open_disk(name: &DeviceName, read_only: bool, settings: &DiskSettings) ->
     })
 }
 
-/// The same on a device that is open.
+/// Opens a disk on an open device.
 ///
 /// # Errors
-/// What the driver says.
+/// Errors of the driver.
 pub fn disk_on(device: &dyn Device, settings: &DiskSettings) -> Result<Disk, OpenError> {
-    // No thread serves the queues: who waits polls.
+    // No thread serves the queues: waiting threads poll.
     let params = Params { completion: block::handle::CompletionMode::OfQueue, ..settings.params.clone() };
     let queue = || open_shared_queue(device, &params).map(|(queue, _)| queue);
     let disk = Disk::over([queue()?, queue()?, queue()?], settings).map_err(|error| OpenError::Unusable(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! The wiring. What a configuration names is opened here, once for all front doors; there is no logic besides.
+//! Wiring: opens what a configuration names, once for all front ends, without further logic.
 #![forbid(unsafe_code)]
 
 mod cache;
@@ -7,7 +7,7 @@ mod disk;
 mod queue;
 
 pub use cache::open_cache;
-/// Files through the cache, for programs in Rust: see examples/files.rs.
+/// Files through the cache, for Rust programs: see examples/files.rs.
 pub use cachedfs;
 pub use device::{DeviceName, DeviceNameError, DeviceOptions};
 pub use disk::{disk_on, open_disk};

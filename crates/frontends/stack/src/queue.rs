@@ -1,4 +1,4 @@
-//! A queue as its parameters want it: the driver's, and what stands between it and the handles.
+//! A configured queue: the driver's queue and the layers above it.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -8,11 +8,10 @@ use block::completion::{Adaptive, Floor, Mode, Reaper, ReaperOptions, System};
 use block::handle::{CompletionMode, Served};
 use block::{Device, OpenError, Params, Queue, Scheduler, SharedQueue, Tracked, scheduler};
 
-/// Opens a queue of a device, with its scheduler and its way to wait, and above that what gives each request exactly one
-/// completion.
+/// Opens a queue of a device with its scheduler and completion mode, tracked so that each request completes exactly once.
 ///
 /// # Errors
-/// What the driver says.
+/// Errors of the driver.
 pub fn open_queue(device: &dyn Device, params: &Params) -> Result<Tracked<Box<dyn Queue>>, OpenError> {
     let queue = device.queue(&params.queue_options())?;
     let queue = match params.scheduler {
@@ -23,11 +22,11 @@ pub fn open_queue(device: &dyn Device, params: &Params) -> Result<Tracked<Box<dy
     Ok(Tracked::new(queue, params.patience()))
 }
 
-/// Opens a queue for several handles; with a parameter `completion` of `thread` the process's completion thread serves it as
-/// long as the second value lives.
+/// Opens a queue for several handles. With completion mode `thread` the process's completion thread serves it while the second value
+/// lives.
 ///
 /// # Errors
-/// What the driver says, or no thread.
+/// Errors of the driver, or no thread.
 pub fn open_shared_queue(device: &dyn Device, params: &Params) -> Result<(Arc<SharedQueue>, Option<Served>), OpenError> {
     let failed = |error| OpenError::system("a shared queue", error);
     let queue = SharedQueue::over(open_queue(device, params)?).map_err(failed)?;
@@ -38,7 +37,7 @@ pub fn open_shared_queue(device: &dyn Device, params: &Params) -> Result<(Arc<Sh
     Ok((queue, Some(served)))
 }
 
-/// Polling is done by who waits; interrupts are how drivers wait by themselves.
+/// Polling is done by the waiting thread; with interrupts drivers wait by themselves.
 fn is_adaptive(params: &Params) -> bool {
     match params.completion {
         CompletionMode::Adaptive | CompletionMode::Thread => true,
@@ -53,13 +52,13 @@ fn adaptive(queue: Box<dyn Queue>, params: &Params) -> Box<dyn Queue> {
     Box::new(adaptive)
 }
 
-/// One thread for all queues of the process, from the first that wants it.
+/// Returns the completion thread of the process, started at first use.
 fn reaper() -> io::Result<Arc<Reaper>> {
     static REAPER: OnceLock<Arc<Reaper>> = OnceLock::new();
     if let Some(reaper) = REAPER.get() {
         return Ok(Arc::clone(reaper));
     }
-    // It looks ahead by predictions on every machine: it was asked for.
+    // Adaptive on every machine, because it was requested explicitly.
     let options = ReaperOptions { mode: Mode::Adaptive, ..ReaperOptions::default() };
     let ours = Arc::new(Reaper::start(options, Monotonic::default())?);
     Ok(Arc::clone(REAPER.get_or_init(|| ours)))

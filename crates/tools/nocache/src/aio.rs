@@ -1,4 +1,4 @@
-//! POSIX AIO and libaio: an access is dealt with when its end is seen.
+//! POSIX AIO and libaio: an access is handled when its completion is seen.
 
 use libc::{aiocb, c_int, c_long, c_void, ssize_t, timespec};
 
@@ -14,7 +14,7 @@ fn ended(fd: c_int, direction: Direction, offset: u64, count: u64) {
 }
 
 /// # Safety
-/// Null, or a request whose access has ended and that nobody has taken away.
+/// Null, or a completed request that the program has not freed.
 unsafe fn request_ended(request: *const aiocb) {
     // SAFETY: promised by the caller.
     if let Some(request) = unsafe { request.as_ref() } {
@@ -22,7 +22,7 @@ unsafe fn request_ended(request: *const aiocb) {
     }
 }
 
-/// What libaio's `io_event` begins with, and the request it is about.
+/// The start of libaio's `io_event`, with its request.
 #[repr(C)]
 pub struct IoEvent {
     data: u64,
@@ -31,7 +31,7 @@ pub struct IoEvent {
     more: i64,
 }
 
-/// A request of libaio, as far as we read it.
+/// The fields of a libaio request that are read here.
 #[repr(C)]
 struct IoControlBlock {
     data: u64,

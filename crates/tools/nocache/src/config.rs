@@ -1,26 +1,25 @@
-//! What is chosen, from the environment: read once, kept in fixed memory, never changed.
+//! The selected files, from the environment: parsed once, kept in fixed memory, never changed.
 //!
-//! `HOTSHELF_NOCACHE` is `off`, or entries with commas between: `all`; `dMAJOR:MINOR`, a device; `fDEV:INODE`, a file; `tPATH`, a
-//! tree, its path with `%XX` for every byte that is not plain; `u`, no io_uring; `wBYTES`, written bytes that may be on their direction.
-//! The command `hotshelf nocache` writes it.
+//! `HOTSHELF_NOCACHE` is `off`, or a comma-separated list: `all`; `dMAJOR:MINOR`, a device; `fDEV:INODE`, a file; `tPATH`, a tree, with
+//! `%XX` for special bytes; `u`, no io_uring; `wBYTES`, the limit of written bytes in flight. The command `hotshelf nocache` sets it.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// The variable.
+/// Name of the environment variable.
 pub const VARIABLE: &CStr = c"HOTSHELF_NOCACHE";
 
 const MOST: usize = 64;
 const BYTES: usize = 32 << 10;
 
-/// What is chosen.
+/// The selected files and options.
 pub struct Config {
-    /// All regular files that lie on a block device, and all block devices.
+    /// Selects all regular files on block devices, and all block devices.
     pub all: bool,
-    /// The program is refused io_uring.
+    /// Denies io_uring to the program.
     pub no_rings: bool,
-    /// Bytes of what was written last that may be on their way; 0: none.
+    /// Maximum bytes of recent writes in flight; 0: none.
     pub write_cache: u64,
     devices: [u64; MOST],
     device_count: usize,
@@ -30,7 +29,7 @@ pub struct Config {
     tree_count: usize,
     paths: [u8; BYTES],
     used: usize,
-    /// The whole variable, `NAME=value` and a zero byte, for children whose environment lost it.
+    /// The whole variable, `NAME=value` with a zero byte, for children whose environment lost it.
     kept: [u8; BYTES],
 }
 
@@ -52,35 +51,35 @@ impl Config {
         }
     }
 
-    /// Whether the device's number was named.
+    /// Returns whether the device is selected.
     pub fn has_device(&self, device: u64) -> bool {
         self.devices.iter().take(self.device_count).any(|one| *one == device)
     }
 
-    /// Whether the file was named.
+    /// Returns whether the file is selected.
     pub fn has_file(&self, device: u64, inode: u64) -> bool {
         self.files.iter().take(self.file_count).any(|one| *one == (device, inode))
     }
 
-    /// Whether there are trees to look for.
+    /// Returns whether any tree is selected.
     pub fn has_trees(&self) -> bool {
         self.tree_count > 0
     }
 
-    /// Whether the path lies in a tree that was named.
+    /// Returns whether the path is in a selected tree.
     pub fn has_path(&self, path: &[u8]) -> bool {
         let trees = self.trees.iter().take(self.tree_count).filter_map(|(from, to)| self.paths.get(*from..*to));
         let inside = |tree: &[u8]| path.strip_prefix(tree).is_some_and(|rest| tree == b"/" || rest.is_empty() || rest.starts_with(b"/"));
         trees.into_iter().any(inside)
     }
 
-    /// The variable with its name, and the zero byte at its end.
+    /// Returns the variable with its name and the final zero byte.
     pub fn kept(&self) -> &[u8] {
         let end = self.kept.iter().position(|byte| *byte == 0).map_or(0, |at| at + 1);
         self.kept.get(..end).unwrap_or(&[])
     }
 
-    /// Reads the value; `None` if it makes no sense or says that nothing is to be done.
+    /// Parses the value. `None`: invalid, or nothing is selected.
     fn read(&mut self, value: &[u8]) -> Option<()> {
         if value == b"off" || value.is_empty() {
             return None;
@@ -171,7 +170,7 @@ const OFF: u8 = 3;
 
 static ONCE: ConfigCell = ConfigCell { state: AtomicU8::new(NEW), config: UnsafeCell::new(Config::empty()) };
 
-/// What is chosen; `None` if nothing is, or it is just being read.
+/// Returns the configuration. `None`: nothing is selected, or another thread is parsing it.
 #[inline]
 pub fn chosen() -> Option<&'static Config> {
     match ONCE.state.load(Ordering::Acquire) {

@@ -1,4 +1,4 @@
-//! Calls that copy inside the kernel: one side is read, the other written.
+//! Calls that copy inside the kernel: one file is read, the other written.
 
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
@@ -7,7 +7,7 @@ use crate::files::{self, Direction, File};
 use crate::next::hooks;
 use crate::sys;
 
-/// One side of a copy, where it will begin.
+/// One file of a copy and its start offset.
 struct CopySide {
     file: File,
     direction: Direction,

@@ -1,11 +1,11 @@
-//! Calls after which a number is another file, or the file another one.
+//! Calls that change the file behind a descriptor, or the file itself.
 
 use libc::{c_char, c_int, c_uint, mode_t, off_t};
 
 use crate::next::hooks;
 use crate::{evict, files};
 
-/// Before a number is closed or used anew: its file goes out of memory.
+/// Evicts the file of a descriptor before it is closed or reused.
 pub fn leave(fd: c_int) {
     if let Some(file) = files::used(fd) {
         evict::all(file);
@@ -75,14 +75,14 @@ hooks! {
 fn controlled(fd: c_int, result: c_int, command: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return new(result),
-        // `O_DIRECT` and `O_APPEND` may have come or gone.
+        // `O_DIRECT` and `O_APPEND` may have changed.
         libc::F_SETFL => leave(fd),
         _ => {}
     }
     result
 }
 
-/// The page at a new end was changed.
+/// Handles the page at a new end of file.
 fn cut(fd: c_int, result: c_int) -> c_int {
     if let Some(file) = files::look(fd) {
         evict::all_written(file);

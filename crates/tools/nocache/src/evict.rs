@@ -1,12 +1,11 @@
-//! What is done around one access: written out, and dropped.
+//! Write-back and eviction around one access.
 //!
-//! A page is dropped when the access is through with it. Three things make that more than one call:
-//! - *Edges.* A reader of lines reads a page in forty pieces; in scarce memory too it would read it from the device once. So while
-//!   accesses follow each other, the page they stopped in stays, and so does what the kernel has read ahead. The next access that
-//!   goes elsewhere drops both first.
-//! - *Large folios.* The kernel keeps up to 2 MiB as one piece, and drops only pieces that lie in the range altogether. So ranges
-//!   begin where such a piece would.
-//! - *Other hands.* Pages that somebody else has just written are written out first.
+//! A page is evicted when the access is done with it. Three things make that more than one call:
+//! - *Edges.* A reader of lines reads a page in forty pieces; with little memory, too, it would read the page from the device once. So
+//!   while accesses are sequential, the page they stopped in and the kernel's read-ahead stay. The next access elsewhere evicts both
+//!   first.
+//! - *Large folios.* The kernel keeps folios of up to 2 MiB and evicts only whole ones. So ranges start where such a folio would.
+//! - *Other writers.* Pages that another process has just written are written back first.
 
 use libc::c_int;
 
@@ -14,23 +13,23 @@ use crate::files::{self, Direction, File, ResidualPages};
 use crate::{sys, write_behind};
 
 const PAGE: u64 = 4096;
-/// The largest piece of the page cache that is dropped as one.
+/// Size of the largest folio.
 const PIECE: u64 = 2 << 20;
-/// More than the kernel reads ahead on any device.
+/// More than the kernel's read-ahead on any device.
 const AHEAD: u64 = 16 << 20;
 
-/// A range of a file, in bytes.
+/// A range of bytes in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
-    /// Where it begins.
+    /// Offset of the first byte.
     pub from: u64,
-    /// Where it ends.
+    /// Offset behind the last byte.
     pub to: u64,
 }
 
-/// What is to be dropped after an access to `range`, given where the one before it ended; and what is left.
+/// Returns the range to evict after an access to `range`, given the end of the previous one, and what remains in memory.
 fn after(direction: Direction, last: u64, range: ByteRange) -> (ByteRange, ResidualPages) {
-    // Nothing is read ahead of a write, and it makes no piece larger than itself.
+    // Writes have no read-ahead and create no larger folio.
     let (piece, ahead) = if direction == Direction::Read { (PIECE, AHEAD) } else { (PAGE, PAGE - 1) };
     let from = range.from / piece * piece;
     if range.from == last {
@@ -39,20 +38,20 @@ fn after(direction: Direction, last: u64, range: ByteRange) -> (ByteRange, Resid
     (ByteRange { from, to: range.to.saturating_add(ahead) }, ResidualPages::InFlight)
 }
 
-/// What accesses that followed each other up to `last` have left.
+/// Returns what sequential accesses up to `last` left in memory.
 fn left_behind(direction: Direction, last: u64) -> ByteRange {
     let (piece, ahead) = if direction == Direction::Read { (PIECE, AHEAD) } else { (PAGE, PAGE) };
     ByteRange { from: last / piece * piece, to: last.saturating_add(ahead) }
 }
 
 fn drop_range(fd: c_int, range: ByteRange) {
-    // A length of zero would be everything.
+    // A length of zero would mean everything.
     if range.from < range.to {
         let _ = sys::drop_pages(fd, range.from, range.to - range.from);
     }
 }
 
-/// Before an access at `at`: it is to find nothing of the ones before, unless it goes on where they stopped.
+/// Prepares an access at `at`: it must find no pages of earlier accesses, unless it continues them.
 pub fn before(file: File, direction: Direction, at: u64) {
     let (last, left) = file.last(direction);
     if left == ResidualPages::Behind && at != last {
@@ -65,12 +64,12 @@ pub fn before(file: File, direction: Direction, at: u64) {
     }
 }
 
-/// The page an access stopped in.
+/// Returns the page in which an access stopped.
 fn page(last: u64) -> ByteRange {
     ByteRange { from: last / PAGE * PAGE, to: last.div_ceil(PAGE) * PAGE }
 }
 
-/// After an access: what it wrote is on the device, and its pages are gone.
+/// Finishes an access: written data is on the device, and its pages are evicted.
 pub fn done(file: File, direction: Direction, range: ByteRange) {
     if range.from >= range.to {
         return;
@@ -80,7 +79,7 @@ pub fn done(file: File, direction: Direction, range: ByteRange) {
             file.set_last(direction, range.to, ResidualPages::Nothing);
             return;
         }
-        // What is on its direction is not waited for by a read, as with little memory.
+        // A read does not wait for writes in flight, as with little memory.
         if direction == Direction::Write {
             write_out(file, range);
         }
@@ -91,26 +90,26 @@ pub fn done(file: File, direction: Direction, range: ByteRange) {
     let (gone, left) = after(direction, last, range);
     drop_range(file.fd, gone);
     if before == ResidualPages::InFlight && left == ResidualPages::InFlight {
-        // The device has answered this access after those reads.
+        // The device completed this access after those reads.
         drop_range(file.fd, left_behind(direction, last));
     }
     file.set_last(direction, range.to, left);
 }
 
-/// The range is on the device when it returns.
+/// Writes the range back and waits.
 pub fn write_out(file: File, range: ByteRange) {
     let outcome = if file.is_whole() { Err(libc::ENOSYS) } else { sys::write_out(file.fd, range.from, range.to - range.from) };
     match outcome {
         Ok(()) => {}
-        // The number has become something else without our seeing it.
+        // The descriptor was reused unnoticed.
         Err(libc::ESPIPE | libc::EBADF) => files::forget(file.fd),
-        // No device took it, which is for the program's own fsync to hear of.
+        // The device failed: the program's own fsync reports it.
         Err(libc::EIO | libc::ENOSPC | libc::EDQUOT) => {}
         Err(_) => drop(sys::write_all(file.fd)),
     }
 }
 
-/// A read found the end: what was read ahead is no longer needed.
+/// Handles a read at the end of file: the read-ahead is no longer needed.
 pub fn at_end(file: File) {
     let (last, left) = file.last(Direction::Read);
     if left != ResidualPages::Nothing {
@@ -119,7 +118,7 @@ pub fn at_end(file: File) {
     }
 }
 
-/// All of the file: when it is closed, cut, or left open at the end.
+/// Evicts the whole file: when it is closed, truncated, or open at exit.
 pub fn all(file: File) {
     if write_behind::is_on() {
         write_all(file);
@@ -130,7 +129,7 @@ pub fn all(file: File) {
     }
 }
 
-/// The same, with what may have been written unseen.
+/// Evicts the whole file, including data that may have been written unseen.
 pub fn all_written(file: File) {
     write_all(file);
     all(file);
@@ -144,7 +143,7 @@ fn write_all(file: File) {
     }
 }
 
-/// The range of an access that moved the position by `count`, of which others may have moved it, too.
+/// Returns the range of an access that moved the position by `count`, which other threads may have moved too.
 pub fn moved(before: u64, now: u64, count: u64) -> ByteRange {
     let from = now.saturating_sub(count);
     if before.saturating_add(count) == now {

@@ -1,5 +1,5 @@
-//! What is known of each descriptor: whether its file is chosen, and where the last access ended. A fixed table of atomics, so that
-//! threads, signal handlers and children may use it at any moment. It is knowledge, never truth: a wrong line costs one eviction.
+//! Per-descriptor state: whether the file is selected, and where the last access ended. A fixed table of atomics, for threads, signal
+//! handlers and child processes. It is a cache, not the truth: a wrong entry costs one eviction.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -7,24 +7,24 @@ use libc::c_int;
 
 use crate::{config, sys};
 
-/// Descriptors with a line; those above are looked at each time.
+/// Number of descriptors with an entry; higher ones are checked each time.
 const LINES: usize = 1 << 16;
 
 const UNKNOWN: u32 = 0;
 const OTHER: u32 = 1;
 const CHOSEN: u32 = 2;
 const VERDICT: u32 = 3;
-/// Every write goes to the end.
+/// Every write appends.
 const APPEND: u32 = 4;
-/// Its file system has no ranges to write out.
+/// The file system cannot write back ranges.
 const WHOLE: u32 = 8;
 
 struct FileEntry {
-    /// Verdict and flags.
+    /// Selection state and flags.
     state: AtomicU32,
-    /// Where the last read, and the last write, ended, four times, and what is left of it.
+    /// End of the last read and of the last write, times four, plus what remains in memory.
     last: [AtomicU64; 2],
-    /// Bytes written whose writing out was not begun.
+    /// Written bytes whose write-back was not started.
     waiting: AtomicU64,
 }
 
@@ -33,26 +33,26 @@ static TABLE: [FileEntry; LINES] =
         LINES];
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
-/// An open file that is chosen.
+/// An open file that is selected.
 #[derive(Clone, Copy)]
 pub struct File {
-    /// Its descriptor.
+    /// Descriptor of the open file.
     pub fd: c_int,
     state: u32,
 }
 
 impl File {
-    /// Writes go to the end.
+    /// Returns whether every write appends.
     pub fn appends(self) -> bool {
         self.state & APPEND != 0
     }
 
-    /// Only as a whole can it be written out.
+    /// Returns whether only the whole file can be written back.
     pub fn is_whole(self) -> bool {
         self.state & WHOLE != 0
     }
 
-    /// Where the last access of that direction ended, and what is left of it.
+    /// Returns the end of the last access in this direction, and what remains in memory.
     pub fn last(self, direction: Direction) -> (u64, ResidualPages) {
         let last = line(self.fd).and_then(|line| line.last.get(direction as usize)).map_or(0, |last| last.load(Ordering::Relaxed));
         let left = match last & 3 {
@@ -63,7 +63,7 @@ impl File {
         (last >> 2, left)
     }
 
-    /// Notes bytes that were written and wait; whether they are `enough` by now, and then they wait no longer.
+    /// Adds written bytes that wait for write-back. Returns whether `enough` are waiting, and resets the count then.
     pub fn has_written(self, bytes: u64, enough: u64) -> bool {
         let Some(line) = line(self.fd) else { return true };
         let is_enough = line.waiting.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) >= enough;
@@ -73,7 +73,7 @@ impl File {
         is_enough
     }
 
-    /// Notes where an access ended.
+    /// Records the end of an access.
     pub fn set_last(self, direction: Direction, at: u64, left: ResidualPages) {
         if let Some(last) = line(self.fd).and_then(|line| line.last.get(direction as usize)) {
             last.store(at << 2 | left as u64, Ordering::Relaxed);
@@ -81,23 +81,23 @@ impl File {
     }
 }
 
-/// Which direction the data goes. Each is a stream of its own: copying within a file goes on in two places.
+/// Direction of an access. Reads and writes are separate streams: a copy within a file advances at two offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Out of the file.
+    /// Data is read from the file.
     Read = 0,
-    /// Into it.
+    /// Data is written to the file.
     Write = 1,
 }
 
-/// What accesses have left in memory.
+/// What accesses left in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResidualPages {
-    /// Nothing.
+    /// Nothing is left in memory.
     Nothing = 0,
-    /// The page they stopped in, and what was read ahead: for the next one.
+    /// The page they stopped in and the read-ahead, for the next access.
     Behind = 1,
-    /// That was dropped, but what was still being read ahead just then could not be.
+    /// These were evicted, except for read-ahead that was still in flight.
     InFlight = 2,
 }
 
@@ -105,7 +105,7 @@ fn line(fd: c_int) -> Option<&'static FileEntry> {
     TABLE.get(usize::try_from(fd).ok()?)
 }
 
-/// The descriptor's file, if it is chosen.
+/// Returns the descriptor's file if it is selected.
 #[inline]
 pub fn look(fd: c_int) -> Option<File> {
     let state = line(fd).map_or(UNKNOWN, |line| line.state.load(Ordering::Relaxed));
@@ -127,7 +127,7 @@ fn first_look(fd: c_int) -> Option<File> {
     note(fd, state);
     file.set_last(Direction::Read, 0, ResidualPages::Nothing);
     file.set_last(Direction::Write, 0, ResidualPages::Nothing);
-    // What others have read before is not there either.
+    // Pages that others have read are evicted too.
     if flags & WHOLE == 0 {
         let _ = sys::write_out(fd, 0, 0);
     }
@@ -142,7 +142,7 @@ fn note(fd: c_int, state: u32) {
     }
 }
 
-/// The flags of a chosen file; `None` for what is not.
+/// Returns the flags of a selected file. `None`: not selected.
 fn judge(fd: c_int, config: &config::Config) -> Option<u32> {
     let status = sys::status(fd)?;
     let flags = sys::open_flags(fd)?;
@@ -174,16 +174,16 @@ fn named(fd: c_int, status: &libc::stat, config: &config::Config) -> bool {
     config.has_trees() && sys::path_of(fd, &mut buffer).is_some_and(|path| config.has_path(path))
 }
 
-/// What lies below a file.
+/// The storage below a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StorageKind {
     /// A block device.
     Block,
-    /// Nothing: its pages are the file.
+    /// Memory: the pages are the file.
     Memory,
     /// Another file system.
     Stacked,
-    /// A network, or another process.
+    /// A network or another process.
     Far,
 }
 
@@ -208,20 +208,20 @@ impl StorageKind {
     }
 }
 
-/// The number will be, or is, another file.
+/// Resets the entry of a descriptor that is reused.
 pub fn forget(fd: c_int) {
     if let Some(line) = line(fd) {
         line.state.store(UNKNOWN, Ordering::Relaxed);
     }
 }
 
-/// A chosen file that was used through the descriptor; asks nobody.
+/// Returns a selected file used through the descriptor, without a system call.
 pub fn used(fd: c_int) -> Option<File> {
     let state = line(fd)?.state.load(Ordering::Relaxed);
     (state & VERDICT == CHOSEN).then_some(File { fd, state })
 }
 
-/// The largest descriptor that has a line.
+/// Returns the highest descriptor with an entry.
 pub fn highest() -> c_int {
     HIGHEST.load(Ordering::Relaxed) as c_int
 }

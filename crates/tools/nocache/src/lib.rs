@@ -1,15 +1,15 @@
-//! A program's files past the page cache: preloaded, this library takes over the C library's calls that move file data. What was
-//! read is dropped from the page cache, what was written is on the device before the call returns, and then dropped.
-//! `hotshelf nocache` sets it up; docs/decisions/34-measuring-without-the-page-cache.md says why it is as it is.
+//! Keeps a program's files out of the page cache. When preloaded, this library intercepts the C library's calls that move file data. Data
+//! that was read is evicted from the page cache; written data is on the device before the call returns, and then evicted. `hotshelf
+//! nocache` sets it up; docs/decisions/34-measuring-without-the-page-cache.md gives the reasons.
 //!
-//! - `config.rs`: what is chosen. `files.rs`: which descriptors are. `evict.rs`: what is done around one access; read it first.
-//!   `behind.rs`: writes that may be on their direction.
-//! - `transfer.rs`, `copy.rs`, `stdio.rs`, `printf.rs`, `aio.rs`, `raw.rs`, `rings.rs`: the calls. `maps.rs`: what is mapped.
-//! - `descriptors.rs`, `programs.rs`: numbers that change, programs that are started, the end.
-//! - `next.rs`: the functions behind ours. `sys.rs`: system calls that nobody sees.
+//! - `config.rs`: the selection. `files.rs`: state of descriptors. `evict.rs`: what happens around one access; read it first.
+//!   `write_behind.rs`: writes in flight.
+//! - `transfer.rs`, `copy.rs`, `stdio.rs`, `printf.rs`, `aio.rs`, `raw.rs`, `rings.rs`: the calls. `maps.rs`: mappings.
+//! - `descriptors.rs`, `programs.rs`: reused descriptors, started programs, exit.
+//! - `next.rs`: the intercepted functions. `sys.rs`: system calls that cannot be intercepted.
 //!
-//! Hooks allocate nothing, take no lock, leave errno alone, and may be called in signal handlers and after a fork. They are
-//! `C-unwind` without destructors, since a thread may be cancelled inside of the call behind.
+//! Hooks do not allocate, take no lock, preserve errno, and may be called in signal handlers and after a fork. They are `C-unwind` without
+//! destructors, because a thread may be cancelled inside the intercepted call.
 
 #![allow(unsafe_code)]
 

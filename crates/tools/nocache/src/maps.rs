@@ -1,5 +1,5 @@
-//! Files that are mapped. Their pages come without any call of the program's, so a thread takes them out ten times a second. It
-//! uses only calls that change nothing of what the program sees, whatever is mapped there by now.
+//! Mapped files. Their pages appear without a call of the program, so a thread evicts them ten times a second. It uses only calls that do
+//! not change what the program sees, whatever is mapped there by now.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ const PATH: usize = 512;
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
 const LIVE: u32 = 2;
-/// No longer mapped; the file's pages are still to be dropped.
+/// No longer mapped; the file's pages are still to be evicted.
 const GONE: u32 = 3;
 
 struct Mapping {
@@ -28,7 +28,7 @@ struct Mapping {
     shared: AtomicBool,
     device: AtomicU64,
     inode: AtomicU64,
-    /// Of the file, with a zero byte; empty if it was too long.
+    /// Path of the file with a zero byte; empty if it is too long.
     path: UnsafeCell<[u8; PATH]>,
 }
 
@@ -80,7 +80,7 @@ impl Mapping {
         }
     }
 
-    /// Takes the file's pages out: those that are mapped, then those that were only read ahead.
+    /// Evicts the file's pages: the mapped ones, then the read-ahead.
     fn clear(&self, pagemap: c_int) {
         if self.is(LIVE) {
             if self.shared.load(Ordering::Relaxed) {
@@ -111,7 +111,7 @@ impl Mapping {
     }
 }
 
-/// Pages of files that are present, in runs. What a program changed in a private mapping is its memory, and stays.
+/// Pages out present file pages, in runs. Modified pages of a private mapping are the program's memory, and stay.
 fn page_out_files(pagemap: c_int, begin: usize, end: usize) {
     const PRESENT_OF_FILE: u64 = 1 << 63 | 1 << 61;
     let mut words = [0_u64; 512];
@@ -147,14 +147,14 @@ fn runs(words: &[u64], bits: u64, mut each: impl FnMut(usize, usize)) {
     }
 }
 
-/// Counts what the thread is to do; it waits for it to change.
+/// Counts requests; the thread waits for a change.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 static ANSWERED: AtomicU32 = AtomicU32::new(0);
 static RUNNING: AtomicBool = AtomicBool::new(false);
 static HANDLED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn thread(_: *mut c_void) -> *mut c_void {
-    // A descriptor of its own in the program's table could be seen, and closing it would end the program's record locks.
+    // A descriptor in the program's table could be seen, and closing it would drop the program's record locks.
     let pagemap = sys::own_descriptors().and_then(|()| sys::open(b"/proc/self/pagemap\0")).unwrap_or(-1);
     if pagemap >= 0 {
         loop {
@@ -201,7 +201,7 @@ fn start() {
     }
 }
 
-/// The thread stays with the parent; the mappings are the child's, too.
+/// The thread stays in the parent; the mappings are also the child's.
 unsafe extern "C" fn in_child() {
     RUNNING.store(false, Ordering::Relaxed);
     for map in MAPS.iter().filter(|map| map.is(BUSY) || map.is(GONE)) {
@@ -212,7 +212,7 @@ unsafe extern "C" fn in_child() {
     }
 }
 
-/// The thread goes over all once more; waits for that, but not for ever.
+/// Makes the thread scan everything once more, and waits for it with a limit.
 pub fn finish() {
     if !RUNNING.load(Ordering::Acquire) {
         return;
@@ -253,7 +253,7 @@ fn moved(from: usize, to: *mut c_void, length: usize) -> *mut c_void {
     to
 }
 
-/// What is about to be unmapped altogether is written out; the thread drops the rest.
+/// Writes back a range that is about to be unmapped; the thread evicts it.
 fn leaving(at: usize, length: usize) {
     for map in MAPS.iter().filter(|map| map.overlaps(at, length)) {
         if map.shared.load(Ordering::Relaxed) {

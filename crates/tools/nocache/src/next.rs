@@ -1,9 +1,9 @@
-//! The functions behind the hooks: the C library's, or those of the next preloaded library.
+//! The intercepted functions: the C library's, or those of the next preloaded library.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// One function, found when the library is loaded.
+/// A function that is looked up when the library is loaded.
 pub struct NextSymbol {
     name: &'static CStr,
     found: AtomicUsize,
@@ -12,12 +12,12 @@ pub struct NextSymbol {
 const ABSENT: usize = 1;
 
 impl NextSymbol {
-    /// The next function of that name.
+    /// Names the next function to look up.
     pub const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicUsize::new(0) }
     }
 
-    /// Its address, or `None` if nobody has it.
+    /// Returns its address. `None`: no library has it.
     #[inline]
     pub fn get(&self) -> Option<usize> {
         let found = match self.found.load(Ordering::Relaxed) {
@@ -37,9 +37,9 @@ impl NextSymbol {
     }
 }
 
-/// What a hook answers when there is nothing behind it.
+/// The return value of a hook without an intercepted function.
 pub trait MissingSymbol {
-    /// Failure, with ENOSYS.
+    /// Returns failure, with ENOSYS.
     fn absent() -> Self;
 }
 
@@ -80,7 +80,7 @@ impl MissingSymbol for () {
     fn absent() {}
 }
 
-/// Takes functions of the C library over: in the body the name in brackets calls the one behind.
+/// Intercepts functions of the C library: in the body the name in brackets calls the original.
 macro_rules! hooks {
     ($(fn $name:ident [$real:ident] ($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => { $(
         #[allow(missing_docs, non_snake_case, clippy::missing_safety_doc, clippy::redundant_closure)]

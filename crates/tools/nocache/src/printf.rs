@@ -1,11 +1,11 @@
-//! The calls with any number of arguments. They become the same call with a list of them, which `stdio.rs` has; to make that list is
-//! ten lines of assembly, since stable Rust cannot. x86-64 only: elsewhere what they write is seen at the stream's next call.
+//! Variadic calls. They are forwarded to the variants with a `va_list` in `stdio.rs`; building the list takes ten lines of assembly,
+//! because stable Rust cannot. x86-64 only: elsewhere their output is seen at the stream's next call.
 
 use core::arch::naked_asm;
 
 use crate::stdio;
 
-/// `$name`, with `$fixed` bytes of registers before the list: calls `$target` with the list in register `$list`.
+/// Defines `$name`, with `$fixed` bytes of registers before the list: it calls `$target` with the list in register `$list`.
 macro_rules! listed {
     ($($name:ident, $fixed:literal, $list:literal, $target:path;)*) => { $(
         #[allow(missing_docs, clippy::missing_safety_doc)]
@@ -13,7 +13,7 @@ macro_rules! listed {
         #[allow(dead_code)]
         #[unsafe(naked)]
         pub unsafe extern "C-unwind" fn $name() {
-            // The layout of a list is the ABI's: two offsets, where further arguments lie, where the registers are.
+            // The ABI defines a va_list: two offsets, the stack arguments, the register area.
             naked_asm!(
                 ".cfi_startproc",
                 "sub rsp, 0xd8",

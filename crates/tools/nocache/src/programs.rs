@@ -1,5 +1,5 @@
-//! Programs that are started, and the end of this one. A child has this library through its environment; where a program gives it
-//! another one without our two variables, they are put in.
+//! Started programs, and the end of this one. A child gets this library through its environment; if the program passes an environment
+//! without our two variables, they are added.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -12,7 +12,7 @@ use crate::{config, evict, files, maps, rings, stdio};
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const MOST: usize = 4096;
 
-/// Where this library was loaded from.
+/// Path of this library.
 static HERE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 extern "C" fn begin() {
@@ -28,7 +28,7 @@ extern "C" fn begin() {
     }
 }
 
-/// What the process leaves: streams, files that are open, mappings.
+/// Handles exit: streams, open files, mappings.
 extern "C" fn end() {
     if config::chosen().is_some() {
         stdio::settle_all();
@@ -62,7 +62,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len().max(1)).any(|window| window == part)
 }
 
-/// An environment with our variables, in fixed memory: a child that shares its parent's may be calling.
+/// An environment with our variables, in fixed memory: the caller may be a vfork child.
 struct ChildEnvironment {
     words: [*const c_char; MOST],
     count: usize,
@@ -71,13 +71,13 @@ struct ChildEnvironment {
 
 impl ChildEnvironment {
     fn push(&mut self, word: *const c_char) -> Option<()> {
-        // The last one stays null.
+        // The last entry stays null.
         *self.words.get_mut(..MOST - 1)?.get_mut(self.count)? = word;
         self.count += 1;
         Some(())
     }
 
-    /// `LD_PRELOAD=` with the library first, then what was there.
+    /// Adds `LD_PRELOAD=` with this library first, then the previous value.
     fn preload(&mut self, library: &[u8], others: &[u8]) -> Option<()> {
         let mut used = 0;
         for part in [PRELOAD, library, if others.is_empty() { b"" } else { b":" }, others, b"\0"] {
@@ -101,7 +101,7 @@ impl ChildEnvironment {
             // SAFETY: as above.
             let text = unsafe { CStr::from_ptr(word) }.to_bytes();
             if let Some(value) = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
-                // Somebody says that he does not want it.
+                // The program turned it off.
                 if value == b"off" {
                     return None;
                 }

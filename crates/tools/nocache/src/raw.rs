@@ -1,4 +1,4 @@
-//! `syscall(2)`: system calls by number that still pass the C library.
+//! `syscall(2)`: system calls by number through the C library.
 
 use libc::{c_int, c_long, off_t};
 
@@ -8,7 +8,7 @@ use crate::transfer::{at, at_or_here, here};
 use crate::{aio, copy, descriptors, rings};
 
 hooks! {
-    // One more than all registers: the last lies on the stack, where every caller's frame has a word.
+    // One word more than all registers: the last is on the stack, where every caller's frame has a word.
     fn syscall[real](number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
         let fd = a as c_int;
         let call = || real(number, a, b, c, d, e, f);

@@ -1,5 +1,5 @@
-//! io_uring: reads and writes that no function is called for. A program may be refused it, then it takes other calls; one that is
-//! not, and that we see set a ring up, is told of on standard error: what is measured then is the page cache.
+//! io_uring: reads and writes without a library call. The program can be denied io_uring and then uses other calls. If it is not denied
+//! and sets up a ring, a warning on standard error says that the page cache is being measured.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use libc::{c_char, c_int, c_uint, c_void, size_t};
 use crate::next::hooks;
 use crate::{config, sys};
 
-/// Standard error as it was when the program began: device and inode.
+/// Device and inode of standard error at the start of the program.
 static ERRORS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static SAID: AtomicBool = AtomicBool::new(false);
 
@@ -17,7 +17,7 @@ unsafe extern "C" {
     static program_invocation_short_name: *const c_char;
 }
 
-/// When the program begins.
+/// Runs at the start of the program.
 pub fn begin() {
     if let Some(status) = sys::status(2) {
         let [device, inode] = &ERRORS;
@@ -26,7 +26,7 @@ pub fn begin() {
     }
 }
 
-/// A ring was set up: said once, if standard error is still what it was.
+/// Warns once that a ring was set up, if standard error is unchanged.
 fn noticed() {
     let [device, inode] = &ERRORS;
     let same = |status: libc::stat| status.st_dev == device.load(Ordering::Relaxed) && status.st_ino == inode.load(Ordering::Relaxed);
@@ -58,13 +58,13 @@ fn made(result: isize) {
     }
 }
 
-/// After a system call that sets a ring up.
+/// Runs after a system call that sets up a ring.
 pub fn set_up(result: isize) -> isize {
     made(result);
     result
 }
 
-/// At the end: a ring that was set up without our seeing it may still be open.
+/// Checks at exit for rings that were set up unnoticed.
 pub fn look() {
     if config::chosen().is_some_and(|config| !config.no_rings)
         && !SAID.load(Ordering::Relaxed)
@@ -74,7 +74,7 @@ pub fn look() {
     }
 }
 
-// liburing makes its system calls itself, but who begins calls one of these.
+// liburing makes its system calls itself, but programs start with one of these functions.
 hooks! {
     fn io_uring_setup[real](entries: c_uint, how: *mut c_void) -> c_int {
         let result = real(entries, how);
@@ -98,7 +98,7 @@ hooks! {
     }
 }
 
-/// io_uring_setup answers ENOSYS from now on, to this process and its children. It costs them the right to become more privileged.
+/// Makes io_uring_setup fail with ENOSYS in this process and its children. They can no longer gain privileges.
 pub fn refuse() {
     // SAFETY: no memory is given.
     let there = unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, 0) } != -1 || errno() != libc::ENOSYS;
@@ -109,7 +109,7 @@ pub fn refuse() {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
-    // The number is the first word of what the filter sees, and io_uring's is the same for every machine.
+    // The system call number is the first word of the filter's data, and io_uring's is the same on every machine.
     let mut lines = [
         one(load, 0, 0, 0),
         one(equal, 0, 1, libc::SYS_io_uring_setup as u32),

@@ -1,5 +1,5 @@
-//! Streams. The C library reads and writes for them by calls of its own that nobody sees. So after each call on a stream we look
-//! where its descriptor stands: if that has moved since we last looked, data has moved.
+//! Streams. The C library reads and writes for them internally. So after each call on a stream its file position is checked: if it moved,
+//! data was transferred.
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -23,7 +23,7 @@ fn standard() -> [*mut FILE; 3] {
     unsafe { [stdin, stdout, stderr] }
 }
 
-/// Streams that are open, as far as there is room: what they hold at the end is written then.
+/// Open streams, up to a limit: their buffers are flushed at exit.
 static OPEN: [AtomicPtr<FILE>; 256] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 256];
 
 fn opened(stream: *mut FILE) -> *mut FILE {
@@ -47,13 +47,13 @@ fn number(stream: *mut FILE) -> c_int {
     if stream.is_null() { -1 } else { unsafe { (*stream.cast::<StreamHead>()).number } }
 }
 
-/// A stream's file, if it is chosen.
+/// Returns a stream's file if it is selected.
 #[inline]
 fn look(stream: *mut FILE) -> Option<File> {
     files::look(number(stream))
 }
 
-/// After a call on the stream.
+/// Handles the data moved by a call on the stream.
 #[inline]
 pub fn settle(stream: *mut FILE) {
     if let Some(file) = look(stream) {
@@ -73,12 +73,12 @@ fn settle_chosen(stream: *mut FILE, file: File) {
     let from = if last < now { last } else { now.saturating_sub(buffer) };
     let range = ByteRange { from, to: now };
     evict::before(file, Direction::Read, from);
-    // Read or written: the stream does not tell.
+    // Read or written: the stream does not say.
     write_behind::take(file, range);
     evict::done(file, Direction::Read, range);
 }
 
-/// A call on a stream, after which it is settled.
+/// Makes a call on a stream and handles its data.
 #[inline]
 fn on<T>(stream: *mut FILE, call: impl FnOnce() -> T) -> T {
     let result = call();
@@ -86,7 +86,7 @@ fn on<T>(stream: *mut FILE, call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A call that moves a stream to where it may have been: nothing of that is to be found.
+/// Makes a call that moves a stream to an earlier position, whose pages must not be cached.
 fn moving<T>(stream: *mut FILE, call: impl FnOnce() -> T) -> T {
     if let Some(file) = look(stream) {
         settle_chosen(stream, file);
@@ -95,7 +95,7 @@ fn moving<T>(stream: *mut FILE, call: impl FnOnce() -> T) -> T {
     on(stream, call)
 }
 
-/// The first words of the C library's stream, which its macros have compiled into programs: they never change.
+/// The first words of the C library's FILE, fixed because macros compiled them into programs.
 #[repr(C)]
 struct StreamHead {
     flags: c_int,
@@ -113,7 +113,7 @@ struct StreamHead {
 
 const _: () = assert!(core::mem::offset_of!(StreamHead, number) == 112);
 
-/// One byte: mostly there is nothing to look at.
+/// Reads one byte: usually from the buffer, without a transfer.
 fn byte_read(stream: *mut FILE, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: a stream of the C library begins with these words; its user holds it.
     let there = !stream.is_null() && unsafe { (*stream.cast::<StreamHead>()).read_at < (*stream.cast::<StreamHead>()).read_end };
@@ -126,7 +126,7 @@ fn byte_written(stream: *mut FILE, byte: c_int, call: impl FnOnce() -> c_int) ->
     if room && byte != c_int::from(b'\n') { call() } else { on(stream, call) }
 }
 
-/// Before a stream goes: what it holds is written and out. Its failure, if the C library forgets it meanwhile.
+/// Flushes a stream before it is closed. Returns the failure, which the C library may forget.
 fn last_flush(stream: *mut FILE) -> c_int {
     let Some(file) = look(stream) else { return 0 };
     // SAFETY: the program's own stream, about to be closed by this very thread.
@@ -135,7 +135,7 @@ fn last_flush(stream: *mut FILE) -> c_int {
     failed
 }
 
-/// At the end of the process: what streams hold is written and out. A stream that somebody holds is left alone.
+/// Flushes all streams at exit, except those locked by another thread.
 pub fn settle_all() {
     let others = OPEN.iter().map(|place| place.load(Ordering::Relaxed));
     for stream in standard().into_iter().chain(others).filter(|stream| !stream.is_null()) {

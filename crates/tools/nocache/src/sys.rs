@@ -1,10 +1,10 @@
-//! System calls without the C library: they leave errno alone, are no points of cancellation, take no lock, and cannot be hooked.
+//! System calls without the C library: they preserve errno, are no cancellation points, take no lock, and cannot be intercepted.
 
 use core::arch::asm;
 
 use libc::{c_int, c_long};
 
-/// A call that failed, as errno.
+/// The errno of a failed call.
 pub type Errno = c_int;
 
 /// # Safety
@@ -36,19 +36,19 @@ fn outcome(result: isize) -> Result<usize, Errno> {
     if result < 0 { Err(result.unsigned_abs() as c_int) } else { Ok(result.unsigned_abs()) }
 }
 
-/// Where the descriptor's next read or write begins.
+/// Returns the descriptor's file position.
 pub fn position(fd: c_int) -> Option<u64> {
     // SAFETY: no memory is given.
     outcome(unsafe { call(libc::SYS_lseek, fd as usize, 0, libc::SEEK_CUR as usize, 0) }).ok().map(|at| at as u64)
 }
 
-/// The flags the file was opened with.
+/// Returns the flags of the open file.
 pub fn open_flags(fd: c_int) -> Option<c_int> {
     // SAFETY: no memory is given.
     outcome(unsafe { call(libc::SYS_fcntl, fd as usize, libc::F_GETFL as usize, 0, 0) }).ok().map(|flags| flags as c_int)
 }
 
-/// What the descriptor is.
+/// Returns the attributes of the descriptor.
 pub fn status(fd: c_int) -> Option<libc::stat> {
     let mut buffer = core::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the buffer is as large as the kernel's structure, which is that of the C library on these machines.
@@ -57,7 +57,7 @@ pub fn status(fd: c_int) -> Option<libc::stat> {
     Some(unsafe { buffer.assume_init() })
 }
 
-/// The magic number of the descriptor's file system.
+/// Returns the magic number of the descriptor's file system.
 pub fn file_system(fd: c_int) -> Option<u32> {
     let mut buffer = core::mem::MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the buffer is as large as the kernel's structure.
@@ -66,7 +66,7 @@ pub fn file_system(fd: c_int) -> Option<u32> {
     Some(unsafe { buffer.assume_init() }.f_type as u32)
 }
 
-/// The path of an open file as the kernel knows it, in `buffer`.
+/// Returns the kernel's path of an open file, in `buffer`.
 pub fn path_of(fd: c_int, buffer: &mut [u8]) -> Option<&[u8]> {
     let mut name = [0_u8; 32];
     let start = b"/proc/self/fd/";
@@ -89,38 +89,38 @@ pub fn path_of(fd: c_int, buffer: &mut [u8]) -> Option<&[u8]> {
     let read =
         unsafe { call(libc::SYS_readlinkat, libc::AT_FDCWD as usize, name.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len()) };
     let length = outcome(read).ok()?;
-    // A path that fills the buffer may have been cut.
+    // A path that fills the buffer may be truncated.
     buffer.get(..length).filter(|path| path.len() < buffer.len())
 }
 
-/// Drops clean pages that nobody has mapped; `length` 0 is all up to the end.
+/// Evicts clean, unmapped pages; `length` 0 means up to the end.
 pub fn drop_pages(fd: c_int, at: u64, length: u64) -> Result<(), Errno> {
     // SAFETY: no memory is given.
     let done = unsafe { call(libc::SYS_fadvise64, fd as usize, at as usize, length as usize, libc::POSIX_FADV_DONTNEED as usize) };
     outcome(done).map(drop)
 }
 
-/// Writes dirty pages out and waits for them; `length` 0 is all up to the end.
+/// Writes back dirty pages and waits; `length` 0 means up to the end.
 pub fn write_out(fd: c_int, at: u64, length: u64) -> Result<(), Errno> {
     let how = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: no memory is given.
     outcome(unsafe { call(libc::SYS_sync_file_range, fd as usize, at as usize, length as usize, how as usize) }).map(drop)
 }
 
-/// Begins to write dirty pages out; `length` 0 is all up to the end.
+/// Starts write-back of dirty pages; `length` 0 means up to the end.
 pub fn begin_writing(fd: c_int, at: u64, length: u64) -> Result<(), Errno> {
     let how = libc::SYNC_FILE_RANGE_WRITE;
     // SAFETY: no memory is given.
     outcome(unsafe { call(libc::SYS_sync_file_range, fd as usize, at as usize, length as usize, how as usize) }).map(drop)
 }
 
-/// Makes all of the file's data durable: for file systems that have no range of their own to write out.
+/// Makes the file's data durable, for file systems that cannot write back ranges.
 pub fn write_all(fd: c_int) -> Result<(), Errno> {
     // SAFETY: no memory is given.
     outcome(unsafe { call(libc::SYS_fdatasync, fd as usize, 0, 0, 0) }).map(drop)
 }
 
-/// Gives the calling thread a table of descriptors of its own, and empties it.
+/// Gives the calling thread its own, empty descriptor table.
 pub fn own_descriptors() -> Result<(), Errno> {
     const UNSHARE: usize = 1 << 1;
     // SAFETY: no memory is given; only the calling thread, which owns no descriptor, loses any.
@@ -137,26 +137,26 @@ pub fn open(name: &[u8]) -> Result<c_int, Errno> {
     outcome(unsafe { call(libc::SYS_openat, libc::AT_FDCWD as usize, name.as_ptr() as usize, how as usize, 0) }).map(|fd| fd as c_int)
 }
 
-/// Closes what `open` gave.
+/// Closes a descriptor of `open`.
 pub fn close(fd: c_int) {
     // SAFETY: no memory is given; the descriptor is ours.
     let _ = unsafe { call(libc::SYS_close, fd as usize, 0, 0, 0) };
 }
 
-/// Reads words at an offset; how many came.
+/// Reads words at an offset; returns their number.
 pub fn read_words(fd: c_int, words: &mut [u64], at: u64) -> usize {
     // SAFETY: the slice is writable for its length in bytes, and any bits are valid words.
     let read = unsafe { call(libc::SYS_pread64, fd as usize, words.as_mut_ptr() as usize, size_of_val(words), at as usize) };
     outcome(read).unwrap_or(0) / size_of::<u64>()
 }
 
-/// Writes some words for people, as far as it goes.
+/// Writes a message, as far as possible.
 pub fn write(fd: c_int, text: &[u8]) {
     // SAFETY: the slice is readable for its length.
     let _ = unsafe { call(libc::SYS_write, fd as usize, text.as_ptr() as usize, text.len(), 0) };
 }
 
-/// Whether a descriptor of the process is open on a file of that name.
+/// Returns whether the process has a file of this name open.
 pub fn any_open(is: impl Fn(&[u8]) -> bool) -> bool {
     let Ok(dir) = open(b"/proc/self/fd\0") else { return false };
     let mut found = false;
@@ -180,7 +180,7 @@ pub fn any_open(is: impl Fn(&[u8]) -> bool) -> bool {
     found
 }
 
-/// The length of a directory's entry that begins at that byte, and its name, if that is a number.
+/// Returns the length of a directory entry at an offset, and its name if it is a number.
 fn entry(entries: &[u64], at: usize) -> (usize, Option<c_int>) {
     let byte = |at: usize| entries.get(at / 8).map_or(0, |word| word.to_ne_bytes()[at % 8]);
     let length = usize::from(u16::from_ne_bytes([byte(at + 16), byte(at + 17)]));
@@ -189,19 +189,19 @@ fn entry(entries: &[u64], at: usize) -> (usize, Option<c_int>) {
     (length, number)
 }
 
-/// Writes a shared mapping out, and waits.
+/// Writes back a shared mapping and waits.
 pub fn write_mapping(at: usize, length: usize) {
     // SAFETY: changes no memory; a range that is not mapped any more is refused.
     let _ = unsafe { call(libc::SYS_msync, at, length, libc::MS_SYNC as usize, 0) };
 }
 
-/// Takes pages out of memory: what they hold stays the same, whatever is mapped there.
+/// Pages out a range: its content stays the same, whatever is mapped there.
 pub fn page_out(at: usize, length: usize) {
     // SAFETY: never changes what a later access sees; a range that is not mapped any more is refused.
     let _ = unsafe { call(libc::SYS_madvise, at, length, libc::MADV_PAGEOUT as usize, 0) };
 }
 
-/// Waits until the word is no longer `seen`, somebody wakes, or the time is over.
+/// Waits until the word differs from `seen`, a wake-up, or the timeout.
 pub fn wait(word: &core::sync::atomic::AtomicU32, seen: u32, milliseconds: u64) {
     let time = libc::timespec { tv_sec: (milliseconds / 1000) as i64, tv_nsec: (milliseconds % 1000) as i64 * 1_000_000 };
     let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
@@ -209,7 +209,7 @@ pub fn wait(word: &core::sync::atomic::AtomicU32, seen: u32, milliseconds: u64) 
     let _ = unsafe { call(libc::SYS_futex, word.as_ptr() as usize, how as usize, seen as usize, &raw const time as usize) };
 }
 
-/// Wakes all who wait for the word.
+/// Wakes all waiters of the word.
 pub fn wake(word: &core::sync::atomic::AtomicU32) {
     let how = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the word lives as long as the call.

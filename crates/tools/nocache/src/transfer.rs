@@ -1,4 +1,4 @@
-//! Reads and writes: of one buffer, of many, at an offset or where the descriptor stands.
+//! Reads and writes: one or several buffers, at an offset or at the file position.
 
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
@@ -7,7 +7,7 @@ use crate::files::{self, Direction, File};
 use crate::next::hooks;
 use crate::sys;
 
-/// An access where the descriptor stands.
+/// Handles an access at the file position.
 #[inline]
 pub fn here(fd: c_int, direction: Direction, access: impl FnOnce() -> ssize_t) -> ssize_t {
     match files::look(fd) {
@@ -33,7 +33,7 @@ fn here_chosen(file: File, direction: Direction, access: impl FnOnce() -> ssize_
     count
 }
 
-/// An access at an offset.
+/// Handles an access at an offset.
 #[inline]
 pub fn at(fd: c_int, offset: off_t, direction: Direction, access: impl FnOnce() -> ssize_t) -> ssize_t {
     match files::look(fd) {
@@ -54,7 +54,7 @@ fn at_chosen(file: File, offset: off_t, direction: Direction, access: impl FnOnc
     count
 }
 
-/// Linux appends even when it is given an offset.
+/// Returns the written range: with O_APPEND Linux ignores the offset.
 fn where_written(file: File, direction: Direction, from: u64, count: u64) -> ByteRange {
     if direction == Direction::Write && file.appends() {
         let end = sys::status(file.fd).map_or(from + count, |status| status.st_size.unsigned_abs());
@@ -63,7 +63,7 @@ fn where_written(file: File, direction: Direction, from: u64, count: u64) -> Byt
     ByteRange { from, to: from.saturating_add(count) }
 }
 
-/// An access at an offset, or where the descriptor stands if that is -1.
+/// Handles an access at an offset, or at the file position for -1.
 #[inline]
 pub fn at_or_here(fd: c_int, offset: off_t, direction: Direction, access: impl FnOnce() -> ssize_t) -> ssize_t {
     if offset == -1 { here(fd, direction, access) } else { at(fd, offset, direction, access) }

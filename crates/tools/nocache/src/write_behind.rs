@@ -1,8 +1,8 @@
-//! Writes that are on their direction, as little memory has them: the last bytes written, up to a limit, stay in memory while the device
-//! takes them, many requests at once and in the order of their slots. Only with a limit; without, each call waits for its own.
+//! Writes in flight, as with little memory: the most recent bytes, up to a limit, stay in memory while the device writes them in parallel.
+//! Only with a limit; without one each call waits for its own data.
 //!
-//! A ring in fixed memory holds them in the order they came. Who makes them more than the limit waits for the oldest and drops it.
-//! A line of the ring whose writer never finished it (a child of a fork in between) stops the ring; then each call waits again.
+//! A ring in fixed memory holds them in order of arrival. The write that exceeds the limit waits for the oldest one and evicts it. A slot
+//! whose writer never finished it (a child of a fork in between) blocks the ring; then each call waits for its own data.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
@@ -13,14 +13,14 @@ use crate::files::{self, File};
 use crate::{config, sys};
 
 const PAGE: u64 = 4096;
-/// A power of two. As many writes at most are on their direction.
+/// Maximum number of writes in flight, a power of two.
 const PLACES: usize = 1 << 15;
 
-/// One write.
+/// One write in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PendingWrite {
     fd: c_int,
-    /// Whole pages.
+    /// Range in whole pages.
     range: ByteRange,
 }
 
@@ -31,7 +31,7 @@ impl PendingWrite {
 }
 
 struct RingSlot {
-    /// Twice how often the place was used and left; one more while it is in use.
+    /// Twice the number of uses of the slot; one more while it is in use.
     sequence: AtomicUsize,
     fd: AtomicI32,
     from: AtomicU64,
@@ -44,7 +44,7 @@ impl RingSlot {
     }
 }
 
-/// First in, first out, for any number of threads.
+/// A lock-free FIFO for any number of threads.
 struct WriteRing<const N: usize> {
     slots: [RingSlot; N],
     head: AtomicUsize,
@@ -57,7 +57,7 @@ impl<const N: usize> WriteRing<N> {
         Self { slots: [const { RingSlot::new() }; N], head: AtomicUsize::new(0), tail: AtomicUsize::new(0), bytes: AtomicU64::new(0) }
     }
 
-    /// The place at `at`, claimed by moving `end` on, if its turn is `turn`.
+    /// Returns the slot at `at`, claimed by advancing `end`, if its sequence number matches.
     fn claim(&self, end: &AtomicUsize, sequence: usize) -> Option<(&RingSlot, usize)> {
         let mut at = end.load(Ordering::Relaxed);
         loop {
@@ -78,19 +78,19 @@ impl<const N: usize> WriteRing<N> {
         }
     }
 
-    /// How many bytes are there with it; `None`: the ring is full.
+    /// Appends a write; returns the total bytes. `None`: the ring is full.
     fn push(&self, write: PendingWrite) -> Option<u64> {
         let (place, sequence) = self.claim(&self.tail, 0)?;
         place.fd.store(write.fd, Ordering::Relaxed);
         place.from.store(write.range.from, Ordering::Relaxed);
         place.to.store(write.range.to, Ordering::Relaxed);
-        // Before it can be taken out: the sum never goes below zero.
+        // Counted before it can be removed: the total never becomes negative.
         let bytes = self.bytes.fetch_add(write.bytes(), Ordering::Relaxed) + write.bytes();
         place.sequence.store(sequence.wrapping_add(1), Ordering::Release);
         Some(bytes)
     }
 
-    /// The oldest, and how many bytes are left without it.
+    /// Removes the oldest write; returns it and the remaining bytes.
     fn pop(&self) -> Option<(PendingWrite, u64)> {
         let (place, sequence) = self.claim(&self.head, 1)?;
         let range = ByteRange { from: place.from.load(Ordering::Relaxed), to: place.to.load(Ordering::Relaxed) };
@@ -102,7 +102,7 @@ impl<const N: usize> WriteRing<N> {
 
 static RING: WriteRing<PLACES> = WriteRing::new();
 
-/// Whether writes may be on their direction when their call returns.
+/// Returns whether writes may be in flight when their call returns.
 pub fn is_on() -> bool {
     limit() > 0
 }
@@ -111,7 +111,7 @@ fn limit() -> u64 {
     config::chosen().map_or(0, |config| config.write_cache)
 }
 
-/// Takes a write that was just done; `false`: the caller is to write it out and drop it.
+/// Takes a completed write call. `false`: the caller must write back and evict.
 pub fn take(file: File, range: ByteRange) -> bool {
     let limit = limit();
     if limit == 0 || file.is_whole() {
@@ -124,7 +124,7 @@ pub fn take(file: File, range: ByteRange) -> bool {
         RING.push(write)
     });
     let Some(mut bytes) = pushed else { return false };
-    // The device is given a good part at once, to have a choice.
+    // A quarter of the limit at once lets the device reorder.
     if file.has_written(write.bytes(), limit / 4) {
         let _ = sys::begin_writing(file.fd, 0, 0);
     }
@@ -136,7 +136,7 @@ pub fn take(file: File, range: ByteRange) -> bool {
     true
 }
 
-/// Waits for a write, and drops it. A file that was closed meanwhile has been waited for then.
+/// Waits for a write and evicts it. A closed file was already waited for.
 fn settle(write: PendingWrite) {
     if let Some(file) = files::used(write.fd) {
         evict::write_out(file, write.range);
@@ -160,7 +160,7 @@ mod test {
         let (ring, mut model) = (WriteRing::<8>::new(), VecDeque::new());
         let mut sum = 0;
         for n in 0..1000 {
-            // Some pattern that fills it, empties it, and goes round.
+            // A pattern that fills and empties the ring and wraps around.
             if (n / 13) % 2 == 0 {
                 let pushed = ring.push(write(n));
                 assert_eq!(pushed.is_some(), model.len() < 8);

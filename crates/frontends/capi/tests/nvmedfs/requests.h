@@ -202,7 +202,7 @@ static void bad_device(void)
         failed = nvmedfs_fsync(fd) == -1;
     }
     SURE(failed && errno == EIO);
-    /* Each handle is told once; what is still in memory is there to be read. */
+    /* Each handle gets the error once; data still in memory can be read. */
     other = nvmedfs_open(fs, "/big", O_RDWR | O_SYNC);
     SURE(nvmedfs_pread(fd, data, MIB, (off_t)(n - 1) * MIB) == MIB);
     aio = nvmedfs_aio_create(fs, 4);
@@ -241,7 +241,7 @@ static void *hammer(void *arg)
         SURE(memcmp(data, back, sizeof data) == 0 && nvmedfs_close(fd) == 0);
         SURE(nvmedfs_pwrite(shared_fd, data, 512, me * 512) == 512 && nvmedfs_pread(shared_fd, back, 512, me * 512) == 512);
         SURE(memcmp(data, back, 512) == 0);
-        /* Under the lock of an open file of its own. */
+        /* Under the lock of a separate open file. */
         fd = nvmedfs_open(shared_fs, "/shared", O_RDWR);
         SURE(nvmedfs_flock(fd, LOCK_EX) == 0);
         total = total + 1;
