@@ -90,6 +90,7 @@ if command -v bindfs >/dev/null; then
     mount_pair --promotion never
     lacks 'no rename without replacing' 'RENAME_EXCHANGE' 'O_TMPFILE' 'fsync of directories'
     unmount_pair
+    retired
     fusermount3 -u "$SCRATCH/bind"
 
     side='bindfs as SSD'

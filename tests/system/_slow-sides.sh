@@ -99,6 +99,27 @@ both_ways() {
     clean_check
 }
 
+# retired: everything goes to the slow side, of whatever kind; $SSD and $HDD are not mounted. A file that another program has there stays.
+retired() {
+    mkdir -p "$SSD/retired/empty"
+    piece 3 60000 >"$SSD/retired/file"
+    ln -s file "$SSD/retired/link"
+    ln -s nowhere "$SSD/retired/taken"
+    echo theirs >"$HDD/theirs"
+    mkdir -p "$HDD/retired"
+    cp "$HDD/theirs" "$HDD/retired/taken"
+    rm "$HDD/theirs"
+    fails_with 'retired/taken: ' "$HOTSHELF" retire --ssd "$SSD" --hdd "$HDD" ssd
+    [[ $(cat "$HDD/retired/taken") == theirs && $(readlink "$SSD/retired/taken") == nowhere ]] || fail "$side: one of two was replaced"
+    rm "$HDD/retired/taken"
+    "$HOTSHELF" retire --ssd "$SSD" --hdd "$HDD" ssd >/dev/null || fail "$side: retire"
+    same "$HDD/retired/file" 3 60000 "retired"
+    [[ $(readlink "$HDD/retired/link") == file && $(readlink "$HDD/retired/taken") == nowhere ]] || fail "$side: retired links"
+    [[ -d $HDD/retired/empty ]] || fail "$side: a retired directory"
+    [[ -z $(find "$SSD" -path "$SSD/.hotshelf" -prune -o ! -type d -print) ]] || fail "$side: something was left"
+    no_temporaries || fail "$side: temporaries of retire"
+}
+
 ssd_of() {
     fs_of_size "$1" "${SSD_MIB}M" -m 0
     SSD=$SCRATCH/$1/pool
