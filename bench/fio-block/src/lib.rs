@@ -41,7 +41,7 @@ pub unsafe extern "C" fn job_open(path: *const c_char, direct: c_int, writes: c_
         FileOptions { engine: Engine::Uring, read_only: writes == 0, buffered: direct == 0, round_down: true, ..FileOptions::default() };
     let device = given(&path, FileDevice::open(&*path, &options));
     let places = depth.next_power_of_two();
-    let options = QueueOptions { depth: places, one_thread: true, waits: true, ..QueueOptions::default() };
+    let options = QueueOptions { depth: places, single_issuer: true, waits: true, ..QueueOptions::default() };
     let queue = given(&path, device.queue(&options));
     let block_shift = device.geometry().block_bytes.ilog2();
     Box::into_raw(Box::new(Job {

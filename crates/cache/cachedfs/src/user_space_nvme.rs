@@ -17,8 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use block::broker::{BrokerDevice, ConnectOptions, Journal, Server, ServerOptions, Terms, Who};
-use block::{Arena, Completion, Device, Geometry, Habits, Handle, OpenError, Params, Queue, QueueOptions, Request, Span, Submit, Tag};
+use block::broker::{BrokerDevice, ConnectOptions, GrantSpec, Journal, Server, ServerOptions, Who};
+use block::{
+    Arena, Completion, Device, DeviceCapabilities, Geometry, Handle, OpenError, Params, Queue, QueueOptions, Request, Span, Submit, Tag,
+};
 use nvme::Namespace;
 use nvme::named::{FunctionName, open_namespace};
 use parking_lot::Mutex;
@@ -244,7 +246,7 @@ impl Owned {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let terms = Terms {
+        let terms = GrantSpec {
             who: Who::Anybody,
             device: DEVICE.to_owned(),
             queues: u32::MAX,
@@ -273,8 +275,8 @@ impl Device for Owned {
         &self.geometry
     }
 
-    fn habits(&self) -> Habits {
-        Habits { shared_memory: true, ..Habits::default() }
+    fn capabilities(&self) -> DeviceCapabilities {
+        DeviceCapabilities { shared_memory: true, ..DeviceCapabilities::default() }
     }
 
     /// Waits until the controller is ours.
@@ -327,8 +329,8 @@ impl Queue for OwnedQueue {
     fn cancel(&mut self, tag: Tag) {
         self.queue.cancel(tag);
     }
-    fn holds(&self, tag: Tag) -> bool {
-        self.queue.holds(tag)
+    fn owns_buffer(&self, tag: Tag) -> bool {
+        self.queue.owns_buffer(tag)
     }
     fn take_released(&mut self) -> Option<Tag> {
         self.queue.take_released()
@@ -357,8 +359,8 @@ impl Device for Served {
         &self.geometry
     }
 
-    fn habits(&self) -> Habits {
-        Habits { shared_memory: true, comes_back: true, queues_max: QUEUES_MAX }
+    fn capabilities(&self) -> DeviceCapabilities {
+        DeviceCapabilities { shared_memory: true, comes_back: true, queues_max: QUEUES_MAX }
     }
 
     /// Opens a connection for each queue. It ends with the leader.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use block::driver::NullDevice;
 use block::handle::{Data, Done, Io};
-use block::tracked::{Patience, Tracked};
+use block::tracked::{Timeouts, Tracked};
 use block::{Arena, Buf, Completion, Geometry, Handle, Lba, Params, Queue, QueueOptions, Request, SharedHandle, SharedQueue, Submit, Tag};
 
 const DEPTH: u32 = 32;
@@ -97,7 +97,7 @@ fn give(done: Done, to: &mut Vec<Buf>) {
 
 /// What is below the handle, alone.
 fn tracked() -> Case {
-    let mut queue = Tracked::new(null().open_queue(DEPTH), Patience::default());
+    let mut queue = Tracked::new(null().open_queue(DEPTH), Timeouts::default());
     let (_, buffers) = buffers();
     let mut lba = 1;
     let mut ended = [Completion::EMPTY; DEPTH as usize];

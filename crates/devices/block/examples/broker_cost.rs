@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::broker::client::Admin;
-use block::broker::{BrokerDevice, ConnectOptions, Journal, Server, ServerOptions, Terms, Who};
+use block::broker::{BrokerDevice, ConnectOptions, GrantSpec, Journal, Server, ServerOptions, Who};
 use block::driver::{MemoryDevice, NullDevice};
 use block::{Arena, Completion, Device, Geometry, Lba, Queue, QueueOptions, Request, Span, Submit, Tag};
 
@@ -49,12 +49,12 @@ fn alone(batches: u64) {
     Admin::connect(&socket).expect("connected").grant(terms("null")).expect("granted");
     let device = connect(&socket, "null");
     let queue = Box::new(device.open_queue(32).expect("a queue"));
-    let mut way = Way { name: "alone", queue, spans: spans(device.arena()), sleeps: true };
+    let mut way = AccessPath { name: "alone", queue, spans: spans(device.arena()), sleeps: true };
     run(&mut way, 32, batches * 32);
 }
 
-fn terms(device: &str) -> Terms {
-    Terms {
+fn terms(device: &str) -> GrantSpec {
+    GrantSpec {
         who: Who::User(rustix::process::geteuid().as_raw()),
         device: device.into(),
         queues: 4,
@@ -97,7 +97,7 @@ fn start(dir: &Path) -> Child {
 }
 
 /// One way to reach a device.
-struct Way {
+struct AccessPath {
     name: &'static str,
     queue: Box<dyn Queue>,
     spans: Vec<Span>,
@@ -117,9 +117,9 @@ fn measure(rounds: usize) {
         near.register(&own).expect("registered");
         let open = || Box::new(far.open_queue(32).expect("a queue"));
         let mut ways = [
-            Way { name: "direct", queue: near, spans: spans(&own), sleeps: false },
-            Way { name: "broker, polling", queue: open(), spans: spans(far.arena()), sleeps: false },
-            Way { name: "broker, waiting", queue: open(), spans: spans(far.arena()), sleeps: true },
+            AccessPath { name: "direct", queue: near, spans: spans(&own), sleeps: false },
+            AccessPath { name: "broker, polling", queue: open(), spans: spans(far.arena()), sleeps: false },
+            AccessPath { name: "broker, waiting", queue: open(), spans: spans(far.arena()), sleeps: true },
         ];
         for batch in [1, 32] {
             report(&name, batch, rounds, &mut ways);
@@ -129,7 +129,7 @@ fn measure(rounds: usize) {
     child.wait().expect("ended");
 }
 
-fn report(device: &str, batch: u64, rounds: usize, ways: &mut [Way]) {
+fn report(device: &str, batch: u64, rounds: usize, ways: &mut [AccessPath]) {
     let mut all: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
     for _ in 0..rounds {
         for (way, figures) in ways.iter_mut().zip(&mut all) {
@@ -147,7 +147,7 @@ fn report(device: &str, batch: u64, rounds: usize, ways: &mut [Way]) {
 }
 
 /// Nanoseconds a 4 KiB read, `batch` at a time.
-fn run(way: &mut Way, batch: u64, requests: u64) -> f64 {
+fn run(way: &mut AccessPath, batch: u64, requests: u64) -> f64 {
     let mut ended = [Completion::EMPTY; 32];
     let mut lba = 0;
     let begin = Instant::now();

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use block::clock::{Clock, Monotonic, Time};
-use block::completion::{Adaptive, Counters, Floor, Leftover, Mode, Reap, Reaper, ReaperOptions, Sleeper, System};
+use block::completion::{Adaptive, Counters, Leftover, Mode, Reap, Reaper, ReaperOptions, Sleeper, System, WakeupLatency};
 use block::driver::NullDevice;
 use block::{Arena, Armed, Completion, Error, Geometry, Queue, Request, Span, Submit, Tag};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -26,7 +26,8 @@ use rustix::time::{
 
 const MODES: [Mode; 3] = [Mode::Polling, Mode::Interrupt, Mode::Adaptive];
 
-const FLOOR: Floor = Floor { timer: Duration::from_micros(15), timer_late: Duration::from_micros(17), event: Duration::from_micros(3) };
+const FLOOR: WakeupLatency =
+    WakeupLatency { timer: Duration::from_micros(15), timer_late: Duration::from_micros(17), event: Duration::from_micros(3) };
 
 fn main() {
     let options = Options::from_args();
@@ -34,7 +35,7 @@ fn main() {
         return cost(&options);
     }
     let stop = AtomicBool::new(false);
-    println!("floor {:?}, load {}", Floor::of_machine(), load());
+    println!("floor {:?}, load {}", WakeupLatency::of_machine(), load());
     std::thread::scope(|scope| {
         for _ in 0..options.hogs {
             scope.spawn(|| {
@@ -189,7 +190,7 @@ fn run(case: &(u64, u32, Mode), options: &Options, seed: u64) -> Figures {
 fn submit_for_a_while(&(us, depth, mode): &(u64, u32, Mode), options: &Options, seed: u64) -> Seen {
     let clock = Monotonic::default();
     let device = Timed::new(depth, Duration::from_micros(us), options.jitter, clock, seed);
-    let mut queue = Adaptive::with(device, mode, Floor::of_machine(), clock, System::default());
+    let mut queue = Adaptive::with(device, mode, WakeupLatency::of_machine(), clock, System::default());
     let mut since = vec![Time(0); depth as usize];
     let mut latencies_ns: Vec<u64> = Vec::with_capacity(1 << 20);
     let mut ended = [Completion::EMPTY; 32];
@@ -264,7 +265,7 @@ fn idle(mode: Mode) {
         }
     }
     let clock = Monotonic::default();
-    let reaper = Reaper::start(ReaperOptions { mode, floor: Floor::of_machine() }, clock).expect("a thread");
+    let reaper = Reaper::start(ReaperOptions { mode, floor: WakeupLatency::of_machine() }, clock).expect("a thread");
     for _ in 0..8 {
         reaper.add(Arc::new(Quiet)).expect("added");
     }
@@ -386,5 +387,13 @@ impl Queue for Timed {
         self.submitted.clear();
         self.running.clear();
         Ok(())
+    }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
     }
 }

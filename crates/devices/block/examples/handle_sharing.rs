@@ -20,7 +20,7 @@ const BLOCKS: u64 = 64 << 10;
 
 /// How the threads get at the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Way {
+enum SharingMode {
     /// One thread, one queue.
     Owned,
     /// One thread on a shared queue.
@@ -49,7 +49,7 @@ fn main() {
     let devices: [(&str, &dyn Device); 4] = [("null", &null), ("memory", &memory), ("cached", &cached), ("direct", &direct)];
     println!("{:<8} {:<12} {:>12} {:>9} {:>9}   4 KiB reads, {DEPTH} in flight in all", "device", "way", "IOPS", "to owned", "cpu ns");
     for (name, device) in devices.into_iter().filter(|(name, _)| args.get(2).is_none_or(|only| only == name)) {
-        let ways = [Way::Owned, Way::SharedByOne, Way::Shared, Way::SharedBatch, Way::Dedicated];
+        let ways = [SharingMode::Owned, SharingMode::SharedByOne, SharingMode::Shared, SharingMode::SharedBatch, SharingMode::Dedicated];
         let mut seen = ways.map(|_| Vec::new());
         for _ in 0..rounds {
             for (way, seen) in ways.iter().zip(&mut seen) {
@@ -78,8 +78,8 @@ fn cpu_ns() -> f64 {
 }
 
 /// IOPS of one way, and processor nanoseconds of a request.
-fn measure(device: &dyn Device, way: Way, time: Duration) -> (f64, f64) {
-    let threads = if matches!(way, Way::Owned | Way::SharedByOne) { 1 } else { THREADS };
+fn measure(device: &dyn Device, way: SharingMode, time: Duration) -> (f64, f64) {
+    let threads = if matches!(way, SharingMode::Owned | SharingMode::SharedByOne) { 1 } else { THREADS };
     let depth = DEPTH / threads as u32;
     let open = |depth| device.queue(&QueueOptions { depth, ..QueueOptions::default() }).expect("a queue");
     let arena = Arena::private(2 * DEPTH as usize * BLOCK).expect("memory");
@@ -91,16 +91,16 @@ fn measure(device: &dyn Device, way: Way, time: Duration) -> (f64, f64) {
     let work = |n: usize| {
         let load = Load::new(arena, depth, n as u64);
         match way {
-            Way::Owned | Way::Dedicated => {
+            SharingMode::Owned | SharingMode::Dedicated => {
                 let mut handle = Handle::new(open(depth), params.clone()).expect("a handle");
                 handle.register(arena).expect("registered");
                 barrier.wait();
                 load.owned(&mut handle, time)
             }
-            Way::SharedByOne | Way::Shared | Way::SharedBatch => {
+            SharingMode::SharedByOne | SharingMode::Shared | SharingMode::SharedBatch => {
                 let handle = SharedHandle::new(shared, params.clone()).expect("a handle");
                 barrier.wait();
-                if way == Way::SharedBatch { load.shared_batch(&handle, time) } else { load.shared(&handle, time) }
+                if way == SharingMode::SharedBatch { load.shared_batch(&handle, time) } else { load.shared(&handle, time) }
             }
         }
     };

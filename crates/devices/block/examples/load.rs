@@ -1,11 +1,11 @@
 //! A load generator for any driver: keeps a queue full and tells what came out.
 //!
 //! `cargo run --release -p block --example load -- FILE [op=randread] [bs=4096] [depth=32] [seconds=2] [bytes=SIZE] [seed=1]
-//! [engine=uring|plain|passthrough|memory] [direct=yes|no] [one_thread=yes|no] [device_polled=no]
-//! [kernel_submits=no] [waits=no] [looks=0] [busy=no] [latency=yes] [batch=0] [cpu=process|thread]`
+//! [engine=uring|plain|passthrough|memory] [direct=yes|no] [single_issuer=yes|no] [device_polled=no]
+//! [kernel_submits=no] [waits=no] [spin=0] [busy=no] [latency=yes] [batch=0] [cpu=process|thread]`
 //!
 //! `batch` is how many requests are handed to the kernel at once; 0: all that take the place of what has ended (1 is what fio does).
-//! `op` is read, write, randread or randwrite (writes destroy what is in the file). `looks`: microseconds that a wait stays awake.
+//! `op` is read, write, randread or randwrite (writes destroy what is in the file). `spin`: microseconds that a wait stays awake.
 //! `busy`: polls instead of waiting. Prints one line: `iops=... cpu_us=... p50_us=... p99_us=...`; `cpu_us` is the process's user and
 //! system time for each request, threads of the kernel that work for it (io-wq, SQPOLL) included; `cpu=thread`: of the one that
 //! submits alone, which is what fio tells of itself.
@@ -55,11 +55,11 @@ fn run() -> Result<(), Error> {
     let device = open(&path, &word("engine", "uring"), word("direct", "yes") == "yes", &op)?;
     let options = QueueOptions {
         depth: word("depth", "32").parse()?,
-        one_thread: word("one_thread", "yes") == "yes",
+        single_issuer: word("single_issuer", "yes") == "yes",
         device_polled: word("device_polled", "no") == "yes",
         kernel_submits: word("kernel_submits", "no") == "yes",
         waits: word("waits", "no") == "yes",
-        looks: Duration::from_micros(word("looks", "0").parse()?),
+        spin_duration: Duration::from_micros(word("spin", "0").parse()?),
     };
     let bytes: u32 = word("bs", "4096").parse()?;
     let load = Load {

@@ -24,21 +24,28 @@ pub struct QueueOptions {
     /// io_uring then does the end of each request only when that thread asks (SINGLE_ISSUER, DEFER_TASKRUN): cheaper, but
     /// a use by another thread is a mistake and panics, and one that is dropped by another keeps its file open until the thread
     /// that used it ends. Leave it off for queues that are shared or polled by a helper.
-    pub one_thread: bool,
-    /// Its user waits for completions, and polls when there are some. With `one_thread`, io_uring then leaves no sign of an end
+    pub single_issuer: bool,
+    /// Its user waits for completions, and polls when there are some. With `single_issuer`, io_uring then leaves no sign of an end
     /// in memory that two processors write to: up to 8 % cheaper on a device that ends requests on another processor. But a
     /// poll that finds nothing becomes a system call: leave it off where queues are looked at in turn, or in a loop. Such a wait
     /// stays awake for up to 20 us with several requests in flight, as long as that is measured to be faster for no more
     /// processor time.
     pub waits: bool,
-    /// With `one_thread` and `waits`: so long a wait stays awake before it sleeps, whatever that costs of the processor. Zero: as said
+    /// With `single_issuer` and `waits`: so long a wait stays awake before it sleeps, whatever that costs of the processor. Zero: as said
     /// there.
-    pub looks: Duration,
+    pub spin_duration: Duration,
 }
 
 impl Default for QueueOptions {
     fn default() -> Self {
-        QueueOptions { depth: 128, device_polled: false, kernel_submits: false, one_thread: false, waits: false, looks: Duration::ZERO }
+        QueueOptions {
+            depth: 128,
+            device_polled: false,
+            kernel_submits: false,
+            single_issuer: false,
+            waits: false,
+            spin_duration: Duration::ZERO,
+        }
     }
 }
 
@@ -90,7 +97,7 @@ impl OpenError {
 
 /// What those who keep queues of a device for long have to know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Habits {
+pub struct DeviceCapabilities {
     /// Data moves without a copy, or at all, only in memory that other processes can map ([`Device::arena`]).
     pub shared_memory: bool,
     /// Its queues end when another process does, with [`Error::Gone`]; a new one may work again.
@@ -99,9 +106,9 @@ pub struct Habits {
     pub queues_max: usize,
 }
 
-impl Default for Habits {
+impl Default for DeviceCapabilities {
     fn default() -> Self {
-        Habits { shared_memory: false, comes_back: false, queues_max: usize::MAX }
+        DeviceCapabilities { shared_memory: false, comes_back: false, queues_max: usize::MAX }
     }
 }
 
@@ -111,8 +118,8 @@ pub trait Device: Send + Sync {
     fn geometry(&self) -> &Geometry;
 
     /// How it is to be used.
-    fn habits(&self) -> Habits {
-        Habits::default()
+    fn capabilities(&self) -> DeviceCapabilities {
+        DeviceCapabilities::default()
     }
 
     /// Memory for requests, of the kind that suits it.
@@ -120,7 +127,7 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// No memory.
     fn arena(&self, bytes: usize) -> io::Result<Arena> {
-        if !self.habits().shared_memory {
+        if !self.capabilities().shared_memory {
             return Arena::private(bytes);
         }
         Ok(Arena::over(Arc::new(Region::shared("hotshelf-arena", bytes)?)))

@@ -74,7 +74,7 @@ pub struct Promise {
 }
 
 struct Shared {
-    lanes: Box<[Lane]>,
+    lanes: Box<[CompletionCounter]>,
     /// Whether the waiting thread sleeps, or is about to.
     parked: AtomicU32,
     sleep: Mutex<()>,
@@ -83,7 +83,7 @@ struct Shared {
 
 /// On cache lines of its own (two: processors fetch pairs).
 #[repr(align(128))]
-struct Lane {
+struct CompletionCounter {
     done: AtomicU64,
     /// Touched only when something fails.
     failed: Mutex<Failed>,
@@ -103,7 +103,8 @@ impl Future {
             Keep::Bounded(room) => room,
         };
         let failed = || Failed { kept: Vec::with_capacity(room), room, lost: 0 };
-        let lanes: Box<[Lane]> = (0..lanes).map(|_| Lane { done: AtomicU64::new(0), failed: Mutex::new(failed()) }).collect();
+        let lanes: Box<[CompletionCounter]> =
+            (0..lanes).map(|_| CompletionCounter { done: AtomicU64::new(0), failed: Mutex::new(failed()) }).collect();
         let expected = vec![0; lanes.len()].into();
         let shared = Shared { lanes, parked: AtomicU32::new(0), sleep: Mutex::new(()), wake: Condvar::default() };
         Future { shared: Arc::new(shared), expected, keep }

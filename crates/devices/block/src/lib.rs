@@ -34,11 +34,11 @@ pub mod units;
 
 pub use buffer::{Arena, Buf, Span};
 pub use clock::{Clock, Time};
-pub use device::{Device, Habits, OpenError, QueueOptions};
+pub use device::{Device, DeviceCapabilities, OpenError, QueueOptions};
 pub use error::Error;
 pub use geometry::Geometry;
 pub use handle::{Handle, Params, SharedHandle, SharedQueue};
-pub use queue::{Armed, Bell, Queue, Submit};
+pub use queue::{Armed, Doorbell, Queue, Submit};
 pub use request::{Class, Completion, Op, Request, Status, Urgency};
 pub use scheduler::Scheduler;
 pub use tracked::Tracked;

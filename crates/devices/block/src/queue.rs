@@ -85,8 +85,8 @@ pub trait Queue: Send {
         Armed::Ready
     }
 
-    /// A bell for who shares the queue under a lock, and would hold it all through a system call. None: only `ring` rings.
-    fn bell(&mut self) -> Option<Arc<dyn Bell>> {
+    /// A doorbell for who shares the queue under a lock, and would hold it all through a system call. None: only `ring` rings.
+    fn doorbell(&mut self) -> Option<Arc<dyn Doorbell>> {
         None
     }
 
@@ -98,16 +98,12 @@ pub trait Queue: Send {
     /// Asks the device to give a request up. It is reported all the same: as cancelled, or as it ended.
     fn cancel(&mut self, tag: Tag);
 
-    /// Whether a request that was reported still has its memory with the device: it was given up on, not ended. A queue around
-    /// another one passes this and [`Queue::take_released`] on.
-    fn holds(&self, _: Tag) -> bool {
-        false
-    }
+    /// Returns whether the device still uses the memory of a request that was reported: the request was given up, not completed. Without
+    /// a default, as [`Queue::take_released`]: a queue around another one that forgot to forward it would corrupt memory.
+    fn owns_buffer(&self, tag: Tag) -> bool;
 
-    /// A request of those, whose memory the device has let go since. Each is named once.
-    fn take_released(&mut self) -> Option<Tag> {
-        None
-    }
+    /// Returns a request of those whose memory the device has released since then. Each is named once.
+    fn take_released(&mut self) -> Option<Tag>;
 
     /// Gives everything in flight up, without reporting it. Returns when the device touches no memory of theirs any more.
     ///
@@ -116,8 +112,8 @@ pub trait Queue: Send {
     fn reset(&mut self) -> Result<(), Error>;
 }
 
-/// Rings while others use the queue; see [`Queue::bell`].
-pub trait Bell: Send + Sync {
+/// Rings while others use the queue; see [`Queue::doorbell`].
+pub trait Doorbell: Send + Sync {
     /// Tells the device of all that was submitted before. Any thread may, several at once, also after the queue's end. False:
     /// not of all, and the queue's own `ring` has to.
     #[must_use]
@@ -158,8 +154,8 @@ impl<Q: Queue + ?Sized> Queue for Box<Q> {
     fn arm(&mut self) -> Armed {
         (**self).arm()
     }
-    fn bell(&mut self) -> Option<Arc<dyn Bell>> {
-        (**self).bell()
+    fn doorbell(&mut self) -> Option<Arc<dyn Doorbell>> {
+        (**self).doorbell()
     }
     fn expected(&self) -> Option<Time> {
         (**self).expected()
@@ -167,8 +163,8 @@ impl<Q: Queue + ?Sized> Queue for Box<Q> {
     fn cancel(&mut self, tag: Tag) {
         (**self).cancel(tag);
     }
-    fn holds(&self, tag: Tag) -> bool {
-        (**self).holds(tag)
+    fn owns_buffer(&self, tag: Tag) -> bool {
+        (**self).owns_buffer(tag)
     }
     fn take_released(&mut self) -> Option<Tag> {
         (**self).take_released()

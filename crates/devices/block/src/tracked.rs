@@ -29,13 +29,13 @@ use crate::clock::{Clock, Monotonic, Time};
 use crate::driver::CompletionRing;
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Armed, Bell, Queue, Submit};
+use crate::queue::{Armed, Doorbell, Queue, Submit};
 use crate::request::{Completion, Request, Status};
 use crate::units::Tag;
 
 /// How long what is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Patience {
+pub struct Timeouts {
     /// For a request without a deadline of its own; none: for ever.
     pub timeout: Option<Duration>,
     /// For the device to cancel what is over its deadline, before that is reported as [`Error::Timeout`].
@@ -44,15 +44,15 @@ pub struct Patience {
     pub reset_after: Option<Duration>,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     /// As the kernel's NVMe driver: 30 seconds, then abort, then reset.
     fn default() -> Self {
-        Patience { timeout: Some(Duration::from_secs(30)), cancel_grace: Duration::from_secs(1), reset_after: Some(Duration::from_secs(5)) }
+        Timeouts { timeout: Some(Duration::from_secs(30)), cancel_grace: Duration::from_secs(1), reset_after: Some(Duration::from_secs(5)) }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum TrackedState {
     Free,
     InFlight,
     Cancelling,
@@ -60,12 +60,12 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct TrackedSlot {
     tag: Tag,
     /// When something has to be done about it.
     due: Time,
     generation: u32,
-    state: State,
+    state: TrackedState,
     /// An abandoned one: its owner knows. Before that its release is not named.
     reported: bool,
 }
@@ -77,8 +77,8 @@ const POLLS_PER_LOOK: u32 = 64;
 pub struct Tracked<Q, C = Monotonic> {
     queue: Q,
     clock: C,
-    patience: Patience,
-    slots: Box<[Slot]>,
+    patience: Timeouts,
+    slots: Box<[TrackedSlot]>,
     free: Vec<u32>,
     /// Ended here, not by the device.
     own: CompletionRing,
@@ -96,16 +96,16 @@ pub struct Tracked<Q, C = Monotonic> {
 
 impl<Q: Queue> Tracked<Q> {
     /// By the machine's clock.
-    pub fn new(queue: Q, patience: Patience) -> Tracked<Q> {
+    pub fn new(queue: Q, patience: Timeouts) -> Tracked<Q> {
         Tracked::with_clock(queue, patience, Monotonic::default())
     }
 }
 
 impl<Q: Queue, C: Clock> Tracked<Q, C> {
     /// By another clock.
-    pub fn with_clock(queue: Q, patience: Patience, clock: C) -> Tracked<Q, C> {
+    pub fn with_clock(queue: Q, patience: Timeouts, clock: C) -> Tracked<Q, C> {
         let depth = queue.depth();
-        let slot = Slot { tag: Tag(0), due: Time::NEVER, generation: 0, state: State::Free, reported: false };
+        let slot = TrackedSlot { tag: Tag(0), due: Time::NEVER, generation: 0, state: TrackedState::Free, reported: false };
         Tracked {
             queue,
             clock,
@@ -148,7 +148,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         self.free.pop();
         slot.tag = request.tag;
         slot.due = deadline;
-        slot.state = State::InFlight;
+        slot.state = TrackedState::InFlight;
         self.next_due = self.next_due.min(deadline);
         self.in_flight += 1;
         Submit::Queued
@@ -221,21 +221,21 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
             self.strays += 1;
             return None;
         };
-        if slot.generation != generation || slot.state == State::Free {
+        if slot.generation != generation || slot.state == TrackedState::Free {
             self.strays += 1;
             return None;
         }
-        let Slot { tag, state, reported, .. } = *slot;
+        let TrackedSlot { tag, state, reported, .. } = *slot;
         self.release(index);
         match state {
-            State::Abandoned => {
+            TrackedState::Abandoned => {
                 self.abandoned -= 1;
                 if reported {
                     self.released.push_back(tag);
                 }
                 None
             }
-            State::Cancelling if completion.status == Err(Error::Cancelled) => Some(Completion { tag, status: Err(Error::Timeout) }),
+            TrackedState::Cancelling if completion.status == Err(Error::Cancelled) => Some(Completion { tag, status: Err(Error::Timeout) }),
             _ => Some(Completion { tag, status: completion.status }),
         }
     }
@@ -246,7 +246,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         if !matches!(completion.status, Err(Error::Timeout | Error::Gone)) {
             return;
         }
-        let abandoned = |slot: &&mut Slot| slot.tag == completion.tag && slot.state == State::Abandoned;
+        let abandoned = |slot: &&mut TrackedSlot| slot.tag == completion.tag && slot.state == TrackedState::Abandoned;
         match self.slots.iter_mut().find(abandoned) {
             Some(slot) => slot.reported = true,
             None if completion.status == Err(Error::Timeout) => self.released.push_back(completion.tag),
@@ -257,7 +257,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
     #[inline]
     fn release(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
-        slot.state = State::Free;
+        slot.state = TrackedState::Free;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(index);
     }
@@ -294,12 +294,12 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         self.next_due = Time::NEVER;
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            if !matches!(slot.state, State::InFlight | State::Cancelling) {
+            if !matches!(slot.state, TrackedState::InFlight | TrackedState::Cancelling) {
                 continue;
             }
             if slot.due <= now {
-                if slot.state == State::InFlight {
-                    slot.state = State::Cancelling;
+                if slot.state == TrackedState::InFlight {
+                    slot.state = TrackedState::Cancelling;
                     slot.due = now.after(self.patience.cancel_grace);
                     self.queue.cancel(device_tag(u32::try_from(index).expect("a slot"), slot.generation));
                 } else {
@@ -314,7 +314,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
     /// Reports a request though the device still has it.
     fn abandon(&mut self, index: usize, now: Time, status: Status) {
         let slot = &mut self.slots[index];
-        slot.state = State::Abandoned;
+        slot.state = TrackedState::Abandoned;
         slot.reported = false;
         self.own.push(Completion { tag: slot.tag, status });
         if self.abandoned == 0 {
@@ -331,12 +331,12 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         for index in 0..self.slots.len() {
             let slot = self.slots[index];
             let status = Err(match (slot.state, reset) {
-                (State::Free, _) => continue,
-                (State::Cancelling, _) => Error::Timeout,
+                (TrackedState::Free, _) => continue,
+                (TrackedState::Cancelling, _) => Error::Timeout,
                 (_, Ok(())) => Error::Reset,
                 (_, Err(_)) => Error::Gone,
             });
-            match (slot.state == State::Abandoned, reset) {
+            match (slot.state == TrackedState::Abandoned, reset) {
                 (true, Err(_)) => {}
                 (false, Err(_)) => self.abandon(index, now, status),
                 (true, Ok(())) => {
@@ -439,8 +439,8 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
         self.queue.event()
     }
 
-    fn bell(&mut self) -> Option<std::sync::Arc<dyn Bell>> {
-        self.queue.bell()
+    fn doorbell(&mut self) -> Option<std::sync::Arc<dyn Doorbell>> {
+        self.queue.doorbell()
     }
 
     fn arm(&mut self) -> Armed {
@@ -452,7 +452,7 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
     }
 
     fn cancel(&mut self, tag: Tag) {
-        let found = self.slots.iter().position(|slot| slot.tag == tag && slot.state == State::InFlight);
+        let found = self.slots.iter().position(|slot| slot.tag == tag && slot.state == TrackedState::InFlight);
         if let Some(index) = found {
             let generation = self.slots[index].generation;
             self.queue.cancel(device_tag(u32::try_from(index).expect("a slot"), generation));
@@ -461,8 +461,8 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
 
     /// Until [`Queue::take_released`] names it. Every request that ended with [`Error::Timeout`] is named once, also if its
     /// memory was free at once; those that ended with another error only if they are held.
-    fn holds(&self, tag: Tag) -> bool {
-        let kept = |slot: &Slot| slot.tag == tag && slot.state == State::Abandoned;
+    fn owns_buffer(&self, tag: Tag) -> bool {
+        let kept = |slot: &TrackedSlot| slot.tag == tag && slot.state == TrackedState::Abandoned;
         (self.abandoned > 0 && self.slots.iter().any(kept)) || self.released.contains(&tag)
     }
 
@@ -535,6 +535,14 @@ mod test {
         fn reset(&mut self) -> Result<(), Error> {
             self.resets
         }
+
+        fn owns_buffer(&self, _: Tag) -> bool {
+            false
+        }
+
+        fn take_released(&mut self) -> Option<Tag> {
+            None
+        }
     }
 
     const MS: Duration = Duration::from_millis(1);
@@ -543,7 +551,7 @@ mod test {
         let clock = Hand::default();
         let geometry = Geometry::plain(512, 100);
         let puppet = Puppet { geometry, clock: clock.clone(), taken: Vec::new(), ends: VecDeque::new(), resets: Ok(()) };
-        Tracked::with_clock(puppet, Patience { timeout: Some(MS), cancel_grace: MS, reset_after }, clock)
+        Tracked::with_clock(puppet, Timeouts { timeout: Some(MS), cancel_grace: MS, reset_after }, clock)
     }
 
     impl Tracked<Puppet, Hand> {
@@ -580,7 +588,7 @@ mod test {
         queue.go_on(MS);
         assert_eq!(queue.one(), None);
         assert_eq!((queue.one(), queue.take_released()), (Some((2, TIMEOUT)), None));
-        assert!(queue.holds(Tag(2)) && !queue.holds(Tag(1)));
+        assert!(queue.owns_buffer(Tag(2)) && !queue.owns_buffer(Tag(1)));
         queue.answers(hung, Ok(()));
         assert_eq!((queue.one(), queue.take_released()), (None, Some(Tag(2))));
         assert_eq!((queue.take_released(), queue.abandoned()), (None, 0));
@@ -613,7 +621,7 @@ mod test {
         queue.ask(2);
         let gone = Err(Error::Gone);
         assert_eq!((queue.one(), queue.one()), (Some((1, gone)), Some((2, gone))));
-        assert!(queue.holds(Tag(1)) && !queue.holds(Tag(2)));
+        assert!(queue.owns_buffer(Tag(1)) && !queue.owns_buffer(Tag(2)));
         queue.answers(hung, Ok(()));
         assert_eq!((queue.one(), queue.take_released(), queue.take_released()), (None, Some(Tag(1)), None));
     }

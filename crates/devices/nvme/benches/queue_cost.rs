@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use block::tracked::{Patience, Tracked};
+use block::tracked::{Timeouts, Tracked};
 use block::{Arena, Buf, Completion, Lba, Queue, QueueOptions, Request, Submit, Tag};
 use nvme::{Controller, Options};
 use sim::nvme::{ControllerConfig, NamespaceConfig, SoftController};
@@ -84,7 +84,7 @@ impl Bench {
         let queue = namespace.open_queue(&options).expect("a queue");
         device.set_eager(false);
         let mut queue: Box<dyn Queue> = match case.tracked {
-            true => Box::new(Tracked::new(queue, Patience::default())),
+            true => Box::new(Tracked::new(queue, Timeouts::default())),
             false => Box::new(queue),
         };
         let arena = Arena::private(case.bytes * case.depth as usize).expect("memory");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use block::Time;
 
 use crate::cid::Cids;
-use crate::entry::{Answer, Entry};
+use crate::entry::{CompletionEntry, Entry};
 use crate::identify::Page;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::pair::Pair;
@@ -16,7 +16,7 @@ use pci::{DmaError, DmaSpace, Mmio};
 
 /// Why an admin command brought nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum AdminError {
     /// No answer by its deadline.
     #[error("the controller does not answer")]
     Timeout,
@@ -53,10 +53,10 @@ const SLOTS: usize = ENTRIES as usize - 1;
 const EVENTS: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SlotState {
     Free,
     Waiting(Wants),
-    Done(Answer),
+    Done(CompletionEntry),
     /// Over its deadline; the device has its memory still.
     Lost,
 }
@@ -65,7 +65,7 @@ enum State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wants {
     /// Somebody takes it.
-    Answer,
+    CompletionEntry,
     /// Nobody does.
     Nothing,
     /// It is an event, whenever it comes.
@@ -73,8 +73,8 @@ pub(crate) enum Wants {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    state: State,
+struct AdminSlot {
+    state: SlotState,
     generation: u16,
     deadline: Time,
 }
@@ -90,8 +90,8 @@ pub(crate) struct Admin {
     pair: Pair,
     pages: Mapping,
     cids: Cids,
-    slots: [Slot; SLOTS],
-    events: VecDeque<Answer>,
+    slots: [AdminSlot; SLOTS],
+    events: VecDeque<CompletionEntry>,
     recorder: Recorder,
     strays: u64,
 }
@@ -108,7 +108,7 @@ impl Admin {
             pair: Pair::new(mmio, dma, (0, entries), stride, None)?,
             pages: Mapping::new(dma, SLOTS * PAGE_BYTES)?,
             cids: Cids::new(SLOTS),
-            slots: [Slot { state: State::Free, generation: 0, deadline: Time::NEVER }; SLOTS],
+            slots: [AdminSlot { state: SlotState::Free, generation: 0, deadline: Time::NEVER }; SLOTS],
             events: VecDeque::with_capacity(EVENTS),
             recorder: flight.recorder(0, entries),
             strays: 0,
@@ -137,19 +137,19 @@ impl Admin {
         self.recorder.reset();
         self.events.clear();
         for slot in &mut self.slots {
-            *slot = Slot { state: State::Free, generation: slot.generation.wrapping_add(1), deadline: Time::NEVER };
+            *slot = AdminSlot { state: SlotState::Free, generation: slot.generation.wrapping_add(1), deadline: Time::NEVER };
         }
     }
 
     /// Puts a command into the queue and tells the device. `page`: it gets a page for what it brings.
-    pub(crate) fn submit(&mut self, entry: Entry, page: bool, wants: Wants, deadline: Time) -> Result<Ticket, Trouble> {
+    pub(crate) fn submit(&mut self, entry: Entry, page: bool, wants: Wants, deadline: Time) -> Result<Ticket, AdminError> {
         self.submit_with(entry, page.then_some(&[][..]), wants, deadline)
     }
 
     /// The same with a page that begins so, the rest zeroes.
-    pub(crate) fn submit_with(&mut self, entry: Entry, page: Option<&[u8]>, wants: Wants, deadline: Time) -> Result<Ticket, Trouble> {
+    pub(crate) fn submit_with(&mut self, entry: Entry, page: Option<&[u8]>, wants: Wants, deadline: Time) -> Result<Ticket, AdminError> {
         let most = self.pair.entries() as usize - 1;
-        let slot = self.slots[..most.min(SLOTS)].iter().position(|slot| slot.state == State::Free).ok_or(Trouble::Full)?;
+        let slot = self.slots[..most.min(SLOTS)].iter().position(|slot| slot.state == SlotState::Free).ok_or(AdminError::Full)?;
         let generation = self.slots[slot].generation;
         let mut entry = entry.with_cid(self.cids.make(slot, generation));
         if let Some(data) = page {
@@ -157,7 +157,7 @@ impl Admin {
             self.pages.region().write(slot * PAGE_BYTES, &data[..data.len().min(PAGE_BYTES)]);
             entry = entry.with_data(self.pages.address(slot * PAGE_BYTES), 0);
         }
-        self.slots[slot].state = State::Waiting(wants);
+        self.slots[slot].state = SlotState::Waiting(wants);
         self.slots[slot].deadline = deadline;
         let place = self.pair.push(&entry);
         self.recorder.command(place, &entry);
@@ -179,16 +179,16 @@ impl Admin {
         }
     }
 
-    fn end(&mut self, answer: Answer) {
+    fn end(&mut self, answer: CompletionEntry) {
         let index = self.cids.slot(answer.cid());
         let known = self.slots.get(index).is_some_and(|slot| self.cids.make(index, slot.generation) == answer.cid());
-        if !known || matches!(self.slots[index].state, State::Free | State::Done(_)) {
+        if !known || matches!(self.slots[index].state, SlotState::Free | SlotState::Done(_)) {
             self.strays += 1;
             return;
         }
         match self.slots[index].state {
-            State::Waiting(Wants::Answer) => self.slots[index].state = State::Done(answer),
-            State::Waiting(Wants::Event) => {
+            SlotState::Waiting(Wants::CompletionEntry) => self.slots[index].state = SlotState::Done(answer),
+            SlotState::Waiting(Wants::Event) => {
                 self.free(index);
                 if self.events.len() < EVENTS {
                     self.events.push_back(answer);
@@ -200,27 +200,27 @@ impl Admin {
 
     fn free(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        slot.state = State::Free;
+        slot.state = SlotState::Free;
         slot.generation = slot.generation.wrapping_add(1);
     }
 
     /// What became of a command; none: it has time still. Told once.
-    pub(crate) fn take(&mut self, ticket: Ticket, now: Time) -> Option<Result<Answer, Trouble>> {
+    pub(crate) fn take(&mut self, ticket: Ticket, now: Time) -> Option<Result<CompletionEntry, AdminError>> {
         let slot = &mut self.slots[ticket.slot];
         if slot.generation != ticket.generation {
-            return Some(Err(Trouble::Reset));
+            return Some(Err(AdminError::Reset));
         }
         match slot.state {
-            State::Done(answer) => {
+            SlotState::Done(answer) => {
                 self.free(ticket.slot);
-                Some(if answer.status().is_ok() { Ok(answer) } else { Err(Trouble::Status(answer.status())) })
+                Some(if answer.status().is_ok() { Ok(answer) } else { Err(AdminError::Status(answer.status())) })
             }
-            State::Waiting(_) if now < slot.deadline => None,
-            State::Waiting(_) => {
-                slot.state = State::Lost;
-                Some(Err(Trouble::Timeout))
+            SlotState::Waiting(_) if now < slot.deadline => None,
+            SlotState::Waiting(_) => {
+                slot.state = SlotState::Lost;
+                Some(Err(AdminError::Timeout))
             }
-            State::Free | State::Lost => Some(Err(Trouble::Timeout)),
+            SlotState::Free | SlotState::Lost => Some(Err(AdminError::Timeout)),
         }
     }
 
@@ -233,7 +233,7 @@ impl Admin {
 
     /// Commands under way whose answers nobody takes: aborts.
     pub(crate) fn unwaited(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state == State::Waiting(Wants::Nothing)).count()
+        self.slots.iter().filter(|slot| slot.state == SlotState::Waiting(Wants::Nothing)).count()
     }
 
     pub(crate) fn has_event(&self) -> bool {
@@ -241,7 +241,7 @@ impl Admin {
     }
 
     /// The next event.
-    pub(crate) fn take_event(&mut self) -> Option<Answer> {
+    pub(crate) fn take_event(&mut self) -> Option<CompletionEntry> {
         self.events.pop_front()
     }
 }

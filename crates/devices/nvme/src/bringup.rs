@@ -10,7 +10,7 @@
 
 use block::Time;
 
-use crate::admin::{Ticket, Trouble, Wants};
+use crate::admin::{AdminError, Ticket, Wants};
 use crate::controller::{Inner, Shared};
 use crate::entry::{Entry, admin, feature};
 use crate::identify::{ControllerInfo, NamespaceInfo, NvmLimits, Unusable, namespace_list, what};
@@ -69,7 +69,7 @@ impl Bringup {
     }
 
     /// Goes on as far as it goes without waiting. True: it is done.
-    pub(crate) fn advance(&mut self, shared: &Shared, inner: &mut Inner) -> Result<bool, Trouble> {
+    pub(crate) fn advance(&mut self, shared: &Shared, inner: &mut Inner) -> Result<bool, AdminError> {
         inner.admin.poll();
         loop {
             let before = (self.step, self.asked, self.ids.len());
@@ -84,11 +84,11 @@ impl Bringup {
         }
     }
 
-    fn registers(&mut self, shared: &Shared, inner: &mut Inner) -> Result<(), Trouble> {
+    fn registers(&mut self, shared: &Shared, inner: &mut Inner) -> Result<(), AdminError> {
         let mmio = &shared.function.mmio;
         let status = mmio.read32(CSTS);
         if status == REMOVED {
-            return Err(Trouble::Gone);
+            return Err(AdminError::Gone);
         }
         let now = shared.clock.now();
         match self.step {
@@ -103,20 +103,20 @@ impl Bringup {
                 self.deadline = now.after(shared.capabilities.ready_timeout());
                 self.step = Step::Enabled;
             }
-            Step::Enabled if status & CSTS_FATAL != 0 => return Err(Trouble::Fatal),
+            Step::Enabled if status & CSTS_FATAL != 0 => return Err(AdminError::Fatal),
             Step::Enabled if status & CSTS_READY != 0 => self.step = Step::Controller,
-            _ if now >= self.deadline => return Err(Trouble::Stuck(if self.step == Step::Enabled { "ready" } else { "not ready" })),
+            _ if now >= self.deadline => return Err(AdminError::Stuck(if self.step == Step::Enabled { "ready" } else { "not ready" })),
             _ => {}
         }
         Ok(())
     }
 
-    fn commands(&mut self, shared: &Shared, inner: &mut Inner) -> Result<(), Trouble> {
+    fn commands(&mut self, shared: &Shared, inner: &mut Inner) -> Result<(), AdminError> {
         let now = shared.clock.now();
         let Some(ticket) = self.asked else {
             match self.command(shared, inner) {
                 Some((entry, page)) => {
-                    self.asked = Some(inner.admin.submit(entry, page, Wants::Answer, now.after(shared.options.admin_timeout))?);
+                    self.asked = Some(inner.admin.submit(entry, page, Wants::CompletionEntry, now.after(shared.options.admin_timeout))?);
                 }
                 None => self.next(inner)?,
             }
@@ -125,8 +125,8 @@ impl Bringup {
         let Some(answer) = inner.admin.take(ticket, now) else {
             let status = shared.function.mmio.read32(CSTS);
             return match status {
-                REMOVED => Err(Trouble::Gone),
-                status if status & CSTS_FATAL != 0 => Err(Trouble::Fatal),
+                REMOVED => Err(AdminError::Gone),
+                status if status & CSTS_FATAL != 0 => Err(AdminError::Fatal),
                 _ => Ok(()),
             };
         };
@@ -167,15 +167,15 @@ impl Bringup {
         matches!(self.found.last(), Some((found, Ok(_))) if *found == id)
     }
 
-    fn answered(&mut self, shared: &Shared, inner: &mut Inner, ticket: Ticket, result: Result<u32, Trouble>) -> Result<(), Trouble> {
+    fn answered(&mut self, shared: &Shared, inner: &mut Inner, ticket: Ticket, result: Result<u32, AdminError>) -> Result<(), AdminError> {
         let refused = match result {
-            Err(Trouble::Status(status)) => Some(status),
+            Err(AdminError::Status(status)) => Some(status),
             Err(trouble) => return Err(trouble),
             Ok(_) => None,
         };
         let value = result.unwrap_or(0);
         match (self.step, refused) {
-            (Step::Controller | Step::Queues | Step::List, Some(status)) => return Err(Trouble::Status(status)),
+            (Step::Controller | Step::Queues | Step::List, Some(status)) => return Err(AdminError::Status(status)),
             (Step::Controller, None) => inner.info = ControllerInfo::from_page(&inner.admin.page(ticket)),
             // Older controllers have no such page; then there are no such limits.
             (Step::Limits, None) => inner.limits = NvmLimits::from_page(&inner.admin.page(ticket)),
@@ -210,7 +210,7 @@ impl Bringup {
         self.next(inner)
     }
 
-    fn next(&mut self, inner: &mut Inner) -> Result<(), Trouble> {
+    fn next(&mut self, inner: &mut Inner) -> Result<(), AdminError> {
         self.step = match self.step {
             Step::Controller => Step::Limits,
             Step::Limits => Step::Queues,
@@ -256,7 +256,7 @@ fn enable(shared: &Shared, inner: &mut Inner) {
     mmio.write32(CC, CC_SIZES | CC_ENABLE);
 }
 
-fn arm_events(inner: &mut Inner) -> Result<(), Trouble> {
+fn arm_events(inner: &mut Inner) -> Result<(), AdminError> {
     for _ in 0..EVENT_REQUESTS.min(inner.info.events) {
         inner.request_event()?;
     }
@@ -264,13 +264,13 @@ fn arm_events(inner: &mut Inner) -> Result<(), Trouble> {
 }
 
 /// Whether this driver can work with a controller that says this of itself.
-pub(crate) fn capabilities(mmio: &dyn pci::Mmio) -> Result<Capabilities, Trouble> {
+pub(crate) fn capabilities(mmio: &dyn pci::Mmio) -> Result<Capabilities, AdminError> {
     let raw = mmio.read64(CAP);
     if raw == u64::MAX {
-        return Err(Trouble::Gone);
+        return Err(AdminError::Gone);
     }
     let found = Capabilities(raw);
-    let unusable = |what: &str| Err(Trouble::Unusable(what.to_owned()));
+    let unusable = |what: &str| Err(AdminError::Unusable(what.to_owned()));
     if !found.has_nvm() {
         return unusable("the controller knows no reads and writes (NVM command set)");
     }

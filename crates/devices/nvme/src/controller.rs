@@ -29,9 +29,9 @@ use block::clock::Monotonic;
 use block::{Arena, Clock, Error, OpenError, Time};
 use parking_lot::Mutex;
 
-use crate::admin::{Admin, Ticket, Trouble, Wants};
+use crate::admin::{Admin, AdminError, Ticket, Wants};
 use crate::bringup::{Bringup, capabilities};
-use crate::entry::{Answer, Entry, admin};
+use crate::entry::{CompletionEntry, Entry, admin};
 use crate::events::{Events, Notice};
 use crate::identify::{ControllerInfo, NamespaceInfo, NvmLimits, Page, Smart, Unusable};
 use crate::mapping::Mapping;
@@ -130,7 +130,7 @@ impl Inner {
         self.queues.resize(usize::from(granted).max(used), false);
     }
 
-    pub(crate) fn request_event(&mut self) -> Result<(), Trouble> {
+    pub(crate) fn request_event(&mut self) -> Result<(), AdminError> {
         self.admin.submit(Entry::new(admin::ASYNC_EVENT, 0), false, Wants::Event, Time::NEVER).map(drop)
     }
 
@@ -205,33 +205,33 @@ impl Shared {
     }
 
     /// Asks and waits for the answer.
-    pub(crate) fn ask(&self, inner: &mut Inner, entry: Entry, page: bool) -> Result<(Answer, Option<Page>), Trouble> {
+    pub(crate) fn ask(&self, inner: &mut Inner, entry: Entry, page: bool) -> Result<(CompletionEntry, Option<Page>), AdminError> {
         let ticket = self.begin(inner, entry, page)?;
         let answer = self.answer(inner, ticket)?;
         Ok((answer, page.then(|| inner.admin.page(ticket))))
     }
 
     /// Waits for the answer.
-    pub(crate) fn answer(&self, inner: &mut Inner, ticket: Ticket) -> Result<Answer, Trouble> {
+    pub(crate) fn answer(&self, inner: &mut Inner, ticket: Ticket) -> Result<CompletionEntry, AdminError> {
         loop {
             inner.admin.poll();
             if let Some(answer) = inner.admin.take(ticket, self.clock.now()) {
                 return answer;
             }
             match self.health() {
-                Health::Gone => return Err(Trouble::Gone),
-                Health::Fatal => return Err(Trouble::Fatal),
+                Health::Gone => return Err(AdminError::Gone),
+                Health::Fatal => return Err(AdminError::Fatal),
                 Health::Fine => self.wait_admin(),
             }
         }
     }
 
     /// Asks; the answer is taken later.
-    pub(crate) fn begin(&self, inner: &mut Inner, entry: Entry, page: bool) -> Result<Ticket, Trouble> {
+    pub(crate) fn begin(&self, inner: &mut Inner, entry: Entry, page: bool) -> Result<Ticket, AdminError> {
         if self.is_gone() {
-            return Err(Trouble::Gone);
+            return Err(AdminError::Gone);
         }
-        inner.admin.submit(entry, page, Wants::Answer, self.clock.now().after(self.options.admin_timeout))
+        inner.admin.submit(entry, page, Wants::CompletionEntry, self.clock.now().after(self.options.admin_timeout))
     }
 
     fn wait_admin(&self) {
@@ -298,21 +298,21 @@ impl Shared {
     }
 
     /// When it returns `Ok` the controller touches no memory.
-    fn disable(&self) -> Result<(), Trouble> {
+    fn disable(&self) -> Result<(), AdminError> {
         let mmio = &self.function.mmio;
         let until = self.clock.now().after(self.capabilities.ready_timeout());
         mmio.write32(CC, mmio.read32(CC) & !CC_ENABLE & !CC_SHUTDOWN_MASK);
         loop {
             match mmio.read32(CSTS) {
-                REMOVED => return Err(Trouble::Gone),
+                REMOVED => return Err(AdminError::Gone),
                 status if status & CSTS_READY == 0 => return Ok(()),
-                _ if self.clock.now() >= until => return Err(Trouble::Stuck("not ready")),
+                _ if self.clock.now() >= until => return Err(AdminError::Stuck("not ready")),
                 _ => self.function.irq.pause(PAUSE),
             }
         }
     }
 
-    fn bring_up(&self, inner: &mut Inner) -> Result<(), Trouble> {
+    fn bring_up(&self, inner: &mut Inner) -> Result<(), AdminError> {
         let mut bringup = Bringup::new(true);
         while !bringup.advance(self, inner)? {
             if bringup.waits_for_answer() { self.wait_admin() } else { self.function.irq.pause(PAUSE) }
@@ -358,13 +358,13 @@ impl Shared {
     }
 
     /// Until the controller says that its cache is on the medium.
-    fn shut_down(&self, inner: &Inner) -> Result<(), Trouble> {
+    fn shut_down(&self, inner: &Inner) -> Result<(), AdminError> {
         let mmio = &self.function.mmio;
         let seconds = inner.info.shutdown_seconds.clamp(5, 300);
         let until = self.clock.now().after(Duration::from_secs(seconds.into()));
         let configuration = mmio.read32(CC);
         if configuration == REMOVED {
-            return Err(Trouble::Gone);
+            return Err(AdminError::Gone);
         }
         if mmio.read32(CSTS) & CSTS_READY == 0 {
             return Ok(());
@@ -372,10 +372,10 @@ impl Shared {
         mmio.write32(CC, configuration & !CC_SHUTDOWN_MASK | CC_SHUTDOWN);
         loop {
             match mmio.read32(CSTS) {
-                REMOVED => return Err(Trouble::Gone),
+                REMOVED => return Err(AdminError::Gone),
                 status if status & CSTS_SHUTDOWN_MASK == CSTS_SHUTDOWN_DONE => return Ok(()),
-                status if status & CSTS_FATAL != 0 => return Err(Trouble::Fatal),
-                _ if self.clock.now() >= until => return Err(Trouble::Stuck("shut down")),
+                status if status & CSTS_FATAL != 0 => return Err(AdminError::Fatal),
+                _ if self.clock.now() >= until => return Err(AdminError::Stuck("shut down")),
                 _ => self.function.irq.pause(PAUSE),
             }
         }
@@ -411,7 +411,7 @@ impl fmt::Debug for Opening {
     }
 }
 
-fn explain(name: &str, trouble: &Trouble) -> OpenError {
+fn explain(name: &str, trouble: &AdminError) -> OpenError {
     OpenError::Unusable(format!("{name}: {trouble}"))
 }
 
@@ -429,12 +429,12 @@ impl Opening {
         made.map(|shared| Opening { shared: Arc::new(shared), bringup: Bringup::new(false) }).map_err(|trouble| explain(&name, &trouble))
     }
 
-    fn make(function: Function, options: Options, clock: Arc<dyn Clock>) -> Result<Shared, Trouble> {
+    fn make(function: Function, options: Options, clock: Arc<dyn Clock>) -> Result<Shared, AdminError> {
         let capabilities = capabilities(&*function.mmio)?;
         let sizes = (capabilities.entries_max(), capabilities.stride());
         let flight = Flight::new(&function.name, (options.queues, options.records), options.record_file.as_deref());
         let flight = flight.map_err(|error| match &options.record_file {
-            Some(file) => Trouble::Unusable(format!("its flight recorder, {}: {error}", file.display())),
+            Some(file) => AdminError::Unusable(format!("its flight recorder, {}: {error}", file.display())),
             None => DmaError::System(error).into(),
         })?;
         let admin = Admin::new(&function.mmio, &function.dma, sizes, &flight)?;
@@ -479,7 +479,7 @@ impl Opening {
             Ok(true) => Ok(Some(Controller { shared: Arc::clone(shared) })),
             Ok(false) => Ok(None),
             Err(trouble) => {
-                if matches!(trouble, Trouble::Gone) {
+                if matches!(trouble, AdminError::Gone) {
                     shared.lose();
                 }
                 Err(explain(&shared.function.name, &trouble))
@@ -604,7 +604,7 @@ impl Controller {
     ///
     /// # Errors
     /// It does not answer, or refuses.
-    pub fn smart(&self) -> Result<Smart, Trouble> {
+    pub fn smart(&self) -> Result<Smart, AdminError> {
         let mut inner = self.shared.inner.lock();
         let (_, page) = self.shared.ask(&mut inner, Entry::log_page(crate::entry::log::SMART, 512), true)?;
         Ok(page.as_ref().map(Smart::from_page).unwrap_or_default())

@@ -91,7 +91,7 @@ mod loom_test {
     }
 
     #[derive(Default)]
-    struct World {
+    struct DoorbellModel {
         value: LoomU32,
         mark: LoomU32,
         /// Entries of the ring.
@@ -100,7 +100,7 @@ mod loom_test {
         written: Condvar,
     }
 
-    impl World {
+    impl DoorbellModel {
         /// The host: `values` of the tail, one after the other, in a ring of four.
         fn host(&self, values: &[u16]) {
             let mut before = 0;
@@ -138,7 +138,7 @@ mod loom_test {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
-            let world = Arc::new(World::default());
+            let world = Arc::new(DoorbellModel::default());
             let host = Arc::clone(&world);
             let host = loom::thread::spawn(move || host.host(values));
             world.controller(*values.last().expect("some"));

@@ -153,13 +153,13 @@ impl Entry {
 
 /// What a controller says of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Answer(pub [u64; 2]);
+pub struct CompletionEntry(pub [u64; 2]);
 
-impl Answer {
+impl CompletionEntry {
     /// Put together; for controllers.
-    pub fn new(result: u32, head: u16, queue: u16, cid: u16, status: Status, phase: bool) -> Answer {
+    pub fn new(result: u32, head: u16, queue: u16, cid: u16, status: Status, phase: bool) -> CompletionEntry {
         let upper = u64::from(head) | u64::from(queue) << 16 | u64::from(cid) << 32;
-        Answer([u64::from(result), upper | u64::from(phase) << 48 | u64::from(status.0) << 49])
+        CompletionEntry([u64::from(result), upper | u64::from(phase) << 48 | u64::from(status.0) << 49])
     }
 
     /// The result of those commands that have one.
@@ -202,8 +202,8 @@ mod test {
         assert_eq!((entry.dw(12), entry.dw(11), entry.cid(), entry.namespace()), (7, 9, 0x1234, 3));
         let create = Entry::create_cq(2, 64, 0x1000, Some(5));
         assert_eq!((create.dw(10), create.dw(11)), (0x003f_0002, 0x0005_0003));
-        let answer = Answer::new(1, 2, 3, 4, Status(0x4281), true);
+        let answer = CompletionEntry::new(1, 2, 3, 4, Status(0x4281), true);
         assert_eq!((answer.result(), answer.queue(), answer.cid(), answer.status()), (1, 3, 4, Status(0x4281)));
-        assert!(Answer::phase(answer.0[1]));
+        assert!(CompletionEntry::phase(answer.0[1]));
     }
 }

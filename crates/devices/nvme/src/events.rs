@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use crate::admin::{Ticket, Trouble};
+use crate::admin::{AdminError, Ticket};
 use crate::bringup::Bringup;
 use crate::controller::{Inner, Shared};
-use crate::entry::{Answer, Entry, log};
+use crate::entry::{CompletionEntry, Entry, log};
 use crate::identify::Smart;
 
 /// What a controller told.
@@ -31,7 +31,7 @@ enum Work {
     #[default]
     None,
     /// The log page that an event named is being read.
-    Log(Answer, Ticket),
+    Log(CompletionEntry, Ticket),
     /// Namespaces are being looked at.
     Rescan(Bringup),
 }
@@ -44,7 +44,7 @@ pub(crate) struct Events {
 }
 
 /// Type, information and log page of an event.
-fn parts(answer: &Answer) -> (u8, u8, u8) {
+fn parts(answer: &CompletionEntry) -> (u8, u8, u8) {
     let result = answer.result();
     (result as u8 & 7, (result >> 8) as u8, (result >> 16) as u8)
 }
@@ -119,7 +119,7 @@ fn begin(shared: &Shared, inner: &mut Inner) -> Option<Work> {
     }
 }
 
-fn go_on(shared: &Shared, inner: &mut Inner, event: Answer, ticket: Ticket) -> Option<Work> {
+fn go_on(shared: &Shared, inner: &mut Inner, event: CompletionEntry, ticket: Ticket) -> Option<Work> {
     match inner.admin.take(ticket, shared.clock.now()) {
         None => Some(Work::Log(event, ticket)),
         Some(Ok(_)) => {
@@ -127,12 +127,12 @@ fn go_on(shared: &Shared, inner: &mut Inner, event: Answer, ticket: Ticket) -> O
             end(inner, &event, Some(smart))
         }
         // After a reset all requests for events are new.
-        Some(Err(Trouble::Reset)) => None,
+        Some(Err(AdminError::Reset)) => None,
         Some(Err(_)) => end(inner, &event, None),
     }
 }
 
-fn end(inner: &mut Inner, event: &Answer, smart: Option<Smart>) -> Option<Work> {
+fn end(inner: &mut Inner, event: &CompletionEntry, smart: Option<Smart>) -> Option<Work> {
     // Without room for it there is none until the next reset; nothing else depends on it.
     let _ = inner.request_event();
     let (kind, information, page) = parts(event);

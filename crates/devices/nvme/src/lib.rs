@@ -32,7 +32,7 @@ pub mod recorder;
 pub mod registers;
 pub mod status;
 
-pub use admin::Trouble;
+pub use admin::AdminError;
 pub use controller::{Controller, Opening, Options, WeakController};
 pub use events::Notice;
 pub use named::FunctionName;

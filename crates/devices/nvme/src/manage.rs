@@ -2,7 +2,7 @@
 
 use block::Error;
 
-use crate::admin::{Trouble, Wants};
+use crate::admin::{AdminError, Wants};
 use crate::controller::Controller;
 use crate::entry::{Entry, admin};
 
@@ -21,16 +21,16 @@ impl Controller {
     ///
     /// # Errors
     /// It knows no management of namespaces, has none of that number, or it is attached (detached) already.
-    pub fn attach(&self, namespace: u32, attached: bool) -> Result<(), Trouble> {
+    pub fn attach(&self, namespace: u32, attached: bool) -> Result<(), AdminError> {
         let mut inner = self.shared.inner.lock();
         let entry = Entry::new(admin::NAMESPACE_ATTACHMENT, namespace).with_dw(10, u32::from(!attached));
         // A list of controllers: how many, and which.
         let list = [1_u16.to_le_bytes(), inner.info.id.to_le_bytes()].concat();
         let deadline = self.shared.clock.now().after(self.shared.options.admin_timeout);
         if self.is_gone() {
-            return Err(Trouble::Gone);
+            return Err(AdminError::Gone);
         }
-        let ticket = inner.admin.submit_with(entry, Some(&list), Wants::Answer, deadline)?;
+        let ticket = inner.admin.submit_with(entry, Some(&list), Wants::CompletionEntry, deadline)?;
         self.shared.answer(&mut inner, ticket).map(drop)
     }
 }

@@ -1,6 +1,6 @@
 //! A namespace as a block device.
 
-use block::{Device, Geometry, Habits, OpenError, Queue, QueueOptions};
+use block::{Device, DeviceCapabilities, Geometry, OpenError, Queue, QueueOptions};
 
 use crate::controller::Controller;
 use crate::identify::NamespaceInfo;
@@ -86,8 +86,8 @@ impl Device for Namespace {
     }
 
     /// Behind a socket, memory that cannot be shared is copied once more.
-    fn habits(&self) -> Habits {
-        Habits { shared_memory: true, ..Habits::default() }
+    fn capabilities(&self) -> DeviceCapabilities {
+        DeviceCapabilities { shared_memory: true, ..DeviceCapabilities::default() }
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use shm::SharedSlice;
 
 use crate::doorbell::tell;
-use crate::entry::{Answer, Entry};
+use crate::entry::{CompletionEntry, Entry};
 use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::registers::{completion_doorbell, submission_doorbell};
 use pci::{DmaError, DmaSpace, Mmio};
@@ -181,14 +181,14 @@ impl Pair {
 
     /// The next answer, copied, and where it was.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<(u32, Answer)> {
+    pub(crate) fn pop(&mut self) -> Option<(u32, CompletionEntry)> {
         let at = self.head;
         let place = &self.completion[at as usize];
         let upper = place[1].load(Ordering::Acquire);
-        if Answer::phase(upper) != self.phase {
+        if CompletionEntry::phase(upper) != self.phase {
             return None;
         }
-        let answer = Answer([place[0].load(Ordering::Relaxed), upper]);
+        let answer = CompletionEntry([place[0].load(Ordering::Relaxed), upper]);
         self.head += 1;
         if self.head == self.entries {
             self.head = 0;
@@ -200,7 +200,7 @@ impl Pair {
     /// Whether there is an answer.
     #[inline]
     pub(crate) fn has_answer(&self) -> bool {
-        Answer::phase(self.completion[self.head as usize][1].load(Ordering::Acquire)) == self.phase
+        CompletionEntry::phase(self.completion[self.head as usize][1].load(Ordering::Acquire)) == self.phase
     }
 
     /// Gives the places of answers back to the device; the value if it was told.
@@ -279,7 +279,7 @@ mod test {
             }
             let entry = Entry(std::array::from_fn(|word| rings.u64(head as usize * 64 + 8 * word).load(Ordering::Relaxed)));
             head = (head + 1) % entries;
-            let answer = Answer::new(entry.dw(10), head as u16, 1, entry.cid(), Status::OK, phase);
+            let answer = CompletionEntry::new(entry.dw(10), head as u16, 1, entry.cid(), Status::OK, phase);
             while (tail + 1) % entries == mmio.read32(completion_doorbell(1, 4)) {
                 std::thread::yield_now();
             }

@@ -38,15 +38,15 @@ impl Tree {
     }
 
     /// A function's directory.
-    pub fn function(&self, address: Address) -> Place {
-        Place { address, path: self.path("sys/bus/pci/devices").join(address.to_string()) }
+    pub fn function(&self, address: Address) -> FunctionPath {
+        FunctionPath { address, path: self.path("sys/bus/pci/devices").join(address.to_string()) }
     }
 
     /// All functions of a class, by address.
     ///
     /// # Errors
     /// There is no PCI here.
-    pub fn of_class(&self, class: u32) -> io::Result<Vec<Place>> {
+    pub fn of_class(&self, class: u32) -> io::Result<Vec<FunctionPath>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.path("sys/bus/pci/devices"))? {
             let Ok(address) = entry?.file_name().to_string_lossy().parse() else { continue };
@@ -67,14 +67,14 @@ fn word(path: &Path) -> Option<String> {
 
 /// One function.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct FunctionPath {
     /// Where on the bus.
     pub address: Address,
     /// Its directory.
     pub path: PathBuf,
 }
 
-impl Place {
+impl FunctionPath {
     /// Whether there is such a function.
     pub fn exists(&self) -> bool {
         self.path.exists()

@@ -76,6 +76,14 @@ impl Queue for StubbornQueue {
         self.kept.clear();
         Ok(())
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }
 
 struct Open {

@@ -289,7 +289,7 @@ impl Requests {
         let places = depth as usize;
         let has_one_thread = flags & UAIO_ONE_THREAD != 0;
         let looks = if flags & UAIO_POLLS != 0 { AWAKE } else { Duration::ZERO };
-        let options = ReadsOptions { one_thread: has_one_thread, waits: flags & UAIO_WAITS != 0, looks, ..ReadsOptions::default() };
+        let options = ReadsOptions { single_issuer: has_one_thread, waits: flags & UAIO_WAITS != 0, looks, ..ReadsOptions::default() };
         let state = QueueState {
             reads: Reads::with(depth, options),
             jobs: vec![QueuedRequest::NONE; places].into(),

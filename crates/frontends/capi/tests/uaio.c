@@ -40,7 +40,7 @@ static void fill(void)
     SURE(ufsync(ufd) == 0);
 }
 
-static void one_thread(unsigned int flags, int is_lent)
+static void single_issuer(unsigned int flags, int is_lent)
 {
     static unsigned int own[DEPTH][PAGE / 4];
     struct uaio requests[DEPTH], done[DEPTH];
@@ -401,11 +401,11 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2; i++) {
         fill();
         for (int is_lent = 0; is_lent < 2; is_lent++) {
-            one_thread(0, is_lent);
+            single_issuer(0, is_lent);
             submitted_with_the_wait(0, is_lent);
-            one_thread(UAIO_ONE_THREAD, is_lent);
+            single_issuer(UAIO_ONE_THREAD, is_lent);
             submitted_with_the_wait(UAIO_ONE_THREAD, is_lent);
-            one_thread(UAIO_ONE_THREAD | UAIO_WAITS, is_lent);
+            single_issuer(UAIO_ONE_THREAD | UAIO_WAITS, is_lent);
             submitted_with_the_wait(UAIO_ONE_THREAD | UAIO_WAITS, is_lent);
         }
         lent_memory();

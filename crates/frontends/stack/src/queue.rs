@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use block::clock::Monotonic;
-use block::completion::{Adaptive, Floor, Mode, Reaper, ReaperOptions, System};
+use block::completion::{Adaptive, Mode, Reaper, ReaperOptions, System, WakeupLatency};
 use block::handle::{CompletionMode, Served};
 use block::{Device, OpenError, Params, Queue, Scheduler, SharedQueue, Tracked, scheduler};
 
@@ -47,7 +47,7 @@ fn is_adaptive(params: &Params) -> bool {
 }
 
 fn adaptive(queue: Box<dyn Queue>, params: &Params) -> Box<dyn Queue> {
-    let mut adaptive = Adaptive::with(queue, Mode::Adaptive, Floor::of_machine(), Monotonic::default(), System::default());
+    let mut adaptive = Adaptive::with(queue, Mode::Adaptive, WakeupLatency::of_machine(), Monotonic::default(), System::default());
     adaptive.set_sleeps(params.poll_min, params.poll_max);
     Box::new(adaptive)
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use block::tracked::Patience;
+use block::tracked::Timeouts;
 use block::{Arena, Buf, Completion, Device, Lba, OpenError, Queue, QueueOptions, Request, Submit, Tag, Tracked};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
@@ -110,7 +110,7 @@ struct Worker {
 impl Worker {
     fn open(device: &dyn Device, job: &LoadJob, index: u32) -> Result<Worker, OpenError> {
         let below = device.queue(&QueueOptions { depth: job.depth, ..job.queue.clone() })?;
-        let mut queue = Tracked::new(below, Patience::default());
+        let mut queue = Tracked::new(below, Timeouts::default());
         let no_memory =
             |what: &str| OpenError::Unusable(format!("no memory for {} requests of {} bytes: {what}", job.depth, job.request_bytes));
         let each = (job.request_bytes as usize).next_multiple_of(block::buffer::UNIT_BYTES);

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-use block::completion::{Floor, Mode};
+use block::completion::{Mode, WakeupLatency};
 use indicatif::BinaryBytes;
 use rustix::fs::{AtFlags, StatxFlags, XattrFlags};
 use serde::Serialize;
@@ -172,7 +172,7 @@ fn nocache() -> Line {
 
 /// How queues wait for devices when nobody says otherwise.
 fn completion() -> Line {
-    let (cores, floor) = (block::completion::mode::cores(), Floor::of_machine());
+    let (cores, floor) = (block::completion::mode::cores(), WakeupLatency::of_machine());
     let (mode, why) = (Mode::default_for(cores), Mode::reason_for(cores));
     let us = |time: Duration| time.as_secs_f64() * 1e6;
     let (timer, late, event) = (us(floor.timer), us(floor.timer_late), us(floor.event));

@@ -59,7 +59,7 @@ use layout::{Header, Word};
 pub use look::{Advice, Look, Seen};
 pub use open::{How, Open, OpenFailed};
 pub(crate) use patience::Tries;
-use patience::{Patience, STALLED};
+use patience::{STALLED, Timeouts};
 pub use quick::Thought;
 pub use reads::{Begun, Outcome, Reads, ReadsOptions};
 pub(crate) use record::flag;
@@ -409,7 +409,7 @@ impl Shelf {
 
     /// As above, as long as the asker wants to wait; none: he did not. He is asked every 20 ms.
     pub(crate) fn ask_while(&self, ask: Ask, file: FileNo, a: u64, b: u64, waits: &dyn Fn() -> bool) -> Option<Result<u32, Errno>> {
-        let mut patience = Patience::new(self);
+        let mut patience = Timeouts::new(self);
         // Somebody who may write to the slots takes them away from us: no more than so often.
         for _ in 0..ASKED_ANEW {
             let Some(posted) = self.post(ask, file, a, b) else { return Some(Err(Errno::IO)) };
@@ -440,7 +440,7 @@ impl Shelf {
     }
 
     /// None: the asker waits no more.
-    fn wait_for(&self, posted: &request::Posted<'_>, waits: &dyn Fn() -> bool, patience: &mut Patience<'_>) -> Option<Answer> {
+    fn wait_for(&self, posted: &request::Posted<'_>, waits: &dyn Fn() -> bool, patience: &mut Timeouts<'_>) -> Option<Answer> {
         let mut sleep = LOOK_FIRST;
         loop {
             let wait = if self.step_inline() { Duration::ZERO } else { sleep };

@@ -69,7 +69,7 @@ impl Tries {
 }
 
 /// With the leader.
-pub(super) struct Patience<'a> {
+pub(super) struct Timeouts<'a> {
     shelf: &'a Shelf,
     leader: Option<LivenessWatch<'a>>,
     /// When it was seen to have done something, and what it had done by then.
@@ -77,9 +77,9 @@ pub(super) struct Patience<'a> {
     looked: Instant,
 }
 
-impl<'a> Patience<'a> {
-    pub(super) fn new(shelf: &'a Shelf) -> Patience<'a> {
-        Patience { shelf, leader: None, moved: None, looked: Instant::now() }
+impl<'a> Timeouts<'a> {
+    pub(super) fn new(shelf: &'a Shelf) -> Timeouts<'a> {
+        Timeouts { shelf, leader: None, moved: None, looked: Instant::now() }
     }
 
     /// Nobody leads now: whoever does next has its own time.

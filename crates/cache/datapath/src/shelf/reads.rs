@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use block::tracked::Patience;
+use block::tracked::Timeouts;
 use block::{Arena, Armed, Buf, Clock, Completion, Error, Lba, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag, Time, Tracked};
 use pagecache::shared::{Sought, Ticket};
 use ssdcache::{PAGE_BYTES, Page, ViewHit, ViewLookup};
@@ -47,13 +47,13 @@ const TIMED: u32 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadsOptions {
     /// One thread alone begins reads and takes what has ended. Another one that does is a mistake, and panics.
-    pub one_thread: bool,
+    pub single_issuer: bool,
     /// It waits rather than looks: a look that finds nothing costs a system call.
     pub waits: bool,
     /// With both: how long a wait stays awake, whatever that costs of the processor. Zero: as long as it is measured to cost no more.
     pub looks: Duration,
     /// How long the SSD is waited for.
-    pub patience: Patience,
+    pub patience: Timeouts,
 }
 
 /// How a read ended.
@@ -228,8 +228,8 @@ impl Lane {
     fn open(shelf: &Shelf, depth: u32, options: ReadsOptions) -> Result<Lane, OpenError> {
         let device = shelf.lanes.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
         let depth = depth.next_power_of_two().min(PARTS_MAX);
-        let ReadsOptions { one_thread, waits, looks, patience } = options;
-        let options = QueueOptions { depth, one_thread, waits, looks, ..QueueOptions::default() };
+        let ReadsOptions { single_issuer, waits, looks, patience } = options;
+        let options = QueueOptions { depth, single_issuer, waits, spin_duration: looks, ..QueueOptions::default() };
         let mut queue = Tracked::new(device.queue(&options)?, patience);
         let block_bytes = queue.geometry().block_bytes;
         if !PAGE_BYTES.is_multiple_of(block_bytes as usize) {
@@ -738,7 +738,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> Reads<F, J> {
         let Some(part) = lane.slots.get_mut(slot as usize).and_then(|slot| slot.part.as_mut()) else { return false };
         let index = part.read;
         let (read, Some(job)) = (&mut self.reads[index as usize], &mut self.jobs[index as usize]) else { return false };
-        let is_held = completion.status.is_err() && lane.queue.holds(completion.tag);
+        let is_held = completion.status.is_err() && lane.queue.owns_buffer(completion.tag);
         lane.is_over |= completion.status == Err(Error::Gone);
         if is_held && part.is_straight {
             // Named when it is released, or lost with the queue.

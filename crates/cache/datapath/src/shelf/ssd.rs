@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use block::{Arena, Buf, Device, Error, Habits, Handle, OpenError, Params, Queue, QueueOptions};
+use block::{Arena, Buf, Device, DeviceCapabilities, Error, Handle, OpenError, Params, Queue, QueueOptions};
 use parking_lot::{Condvar, Mutex};
 use ssdcache::{DevicePage, PAGE_BYTES, Page};
 
@@ -86,7 +86,7 @@ thread_local! {
 /// The readers' side of an SSD: lanes are made as they are needed, and kept.
 pub(crate) struct Lanes {
     device: Arc<dyn Device>,
-    habits: Habits,
+    capabilities: DeviceCapabilities,
     idle: Mutex<Idle>,
     /// One is idle, or may be made.
     free: Condvar,
@@ -101,19 +101,19 @@ struct Idle {
 
 impl Lanes {
     pub(super) fn new(device: Arc<dyn Device>) -> Lanes {
-        Lanes { habits: device.habits(), device, idle: Mutex::default(), free: Condvar::new() }
+        Lanes { capabilities: device.capabilities(), device, idle: Mutex::default(), free: Condvar::new() }
     }
 
     /// Whether queues end with the process that has the SSD: the next one has it then.
     pub(super) fn comes_back(&self) -> bool {
-        self.habits.comes_back
+        self.capabilities.comes_back
     }
 
     /// Whether a read failed only for that, and nothing is known of the page.
     pub(super) fn is_away(&self, error: Error) -> bool {
         let of_the_way =
             matches!(error, Error::Gone | Error::Timeout | Error::Reset | Error::Cancelled | Error::NotPermitted | Error::NoResources);
-        of_the_way && self.habits.comes_back
+        of_the_way && self.capabilities.comes_back
     }
 
     pub(super) fn with<T>(&self, call: impl FnOnce(&mut Lane) -> T) -> Result<T, OpenError> {
@@ -133,7 +133,7 @@ impl Lanes {
             if let Some(lane) = idle.lanes.pop() {
                 return Some(lane);
             }
-            if idle.made < self.habits.queues_max.max(1) {
+            if idle.made < self.capabilities.queues_max.max(1) {
                 idle.made += 1;
                 return None;
             }
@@ -147,7 +147,7 @@ impl Lanes {
         idle.made -= usize::from(lane.is_none());
         idle.lanes.extend(lane);
         drop(idle);
-        if self.habits.queues_max < usize::MAX {
+        if self.capabilities.queues_max < usize::MAX {
             self.free.notify_one();
         }
     }

@@ -12,8 +12,8 @@ use shm::Region;
 
 use super::client_queue::BrokerQueue;
 use super::entry::Layout;
-use super::grant::{GrantId, Terms, Wish};
-use super::protocol::{ANSWER_BYTES_MAX, Answer, Ask, QueueStat, Talk, VERSION};
+use super::grant::{GrantId, GrantSpec, Wish};
+use super::protocol::{ANSWER_BYTES_MAX, Ask, QueueStat, Reply, Talk, VERSION};
 use super::refusal::Refusal;
 use crate::buffer::{Arena, ArenaId};
 use crate::device::{Device, OpenError, QueueOptions};
@@ -100,7 +100,7 @@ impl BrokerDevice {
         let mut admin = Admin::connect(&options.socket)?;
         admin.talk.stream().set_read_timeout(options.patience).map_err(BrokerError::Gone)?;
         let wish = Wish { device: options.device.clone(), range: options.range, read_only: options.read_only };
-        let Answer::Opened { geometry, .. } = admin.ask(&Ask::Open { version: VERSION, wish })? else {
+        let Reply::Opened { geometry, .. } = admin.ask(&Ask::Open { version: VERSION, wish })? else {
             return Err(BrokerError::Nonsense("no window"));
         };
         let region = Region::shared("hotshelf-arena", options.arena_bytes).map_err(BrokerError::Memory)?;
@@ -125,7 +125,7 @@ impl BrokerDevice {
         }
         let layout = Layout::new(depth);
         let mut talk = self.session.talk.lock();
-        let Answer::Queue { queue } = ask(&mut talk, &Ask::Queue { depth }, None)? else {
+        let Reply::Queue { queue } = ask(&mut talk, &Ask::Queue { depth }, None)? else {
             return Err(BrokerError::Nonsense("no queue"));
         };
         let (Some(rings), Some(bell)) = (talk.take_fd(), talk.take_fd()) else {
@@ -169,7 +169,7 @@ impl Session {
             return Err(BrokerError::Refused(Refusal::BadMemory { what: "memory of this process alone".into() }));
         };
         let bytes = arena.region().len() as u64;
-        let Answer::Arena { number } = ask(&mut self.talk.lock(), &Ask::Arena { bytes }, Some(fd.as_fd()))? else {
+        let Reply::Arena { number } = ask(&mut self.talk.lock(), &Ask::Arena { bytes }, Some(fd.as_fd()))? else {
             return Err(BrokerError::Nonsense("no number for the memory"));
         };
         arenas.push((arena.clone(), number));
@@ -185,7 +185,7 @@ impl Session {
     pub(super) fn drain(&self, queue: u64, for_good: bool) -> Result<(), Error> {
         let question = if for_good { Ask::Close { queue } } else { Ask::Reset { queue } };
         match ask(&mut self.talk.lock(), &question, None) {
-            Ok(Answer::Done) => Ok(()),
+            Ok(Reply::Done) => Ok(()),
             _ => Err(Error::Gone),
         }
     }
@@ -211,7 +211,7 @@ impl Admin {
     ///
     /// # Errors
     /// It refuses, or is gone.
-    pub fn ask(&mut self, question: &Ask) -> Result<Answer, BrokerError> {
+    pub fn ask(&mut self, question: &Ask) -> Result<Reply, BrokerError> {
         ask(&mut self.talk, question, None)
     }
 
@@ -219,9 +219,9 @@ impl Admin {
     ///
     /// # Errors
     /// As [`Admin::ask`].
-    pub fn grant(&mut self, terms: Terms) -> Result<(GrantId, Option<GrantId>, u32), BrokerError> {
+    pub fn grant(&mut self, terms: GrantSpec) -> Result<(GrantId, Option<GrantId>, u32), BrokerError> {
         match self.ask(&Ask::Grant { terms })? {
-            Answer::Granted { id, replaced, closed } => Ok((id, replaced, closed)),
+            Reply::Granted { id, replaced, closed } => Ok((id, replaced, closed)),
             _ => Err(BrokerError::Nonsense("no grant")),
         }
     }
@@ -232,13 +232,13 @@ impl Admin {
     /// As [`Admin::ask`].
     pub fn stat(&mut self) -> Result<Vec<QueueStat>, BrokerError> {
         match self.ask(&Ask::Stat)? {
-            Answer::Stat { queues } => Ok(queues),
+            Reply::Stat { queues } => Ok(queues),
             _ => Err(BrokerError::Nonsense("no list of queues")),
         }
     }
 }
 
-fn ask(talk: &mut Talk, question: &Ask, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<Answer, BrokerError> {
+fn ask(talk: &mut Talk, question: &Ask, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<Reply, BrokerError> {
     talk.drop_fds();
     match talk.send(question, fd.as_slice()) {
         // Hung up on; what was said before that is still there to be read.
@@ -246,7 +246,7 @@ fn ask(talk: &mut Talk, question: &Ask, fd: Option<std::os::fd::BorrowedFd<'_>>)
         other => other.map_err(BrokerError::Gone)?,
     }
     match talk.receive().map_err(BrokerError::Gone)? {
-        Answer::Refused { refusal } => Err(refusal.into()),
+        Reply::Refused { refusal } => Err(refusal.into()),
         answer => Ok(answer),
     }
 }

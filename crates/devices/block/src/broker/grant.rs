@@ -25,7 +25,7 @@ pub enum Who {
 
 /// What is granted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Terms {
+pub struct GrantSpec {
     /// To whom.
     pub who: Who,
     /// The device, as `serve` names it.
@@ -48,9 +48,9 @@ pub struct Terms {
     pub requests_per_s: Option<u64>,
 }
 
-impl Terms {
+impl GrantSpec {
     /// Whether another grant of the same user, device and range takes its place.
-    fn replaces(&self, other: &Terms) -> bool {
+    fn replaces(&self, other: &GrantSpec) -> bool {
         (self.who, &self.device, self.first, self.blocks) == (other.who, &other.device, other.first, other.blocks)
     }
 }
@@ -62,7 +62,7 @@ pub struct Grant {
     pub id: GrantId,
     /// What it says.
     #[serde(flatten)]
-    pub terms: Terms,
+    pub terms: GrantSpec,
     /// When it was given, seconds since 1970.
     pub time_s: u64,
     /// The user who gave it.
@@ -118,7 +118,7 @@ impl Policy {
     }
 
     /// The one that a new grant of these terms replaces.
-    pub fn replaced_by(&self, terms: &Terms) -> Option<GrantId> {
+    pub fn replaced_by(&self, terms: &GrantSpec) -> Option<GrantId> {
         self.grants.values().find(|grant| terms.replaces(&grant.terms)).map(|grant| grant.id)
     }
 
@@ -155,7 +155,7 @@ impl Policy {
     }
 }
 
-impl Terms {
+impl GrantSpec {
     fn is_for(&self, peer: Peer, device: &str) -> bool {
         let who = match self.who {
             Who::User(user) => user == peer.user,
@@ -196,8 +196,8 @@ impl Terms {
 pub(super) mod test {
     use super::*;
 
-    pub(in super::super) fn terms(user: u32, device: &str) -> Terms {
-        Terms {
+    pub(in super::super) fn terms(user: u32, device: &str) -> GrantSpec {
+        GrantSpec {
             who: Who::User(user),
             device: device.into(),
             queues: 2,
@@ -211,11 +211,11 @@ pub(super) mod test {
         }
     }
 
-    fn grant(id: u64, terms: Terms) -> Grant {
+    fn grant(id: u64, terms: GrantSpec) -> Grant {
         Grant { id: GrantId(id), terms, time_s: 0, by: 0 }
     }
 
-    fn policy(grants: impl IntoIterator<Item = Terms>) -> Policy {
+    fn policy(grants: impl IntoIterator<Item = GrantSpec>) -> Policy {
         let mut policy = Policy::default();
         (1..).zip(grants).for_each(|(id, terms)| policy.put(grant(id, terms)));
         policy
@@ -247,7 +247,7 @@ pub(super) mod test {
 
     #[test]
     fn what_is_for_anybody_is_for_every_user_and_within_its_terms() {
-        let anybody = policy([Terms { who: Who::Anybody, read_only: true, queues: u32::MAX, ..terms(0, "d") }]);
+        let anybody = policy([GrantSpec { who: Who::Anybody, read_only: true, queues: u32::MAX, ..terms(0, "d") }]);
         for user in [0, 7, 65_534] {
             let peer = Peer { user, group: user, pid: 1 };
             let wish = |read_only| Wish { device: "d".into(), range: None, read_only };
@@ -258,7 +258,7 @@ pub(super) mod test {
 
     #[test]
     fn a_grant_for_reading_gives_no_queue_that_writes() {
-        let policy = policy([Terms { read_only: true, ..terms(7, "d") }]);
+        let policy = policy([GrantSpec { read_only: true, ..terms(7, "d") }]);
         assert_eq!(ask(&policy, None, 1, 0), Err(Refusal::ReadOnly));
         let wish = Wish { device: "d".into(), range: None, read_only: true };
         assert!(policy.decide(PEER, &wish, 1000, Some(1), |_| 0).is_ok());
@@ -266,7 +266,7 @@ pub(super) mod test {
 
     #[test]
     fn groups_count_and_the_nearest_refusal_is_told() {
-        let group = Terms { who: Who::Group(70), first: 0, blocks: None, ..terms(0, "d") };
+        let group = GrantSpec { who: Who::Group(70), first: 0, blocks: None, ..terms(0, "d") };
         let both = policy([terms(7, "d"), group]);
         assert_eq!(ask(&both, Some((0, 1000)), 1, 0), Ok((2, Window { first: 0, blocks: 1000 })));
         assert_eq!(ask(&both, Some((0, 1001)), 1, 0).map_err(|refusal| matches!(refusal, Refusal::OutOfRange { .. })), Err(true));
@@ -275,9 +275,9 @@ pub(super) mod test {
 
     #[test]
     fn a_grant_beyond_the_devices_end_gives_nothing() {
-        let beyond = policy([Terms { first: 1000, blocks: None, ..terms(7, "d") }]);
+        let beyond = policy([GrantSpec { first: 1000, blocks: None, ..terms(7, "d") }]);
         assert!(matches!(ask(&beyond, None, 1, 0), Err(Refusal::OutOfRange { granted: 0, .. })));
-        let past = policy([Terms { first: 990, blocks: Some(u64::MAX), ..terms(7, "d") }]);
+        let past = policy([GrantSpec { first: 990, blocks: Some(u64::MAX), ..terms(7, "d") }]);
         assert_eq!(ask(&past, None, 1, 0), Ok((1, Window { first: 990, blocks: 10 })));
     }
 }

@@ -20,7 +20,7 @@ use std::time::SystemTime;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::grant::{Grant, GrantId, Policy, Terms};
+use super::grant::{Grant, GrantId, GrantSpec, Policy};
 
 const HEADER: &[u8] = b"hotshelf-grants 1\n";
 const HEADER_WORD: &[u8] = b"hotshelf-grants ";
@@ -110,7 +110,7 @@ enum Change {
 struct Numbered {
     id: GrantId,
     #[serde(flatten)]
-    terms: Terms,
+    terms: GrantSpec,
 }
 
 /// The journal, open and locked, and what it says.
@@ -165,7 +165,7 @@ impl Journal {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn fixed(terms: impl IntoIterator<Item = Terms>) -> std::io::Result<Journal> {
+    pub fn fixed(terms: impl IntoIterator<Item = GrantSpec>) -> std::io::Result<Journal> {
         let (time_s, by) = (now_s(), rustix::process::geteuid().as_raw());
         let mut policy = Policy::default();
         let mut next = GrantId(1);
@@ -186,7 +186,7 @@ impl Journal {
     ///
     /// # Errors
     /// It could not be written; nothing has changed.
-    pub fn grant(&mut self, terms: Terms, by: u32) -> Result<(GrantId, Option<GrantId>), JournalError> {
+    pub fn grant(&mut self, terms: GrantSpec, by: u32) -> Result<(GrantId, Option<GrantId>), JournalError> {
         let (id, replaced, time_s) = (self.next, self.policy.replaced_by(&terms), now_s());
         let mut line = Vec::new();
         self.line(&mut line, &Record { time_s, by, change: Change::Grant(Numbered { id, terms: terms.clone() }) });
@@ -526,9 +526,9 @@ mod test {
         let (_dir, path) = dir();
         let mut journal = Journal::open(&path).expect("opened");
         let (old, _) = journal.grant(terms(1, "a"), 0).expect("granted");
-        let (new, replaced) = journal.grant(Terms { queues: 9, ..terms(1, "a") }, 0).expect("granted");
+        let (new, replaced) = journal.grant(GrantSpec { queues: 9, ..terms(1, "a") }, 0).expect("granted");
         assert_eq!(replaced, Some(old));
-        assert_eq!(journal.grant(Terms { first: 0, ..terms(1, "a") }, 0).expect("granted").1, None, "another range");
+        assert_eq!(journal.grant(GrantSpec { first: 0, ..terms(1, "a") }, 0).expect("granted").1, None, "another range");
         assert_eq!(journal.policy.grants().map(|grant| grant.id).collect::<Vec<_>>(), [new, GrantId(3)]);
         assert!(matches!(journal.revoke(old, 0), Err(JournalError::NoSuchGrant)));
     }

@@ -25,10 +25,10 @@
 
 pub mod client;
 mod client_queue;
+mod device_thread;
 pub mod entry;
 pub mod grant;
 pub mod journal;
-mod lane;
 mod log_limit;
 mod pace;
 mod places;
@@ -41,7 +41,7 @@ mod session;
 pub use client::{BrokerDevice, BrokerError, ConnectOptions};
 pub use client_queue::BrokerQueue;
 pub use entry::Ended;
-pub use grant::{Grant, GrantId, Peer, Policy, Terms, Who, Wish};
+pub use grant::{Grant, GrantId, GrantSpec, Peer, Policy, Who, Wish};
 pub use journal::{Journal, JournalError};
 pub use refusal::Refusal;
 pub use server::{Server, ServerOptions};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::grant::Terms;
+use super::grant::GrantSpec;
 use crate::clock::Time;
 
 /// What may be ahead of the rate.
@@ -16,7 +16,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(terms: &Terms) -> Pace {
+    pub(super) fn new(terms: &GrantSpec) -> Pace {
         Pace { bytes: Meter::new(terms.bytes_per_s), requests: Meter::new(terms.requests_per_s) }
     }
 
@@ -73,7 +73,7 @@ mod test {
 
     #[test]
     fn over_a_second_the_rate_is_kept_and_nothing_starves() {
-        let mut pace = Pace::new(&Terms { bytes_per_s: Some(1 << 20), requests_per_s: Some(1000), ..terms(1, "d") });
+        let mut pace = Pace::new(&GrantSpec { bytes_per_s: Some(1 << 20), requests_per_s: Some(1000), ..terms(1, "d") });
         for (bytes, wanted) in [(512_u64, 1000_u64), (65_536, 16)] {
             let begin = Time(10_u64.pow(10) * bytes);
             let (mut now, mut count) = (begin, 0);

@@ -74,14 +74,14 @@ struct Open {
 
 impl Places {
     /// Takes a place if `decide`, told how many a grant has open, allows it. No two decide at the same time.
-    pub(super) fn take<E>(self: &Arc<Self>, decide: impl FnOnce(&dyn Fn(GrantId) -> u32) -> Result<Info, E>) -> Result<Place, E> {
+    pub(super) fn take<E>(self: &Arc<Self>, decide: impl FnOnce(&dyn Fn(GrantId) -> u32) -> Result<Info, E>) -> Result<QuotaSlot, E> {
         let mut open = self.open.lock();
         let mut info = decide(&|grant| open.of(grant))?;
         open.last += 1;
         info.id = open.last;
         let info = Arc::new(info);
         open.queues.insert(info.id, info.clone());
-        Ok(Place { places: self.clone(), info })
+        Ok(QuotaSlot { places: self.clone(), info })
     }
 
     /// The queues of a grant, with their device.
@@ -124,19 +124,19 @@ impl Info {
 
 /// A queue's place in the quota, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct QuotaSlot {
     places: Arc<Places>,
     pub(super) info: Arc<Info>,
 }
 
-impl Place {
+impl QuotaSlot {
     /// Before it is dropped.
     pub(super) fn give_back(&self) {
         self.places.open.lock().queues.remove(&self.info.id);
     }
 }
 
-impl Drop for Place {
+impl Drop for QuotaSlot {
     fn drop(&mut self) {
         self.give_back();
     }

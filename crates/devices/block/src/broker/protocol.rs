@@ -13,7 +13,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAnci
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::grant::{Grant, GrantId, Terms, Wish};
+use super::grant::{Grant, GrantId, GrantSpec, Wish};
 use super::refusal::Refusal;
 use crate::geometry::Geometry;
 
@@ -61,7 +61,7 @@ pub enum Ask {
     /// Gives a grant. For root and the broker's user, as are all that follow, but that others see their own.
     Grant {
         /// What it says.
-        terms: Terms,
+        terms: GrantSpec,
     },
     /// Takes a grant back, and closes its queues.
     Revoke {
@@ -77,7 +77,7 @@ pub enum Ask {
 /// What the broker answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-pub enum Answer {
+pub enum Reply {
     /// The window, as a device.
     Opened {
         /// What it looks like.

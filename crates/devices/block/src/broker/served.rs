@@ -28,7 +28,7 @@ use shm::ring::{Consumer, Producer, RingError};
 use super::entry::{self, Command, Ended, Layout, SEGMENTS_MAX, Segment};
 use super::log_limit::LogLimit;
 use super::pace::Pace;
-use super::places::Place;
+use super::places::QuotaSlot;
 use crate::buffer::{Arena, Span};
 use crate::clock::Time;
 use crate::error::Error;
@@ -45,7 +45,7 @@ pub(super) type Drained = SyncSender<Result<(), Error>>;
 
 /// What a queue is made of, sent to the lane that will serve it.
 pub(super) struct Seed {
-    pub(super) place: Place,
+    pub(super) place: QuotaSlot,
     pub(super) region: Arc<Region>,
     pub(super) layout: Layout,
     pub(super) bell: OwnedFd,
@@ -85,7 +85,7 @@ pub(super) enum Turn {
 }
 
 /// A request that was checked and could not go yet.
-struct Held {
+struct DeferredRequest {
     request: Request,
     slot: u32,
 }
@@ -98,7 +98,7 @@ pub(super) struct Served {
     /// By slot: in flight, and how many bytes it moves.
     slots: Box<[Option<u64>]>,
     in_flight: u32,
-    held: Option<Held>,
+    held: Option<DeferredRequest>,
     /// When the held one may go.
     held_until: Time,
     /// Of the request being looked at, or held.
@@ -132,7 +132,7 @@ impl Served {
         })
     }
 
-    pub(super) fn place(&self) -> &Place {
+    pub(super) fn place(&self) -> &QuotaSlot {
         &self.seed.place
     }
 
@@ -281,7 +281,7 @@ impl Served {
         }
         // The check was in blocks of the window, which lies within the device. Classes are shares of the broker's own.
         let lba = if request.op == Op::Flush { Lba(0) } else { Lba(request.lba.0 + self.seed.first) };
-        self.held = Some(Held { request: Request { lba, class: Class(0), ..request }, slot });
+        self.held = Some(DeferredRequest { request: Request { lba, class: Class(0), ..request }, slot });
         self.held_until = Time(0);
         self.submit_held(now, pace);
         Ok(())

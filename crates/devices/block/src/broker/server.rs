@@ -12,12 +12,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 
+use super::device_thread::DeviceThread;
 use super::grant::Peer;
 use super::journal::Journal;
-use super::lane::Lane;
 use super::log_limit::LogLimit;
 use super::places::Places;
-use super::protocol::{ASK_BYTES_MAX, Answer, Talk};
+use super::protocol::{ASK_BYTES_MAX, Reply, Talk};
 use super::refusal::Refusal;
 use super::session::Session;
 use crate::device::Device;
@@ -47,7 +47,7 @@ pub struct ServerOptions {
 pub(super) struct Shared {
     pub(super) journal: Mutex<Journal>,
     pub(super) places: Arc<Places>,
-    pub(super) lanes: BTreeMap<String, Arc<Lane>>,
+    pub(super) lanes: BTreeMap<String, Arc<DeviceThread>>,
     /// The broker's user.
     pub(super) owner: u32,
     /// What clients can make it log.
@@ -79,7 +79,7 @@ impl Server {
         let listener = listen(&options.socket)?;
         let mut lanes = BTreeMap::new();
         for (name, device) in options.devices {
-            let lane = Lane::start(&name, device, options.spin, options.patience)?;
+            let lane = DeviceThread::start(&name, device, options.spin, options.patience)?;
             lanes.insert(name, Arc::new(lane));
         }
         let shared = Arc::new(Shared {
@@ -160,7 +160,7 @@ fn welcome(shared: &Arc<Shared>, stream: UnixStream, id: u64) -> std::io::Result
     let mut clients = shared.clients.lock();
     if let Some(most) = too_many(&clients, peer.user, shared.owner) {
         drop(clients);
-        return talk.send(&Answer::Refused { refusal: Refusal::TooManyClients { most } }, &[]);
+        return talk.send(&Reply::Refused { refusal: Refusal::TooManyClients { most } }, &[]);
     }
     let session = Session::new(shared.clone(), peer, talk, hang_up.clone());
     let gone = Gone { shared: shared.clone(), id };

@@ -10,13 +10,13 @@ use std::sync::mpsc::sync_channel;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use shm::Region;
 
+use super::device_thread::{DeviceThread, Order};
 use super::entry::{Ended, Layout, SEGMENTS_MAX};
-use super::grant::{GrantId, Peer, Terms, Window, Wish};
+use super::grant::{GrantId, GrantSpec, Peer, Window, Wish};
 use super::journal::JournalError;
-use super::lane::{Lane, Order};
 use super::log_limit::printable;
 use super::places::{Counters, Info};
-use super::protocol::{Answer, Ask, Talk, VERSION};
+use super::protocol::{Ask, Reply, Talk, VERSION};
 use super::refusal::Refusal;
 use super::served::{Drain, Seed};
 use super::server::Shared;
@@ -37,7 +37,7 @@ pub(super) struct Session {
 /// What a client works with.
 struct Opened {
     wish: Wish,
-    lane: Arc<Lane>,
+    lane: Arc<DeviceThread>,
     /// As the client sees the window.
     geometry: Geometry,
     arenas: Vec<Arena>,
@@ -45,7 +45,7 @@ struct Opened {
 }
 
 /// An answer, and the descriptors that go with it.
-type Answered = Result<(Answer, Vec<OwnedFd>), Refusal>;
+type Answered = Result<(Reply, Vec<OwnedFd>), Refusal>;
 
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, peer: Peer, talk: Talk, hang_up: Arc<UnixStream>) -> Session {
@@ -65,7 +65,7 @@ impl Session {
                     let why = printable(&refusal.to_string());
                     tracing::info!(user = self.peer.user, pid = self.peer.pid, refusal = %why, "refused");
                 }
-                (Answer::Refused { refusal }, Vec::new())
+                (Reply::Refused { refusal }, Vec::new())
             });
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             if self.talk.send(&answer, &fds).is_err() {
@@ -92,12 +92,12 @@ impl Session {
             Ask::List => Ok(plain(self.list())),
             Ask::Stat => {
                 let all = self.may_change();
-                Ok(plain(Answer::Stat { queues: self.shared.places.stat(|info| all || info.peer.user == self.peer.user) }))
+                Ok(plain(Reply::Stat { queues: self.shared.places.stat(|info| all || info.peer.user == self.peer.user) }))
             }
         }
     }
 
-    fn open(&mut self, version: u32, wish: Wish) -> Result<Answer, Refusal> {
+    fn open(&mut self, version: u32, wish: Wish) -> Result<Reply, Refusal> {
         if version != VERSION {
             let what = format!("version {version}: this broker speaks version {VERSION}");
             return Err(Refusal::BadRequest { what });
@@ -124,7 +124,7 @@ impl Session {
         // Queues opened later are of the same blocks, whatever is granted by then.
         let wish = Wish { range: Some((window.first, window.blocks)), ..wish };
         self.opened = Some(Opened { wish, lane: lane.clone(), geometry, arenas: Vec::new(), queues: Vec::new() });
-        Ok(Answer::Opened { geometry: looks, memory_bytes })
+        Ok(Reply::Opened { geometry: looks, memory_bytes })
     }
 
     fn queue(&mut self, depth: u32) -> Answered {
@@ -170,10 +170,10 @@ impl Session {
         if self.shared.log_limit.may_log(self.peer.user) {
             tracing::info!(queue = id, user = self.peer.user, pid = self.peer.pid, device = opened.wish.device, depth, "a queue is open");
         }
-        Ok((Answer::Queue { queue: id }, vec![ring_fd, theirs]))
+        Ok((Reply::Queue { queue: id }, vec![ring_fd, theirs]))
     }
 
-    fn arena(&mut self, bytes: u64) -> Result<Answer, Refusal> {
+    fn arena(&mut self, bytes: u64) -> Result<Reply, Refusal> {
         let opened = self.opened.as_mut().ok_or_else(no_window)?;
         let fd = self.talk.take_fd().ok_or(Refusal::BadRequest { what: "no descriptor came with it".into() })?;
         let bad = |what: String| Refusal::BadMemory { what };
@@ -196,16 +196,16 @@ impl Session {
         let done = done.recv().unwrap_or(Err(crate::Error::Gone));
         done.map_err(|error| Refusal::DeviceFailed { what: error.to_string() })?;
         opened.arenas.push(arena);
-        Ok(Answer::Arena { number: u32::try_from(opened.arenas.len() - 1).expect("a few") })
+        Ok(Reply::Arena { number: u32::try_from(opened.arenas.len() - 1).expect("a few") })
     }
 
-    fn drain(&mut self, queue: u64, why: Drain) -> Result<Answer, Refusal> {
+    fn drain(&mut self, queue: u64, why: Drain) -> Result<Reply, Refusal> {
         let opened = self.opened.as_ref().ok_or_else(no_window)?;
         if !opened.queues.contains(&queue) {
             return Err(Refusal::BadRequest { what: format!("queue {queue} is none of this connection") });
         }
         let drained = opened.lane.drain(queue, why);
-        drained.map(|()| Answer::Done).map_err(|error| Refusal::DeviceFailed { what: error.to_string() })
+        drained.map(|()| Reply::Done).map_err(|error| Refusal::DeviceFailed { what: error.to_string() })
     }
 
     fn may_change(&self) -> bool {
@@ -216,20 +216,20 @@ impl Session {
         if self.may_change() { Ok(()) } else { Err(Refusal::NotAllowed { owner: self.shared.owner }) }
     }
 
-    fn grant(&self, terms: Terms) -> Result<Answer, Refusal> {
+    fn grant(&self, terms: GrantSpec) -> Result<Reply, Refusal> {
         self.must_be_allowed()?;
         tracing::info!(by = self.peer.user, ?terms, "grant");
         let (id, replaced) = self.shared.journal.lock().grant(terms, self.peer.user).map_err(not_written)?;
         let closed = replaced.map_or(0, |old| self.close_all_of(old));
-        Ok(Answer::Granted { id, replaced, closed })
+        Ok(Reply::Granted { id, replaced, closed })
     }
 
-    fn revoke(&self, id: GrantId) -> Result<Answer, Refusal> {
+    fn revoke(&self, id: GrantId) -> Result<Reply, Refusal> {
         self.must_be_allowed()?;
         tracing::info!(by = self.peer.user, grant = id.0, "revoke");
         let grant = self.shared.journal.lock().revoke(id, self.peer.user).map_err(not_written)?;
         let closed = self.close_all_of(id);
-        Ok(Answer::Revoked { grant, closed })
+        Ok(Reply::Revoked { grant, closed })
     }
 
     /// Returns when the devices work on none of them any more.
@@ -244,15 +244,15 @@ impl Session {
         u32::try_from(queues.len()).unwrap_or(u32::MAX)
     }
 
-    fn list(&self) -> Answer {
+    fn list(&self) -> Reply {
         let (all, peer) = (self.may_change(), self.peer);
         let journal = self.shared.journal.lock();
-        let mine = |terms: &Terms| match terms.who {
+        let mine = |terms: &GrantSpec| match terms.who {
             super::Who::User(user) => user == peer.user,
             super::Who::Group(group) => group == peer.group,
             super::Who::Anybody => true,
         };
-        Answer::Grants { grants: journal.policy().grants().filter(|grant| all || mine(&grant.terms)).cloned().collect() }
+        Reply::Grants { grants: journal.policy().grants().filter(|grant| all || mine(&grant.terms)).cloned().collect() }
     }
 }
 
@@ -272,7 +272,7 @@ impl Drop for Session {
     }
 }
 
-fn plain(answer: Answer) -> (Answer, Vec<OwnedFd>) {
+fn plain(answer: Reply) -> (Reply, Vec<OwnedFd>) {
     (answer, Vec::new())
 }
 

@@ -8,10 +8,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calibrate::Floor;
+use super::calibrate::WakeupLatency;
 use super::counters::{Counters, Published};
 use super::flight::{Due, Flight, Flown};
-use super::mode::{Mode, State, cores};
+use super::mode::{Mode, WaitState, cores};
 use super::pace::Pace;
 use super::plan::{Lead, Limits, Outlook, Plan};
 use super::predictor::Kind;
@@ -33,12 +33,12 @@ pub struct Adaptive<Q, C = Monotonic, S = System> {
     clock: C,
     sleeper: S,
     mode: Mode,
-    state: State,
+    state: WaitState,
     limits: Limits,
     waking: Duration,
     leads: [Lead; Kind::COUNT],
     flight: Flight,
-    held: Held,
+    held: FoundCompletions,
     /// When the requests being submitted began to be; none after the bell.
     batch_since: Option<Time>,
     pace: Pace,
@@ -57,13 +57,13 @@ pub struct Adaptive<Q, C = Monotonic, S = System> {
 impl<Q: Queue> Adaptive<Q> {
     /// In the mode that is right for this machine, with its costs.
     pub fn new(queue: Q) -> Adaptive<Q> {
-        Adaptive::with(queue, Mode::default_for(cores()), Floor::of_machine(), Monotonic::default(), System::default())
+        Adaptive::with(queue, Mode::default_for(cores()), WakeupLatency::of_machine(), Monotonic::default(), System::default())
     }
 }
 
 impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
     /// With everything named.
-    pub fn with(queue: Q, mode: Mode, floor: Floor, clock: C, sleeper: S) -> Adaptive<Q, C, S> {
+    pub fn with(queue: Q, mode: Mode, floor: WakeupLatency, clock: C, sleeper: S) -> Adaptive<Q, C, S> {
         let depth = queue.depth();
         Adaptive {
             queue,
@@ -71,12 +71,12 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
             clock,
             sleeper,
             mode,
-            state: State::Idle,
+            state: WaitState::Idle,
             limits: Limits::of(floor),
             waking: floor.timer.max(floor.event),
             leads: [Lead::of(floor); Kind::COUNT],
             flight: Flight::new(depth),
-            held: Held { entries: vec![Completion::EMPTY; depth as usize].into(), first: 0, end: 0 },
+            held: FoundCompletions { entries: vec![Completion::EMPTY; depth as usize].into(), first: 0, end: 0 },
             batch_since: None,
             last_look: Time(0),
             found: Time(0),
@@ -104,8 +104,8 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
     }
 
     /// What the last wait was at.
-    pub fn state(&self) -> State {
-        if self.in_flight() == 0 { State::Idle } else { self.state }
+    pub fn state(&self) -> WaitState {
+        if self.in_flight() == 0 { WaitState::Idle } else { self.state }
     }
 
     /// Until here.
@@ -176,11 +176,11 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
 
     fn enter(&mut self, plan: Plan, slept: bool) {
         let state = match plan {
-            Plan::Poll(_) if !slept => State::Poll,
-            Plan::Poll(_) | Plan::Sleep(_) => State::Sleep,
-            Plan::Block => State::Block,
+            Plan::Poll(_) if !slept => WaitState::Poll,
+            Plan::Poll(_) | Plan::Sleep(_) => WaitState::Sleep,
+            Plan::Block => WaitState::Block,
         };
-        self.counters.mode_switches += u64::from(state != self.state && self.state != State::Idle);
+        self.counters.mode_switches += u64::from(state != self.state && self.state != WaitState::Idle);
         self.state = state;
     }
 
@@ -403,6 +403,15 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
         self.held.clear();
         Ok(())
     }
+
+    // Around a driver, and no driver gives a request up: only `Tracked` does, which is around this queue.
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }
 
 /// Which time a look at the queue below is of.
@@ -425,13 +434,13 @@ struct Kinds {
 
 /// Completions found while waiting, not yet polled from above.
 #[derive(Default)]
-struct Held {
+struct FoundCompletions {
     entries: Box<[Completion]>,
     first: usize,
     end: usize,
 }
 
-impl Held {
+impl FoundCompletions {
     fn is_empty(&self) -> bool {
         self.first == self.end
     }
@@ -610,7 +619,7 @@ mod test {
         let mut ended = [Completion::EMPTY; 4];
         assert_eq!((queue.poll(&mut ended), ended[0].tag), (1, Tag(1)));
         assert_eq!(queue.reset(), Ok(()));
-        assert_eq!((queue.in_flight(), queue.expected(), queue.state()), (0, None, State::Idle));
+        assert_eq!((queue.in_flight(), queue.expected(), queue.state()), (0, None, WaitState::Idle));
         (0..4).for_each(|tag| assert_eq!(queue.submit(&small(tag), &[]), Submit::Queued));
         assert_eq!(queue.submit(&small(4), &[]), Submit::Full);
     }

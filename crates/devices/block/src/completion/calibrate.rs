@@ -18,7 +18,7 @@ const ASKED: Duration = Duration::from_micros(50);
 
 /// How much later than asked a thread runs again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Floor {
+pub struct WakeupLatency {
     /// After a sleep with a timer: the first quartile, so that others who are busy at the moment do not count.
     pub timer: Duration,
     /// The same: the ninth decile.
@@ -27,9 +27,9 @@ pub struct Floor {
     pub event: Duration,
 }
 
-impl Floor {
+impl WakeupLatency {
     /// Measured now, in about five milliseconds; longer on a busy machine.
-    pub fn measure() -> Floor {
+    pub fn measure() -> WakeupLatency {
         let mut timer = timer_lateness();
         timer.sort_unstable();
         let timer_late = timer[SAMPLES * 9 / 10];
@@ -37,13 +37,13 @@ impl Floor {
             event.sort_unstable();
             event[SAMPLES / 4]
         });
-        Floor { timer: timer[SAMPLES / 4], timer_late, event }
+        WakeupLatency { timer: timer[SAMPLES / 4], timer_late, event }
     }
 
     /// Measured once for the process, when first asked for.
-    pub fn of_machine() -> Floor {
-        static MEASURED: OnceLock<Floor> = OnceLock::new();
-        *MEASURED.get_or_init(Floor::measure)
+    pub fn of_machine() -> WakeupLatency {
+        static MEASURED: OnceLock<WakeupLatency> = OnceLock::new();
+        *MEASURED.get_or_init(WakeupLatency::measure)
     }
 }
 
@@ -91,8 +91,8 @@ mod test {
 
     #[test]
     fn it_takes_time_to_be_woken() {
-        let floor = Floor::of_machine();
+        let floor = WakeupLatency::of_machine();
         assert!(floor.timer > Duration::ZERO && floor.timer <= floor.timer_late && floor.event > Duration::ZERO, "{floor:?}");
-        assert_eq!(floor, Floor::of_machine(), "measured once");
+        assert_eq!(floor, WakeupLatency::of_machine(), "measured once");
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Flown {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct FlightSlot {
     flown: Flown,
     taken: bool,
     before: u32,
@@ -49,7 +49,7 @@ pub(super) struct Due {
 /// Bounded by the depth of the queue; slots are the tags below.
 #[derive(Debug)]
 pub(super) struct Flight {
-    slots: Box<[Slot]>,
+    slots: Box<[FlightSlot]>,
     free: Vec<u32>,
     chains: [Chain; Kind::COUNT],
     /// A bit for each kind with requests in flight.
@@ -66,7 +66,7 @@ impl Flight {
     pub(super) fn new(depth: u32) -> Flight {
         let flown = Flown { tag: Tag(0), since: Time::NEVER, kind: Kind(0), urgency: Urgency::Normal };
         Flight {
-            slots: vec![Slot { flown, taken: false, before: NONE, after: NONE }; depth as usize].into(),
+            slots: vec![FlightSlot { flown, taken: false, before: NONE, after: NONE }; depth as usize].into(),
             free: (0..depth).rev().collect(),
             chains: [Chain { first: NONE, last: NONE }; Kind::COUNT],
             kinds: 0,

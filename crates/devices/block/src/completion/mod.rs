@@ -14,11 +14,11 @@
 //! What is decided here and why: docs/decisions/14-completion-modes-and-schedulers.md.
 
 pub mod adaptive;
-mod bell;
 pub mod calibrate;
 pub mod counters;
 mod flight;
 pub mod mode;
+mod notifier;
 mod pace;
 pub mod parking;
 pub mod plan;
@@ -30,9 +30,9 @@ mod simulated;
 pub mod sleeper;
 
 pub use adaptive::Adaptive;
-pub use calibrate::Floor;
+pub use calibrate::WakeupLatency;
 pub use counters::{Counters, Published};
-pub use mode::{Mode, State};
+pub use mode::{Mode, WaitState};
 pub use plan::{Limits, Outlook, Plan};
 pub use predictor::Predictor;
 pub use reaper::{Leftover, QueueId, Reap, Reaper, ReaperOptions, Waker};

@@ -55,7 +55,7 @@ pub fn cores() -> usize {
 ///                               '---- far off, or overdue ---'
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum State {
+pub enum WaitState {
     /// Nothing is in flight.
     Idle,
     /// Away for a time known beforehand, then looking without pause.

@@ -82,7 +82,7 @@ mod exhaustive {
     use loom::sync::{Arc, Condvar, Mutex};
 
     #[derive(Default)]
-    struct Bell {
+    struct ThreadNotifier {
         rung: Mutex<bool>,
         heard: Condvar,
     }
@@ -99,7 +99,7 @@ mod exhaustive {
 
     fn explore<const SUBMITTERS: usize>() {
         let parking = Arc::new(Parking::default());
-        let bell = Arc::new(Bell::default());
+        let bell = Arc::new(ThreadNotifier::default());
         let requests = Arc::new([(); SUBMITTERS].map(|()| AtomicU64::new(0)));
         let submitters = std::array::from_fn::<_, SUBMITTERS, _>(|which| {
             let (parking, bell, requests) = (parking.clone(), bell.clone(), requests.clone());

@@ -13,11 +13,11 @@
 //! For requests that are about throughput, not latency, "due" is later: that is the polling period of paper 001, section
 //! III.B, by number and size of the requests.
 //!
-//! The costs are those of [`Floor`], measured once; what others do with the processors meanwhile has no part in this.
+//! The costs are those of [`WakeupLatency`], measured once; what others do with the processors meanwhile has no part in this.
 
 use std::time::Duration;
 
-use super::calibrate::Floor;
+use super::calibrate::WakeupLatency;
 
 /// Wakings that a sleep must be longer than.
 const WAKINGS_TO_SLEEP: u32 = 3;
@@ -70,7 +70,7 @@ pub struct Limits {
 
 impl Limits {
     /// Those of a machine.
-    pub fn of(floor: Floor) -> Limits {
+    pub fn of(floor: WakeupLatency) -> Limits {
         let waking = floor.timer.max(floor.event);
         Limits {
             sleep_min: waking * WAKINGS_TO_SLEEP,
@@ -126,7 +126,7 @@ pub struct Lead {
 
 impl Lead {
     /// Begins with what was measured, as far as that is the timers' doing and not that of a machine busy at the moment.
-    pub fn of(floor: Floor) -> Lead {
+    pub fn of(floor: WakeupLatency) -> Lead {
         let late = floor.timer_late.min(floor.timer * 2);
         Lead { lead: late, least: floor.timer / 2, latest: late * 2 }
     }
@@ -162,7 +162,7 @@ mod test {
         Duration::from_micros(us)
     }
 
-    const FLOOR: Floor = Floor { timer: us(10), timer_late: us(14), event: us(3) };
+    const FLOOR: WakeupLatency = WakeupLatency { timer: us(10), timer_late: us(14), event: us(3) };
 
     fn plan(remaining: u64, latency: u64, change: impl FnOnce(&mut Outlook)) -> Plan {
         let mut outlook = Outlook { remaining: us(remaining), overdue: us(0), latency: Some(us(latency)), urgent: false, slack: us(0) };

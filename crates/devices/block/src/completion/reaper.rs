@@ -18,10 +18,10 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::bell::{Bell, SystemBell};
-use super::calibrate::Floor;
+use super::calibrate::WakeupLatency;
 use super::counters::{Counters, Published};
 use super::mode::{Mode, cores};
+use super::notifier::{SystemBell, ThreadNotifier};
 use super::parking::Parking;
 use super::serve::Server;
 use super::sleeper::System;
@@ -57,13 +57,13 @@ pub struct ReaperOptions {
     /// How it waits while something is in flight.
     pub mode: Mode,
     /// What waking costs.
-    pub floor: Floor,
+    pub floor: WakeupLatency,
 }
 
 impl Default for ReaperOptions {
     /// As is right for this machine.
     fn default() -> Self {
-        ReaperOptions { mode: Mode::default_for(cores()), floor: Floor::of_machine() }
+        ReaperOptions { mode: Mode::default_for(cores()), floor: WakeupLatency::of_machine() }
     }
 }
 
@@ -331,7 +331,7 @@ mod test {
     }
 
     fn reaper(mode: Mode) -> Reaper {
-        let floor = Floor { timer: us(10), timer_late: us(14), event: us(3) };
+        let floor = WakeupLatency { timer: us(10), timer_late: us(14), event: us(3) };
         Reaper::start(ReaperOptions { mode, floor }, Monotonic::default()).expect("a thread")
     }
 
@@ -459,7 +459,7 @@ mod test {
     fn a_shared_queue_loses_nothing_and_reports_nothing_twice() {
         const EACH: u64 = if cfg!(miri) { 20 } else { 2_000 };
         let clock = Monotonic::default();
-        let floor = Floor { timer: us(10), timer_late: us(14), event: us(3) };
+        let floor = WakeupLatency { timer: us(10), timer_late: us(14), event: us(3) };
         let reaper = Reaper::start(ReaperOptions { mode: Mode::Adaptive, floor }, clock).expect("a thread");
         let device = NullDevice::new(Geometry::plain(512, 8)).open_queue(16);
         let queue = Adaptive::with(device, Mode::Adaptive, floor, clock, System::default());

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bell::Bell;
 use super::counters::Counters;
-use super::mode::{Mode, State};
+use super::mode::{Mode, WaitState};
+use super::notifier::ThreadNotifier;
 use super::parking::Parking;
 use super::plan::{Lead, Limits, Outlook, Plan};
 use super::reaper::{QueueId, Reap, ReaperOptions};
@@ -26,7 +26,7 @@ pub(super) struct Server<C, S> {
     lead: Lead,
     clock: C,
     sleeper: S,
-    state: State,
+    state: WaitState,
 }
 
 impl<C: Clock, S: Sleeper> Server<C, S> {
@@ -40,15 +40,15 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
             lead: Lead::of(options.floor),
             clock,
             sleeper,
-            state: State::Idle,
+            state: WaitState::Idle,
         }
     }
 
     /// One turn: looks at the queues, then at most one wait. `ordered`: there is something else to do, so do not wait.
-    pub(super) fn serve(&mut self, parking: &Parking, bell: &impl Bell, ordered: &dyn Fn() -> bool) {
+    pub(super) fn serve(&mut self, parking: &Parking, bell: &impl ThreadNotifier, ordered: &dyn Fn() -> bool) {
         let now = self.clock.now();
         // A look at a queue may cost a lock that submitters want: while spinning only at those that are due.
-        let only_due = self.state == State::Poll && self.mode == Mode::Adaptive;
+        let only_due = self.state == WaitState::Poll && self.mode == Mode::Adaptive;
         let found = self.reap(if only_due { now } else { Time::NEVER });
         if self.counters.polls.is_multiple_of(SELDOM) {
             self.take_time();
@@ -59,11 +59,11 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         let due = self.due();
         match self.plan(due, now) {
             Plan::Poll(_) => {
-                self.enter(State::Poll);
+                self.enter(WaitState::Poll);
                 self.sleeper.relax();
             }
             Plan::Sleep(most) => {
-                self.enter(State::Sleep);
+                self.enter(WaitState::Sleep);
                 self.sleep(now, most, due.unwrap_or(now), parking, bell, ordered);
             }
             Plan::Block => self.block(due, parking, bell, ordered),
@@ -110,7 +110,7 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
                 let (overdue, slack) = (now.since(due), Duration::ZERO);
                 let outlook = Outlook { remaining, overdue, latency: Some(remaining), urgent: false, slack };
                 let plan = self.limits.plan(outlook, self.lead.get());
-                if self.state != State::Sleep && outlook.is_led_to_poll(plan, &self.limits) {
+                if self.state != WaitState::Sleep && outlook.is_led_to_poll(plan, &self.limits) {
                     self.lead.shrink();
                 }
                 plan
@@ -118,7 +118,7 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         }
     }
 
-    fn sleep(&mut self, now: Time, most: Duration, due: Time, parking: &Parking, bell: &impl Bell, ordered: &dyn Fn() -> bool) {
+    fn sleep(&mut self, now: Time, most: Duration, due: Time, parking: &Parking, bell: &impl ThreadNotifier, ordered: &dyn Fn() -> bool) {
         parking.announce(due);
         if !ordered() && self.due().is_some_and(|found| found >= due) {
             bell.wait(Some(most), false);
@@ -135,8 +135,8 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
     }
 
     /// Until an event of a queue, something that is due earlier, or an order. Without anything in flight only until the latter two.
-    fn block(&mut self, due: Option<Time>, parking: &Parking, bell: &impl Bell, ordered: &dyn Fn() -> bool) {
-        self.enter(if due.is_some() { State::Block } else { State::Idle });
+    fn block(&mut self, due: Option<Time>, parking: &Parking, bell: &impl ThreadNotifier, ordered: &dyn Fn() -> bool) {
+        self.enter(if due.is_some() { WaitState::Block } else { WaitState::Idle });
         self.take_time();
         let events = due.is_some() || self.mode == Mode::Interrupt;
         let mute = self.queues.iter().any(|(_, queue)| queue.event().is_none());
@@ -166,8 +166,8 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         armed || (until != Time(1) && self.due().is_some_and(|found| due.is_none_or(|due| found < due)))
     }
 
-    fn enter(&mut self, state: State) {
-        self.counters.mode_switches += u64::from(state != self.state && self.state != State::Idle && state != State::Idle);
+    fn enter(&mut self, state: WaitState) {
+        self.counters.mode_switches += u64::from(state != self.state && self.state != WaitState::Idle && state != WaitState::Idle);
         self.state = state;
     }
 
@@ -243,7 +243,7 @@ mod test {
         waits: Mutex<Vec<Wait>>,
     }
 
-    impl Bell for Simulated<'_> {
+    impl ThreadNotifier for Simulated<'_> {
         fn ring(&self) {}
 
         fn wait(&self, at_most: Option<Duration>, events: bool) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::calibrate::Floor;
+use super::calibrate::WakeupLatency;
 use super::sleeper::Sleeper;
 use crate::buffer::{Arena, Span};
 use crate::clock::{Clock, Time};
@@ -18,8 +18,8 @@ use crate::units::Tag;
 /// Each look at the clock takes so long: a loop that looks ends.
 const LOOK_NS: u64 = 50;
 
-pub(super) const FLOOR: Floor =
-    Floor { timer: Duration::from_micros(10), timer_late: Duration::from_micros(14), event: Duration::from_micros(3) };
+pub(super) const FLOOR: WakeupLatency =
+    WakeupLatency { timer: Duration::from_micros(10), timer_late: Duration::from_micros(14), event: Duration::from_micros(3) };
 
 /// Clones are the same clock.
 #[derive(Clone, Default)]
@@ -157,5 +157,13 @@ impl Queue for Device {
         self.submitted.clear();
         self.running.clear();
         Ok(())
+    }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
     }
 }

@@ -29,11 +29,11 @@ enum Holder {
 }
 
 /// How long a device was tried already.
-pub(super) struct Patience(Instant);
+pub(super) struct RetryTimer(Instant);
 
-impl Patience {
-    pub(super) fn begin() -> Patience {
-        Patience(Instant::now())
+impl RetryTimer {
+    pub(super) fn begin() -> RetryTimer {
+        RetryTimer(Instant::now())
     }
 
     /// Whether to try once more, after a pause.
@@ -48,7 +48,7 @@ impl Patience {
 
 /// Takes the lock of a file that was opened.
 pub(super) fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
-    let patience = Patience::begin();
+    let patience = RetryTimer::begin();
     loop {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {}

@@ -119,8 +119,8 @@ impl Queue for FaultyQueue {
         self.queue.cancel(tag);
     }
 
-    fn holds(&self, tag: Tag) -> bool {
-        self.queue.holds(tag)
+    fn owns_buffer(&self, tag: Tag) -> bool {
+        self.queue.owns_buffer(tag)
     }
 
     fn take_released(&mut self) -> Option<Tag> {

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FallocateFlags, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::claim::{self, Patience};
+use super::claim::{self, RetryTimer};
 use super::plain::PlainQueue;
-use super::uring::{FileCommands, Refused, UringQueue};
+use super::uring::{FileCommands, RingError, UringQueue};
 use crate::device::{Device, OpenError, QueueOptions};
 use crate::error::Error;
 use crate::geometry::Geometry;
@@ -147,7 +147,7 @@ impl Device for FileDevice {
         }
         match UringQueue::new(FileCommands { target: self.target.clone() }, self.target.file.as_fd(), &options) {
             Ok(queue) => Ok(Box::new(queue)),
-            Err(Refused::Forbidden(why)) if self.engine == Engine::Auto => {
+            Err(RingError::Forbidden(why)) if self.engine == Engine::Auto => {
                 self.target.warn(&format!("{} is used without io_uring, at more CPU: {why}", self.target.path.display()));
                 self.plain(&options)
             }
@@ -168,12 +168,12 @@ pub(super) fn check_depth(options: &QueueOptions) -> Result<(), OpenError> {
     Err(OpenError::Unusable(format!("a queue of depth {}: it is a power of two, at most 4096", options.depth)))
 }
 
-impl Refused {
+impl RingError {
     /// In words, for a queue of this file.
     pub(super) fn explain(self, path: &Path) -> OpenError {
         match self {
-            Refused::Forbidden(why) => OpenError::Unusable(format!("no io_uring queue for {}: {why}", path.display())),
-            Refused::Failed(error) => OpenError::system(format!("making an io_uring queue for {}", path.display()), error),
+            RingError::Forbidden(why) => OpenError::Unusable(format!("no io_uring queue for {}: {why}", path.display())),
+            RingError::Failed(error) => OpenError::system(format!("making an io_uring queue for {}", path.display()), error),
         }
     }
 }
@@ -266,7 +266,7 @@ fn check_kind(path: &Path) -> Result<bool, OpenError> {
 
 /// The file, and whether it takes O_DIRECT. Patient with a device that is in use: see [`claim`](super::claim).
 fn open(path: &Path, options: &FileOptions, block: bool) -> Result<(File, bool), OpenError> {
-    let patience = Patience::begin();
+    let patience = RetryTimer::begin();
     loop {
         match try_open(path, options, block) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) && patience.lasts(claim::patience_with_device(path)) => {}

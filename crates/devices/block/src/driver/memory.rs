@@ -1,6 +1,6 @@
 //! A device in memory: a disk for tests, and the fastest one there is.
 //!
-//! Its blocks are a region; a request is a copy, done when it is submitted, or, on a queue that many share, when the bell is rung:
+//! Its blocks are a region; a request is a copy, done when it is submitted, or, on a queue that many share, when the doorbell is rung:
 //! without the queue, as a drive does its work. Queues of one device may be used by different threads; requests to the same blocks
 //! at the same time have no order, as on a real device.
 
@@ -18,7 +18,7 @@ use crate::buffer::{Arena, Span};
 use crate::device::{Device, OpenError, QueueOptions};
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Bell, Queue, Submit};
+use crate::queue::{Doorbell, Queue, Submit};
 use crate::request::{Completion, Op, Request, Status};
 use crate::units::Tag;
 
@@ -180,13 +180,13 @@ impl Queue for MemoryQueue {
         self.ring();
     }
 
-    fn bell(&mut self) -> Option<Arc<dyn Bell>> {
+    fn doorbell(&mut self) -> Option<Arc<dyn Doorbell>> {
         let copies = self.copies.get_or_insert_with(|| {
             let copies = Copies::new(Arc::clone(&self.device.blocks), self.depth);
             self.arenas.iter().for_each(|arena| copies.register(arena));
             Arc::new(copies)
         });
-        Some(Arc::clone(copies) as Arc<dyn Bell>)
+        Some(Arc::clone(copies) as Arc<dyn Doorbell>)
     }
 
     fn cancel(&mut self, _: Tag) {}
@@ -198,6 +198,14 @@ impl Queue for MemoryQueue {
         }
         self.in_flight = 0;
         Ok(())
+    }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
     }
 }
 
@@ -244,7 +252,7 @@ mod test {
         (0..BLOCKS as usize).for_each(|block| device.region().fill(block * 512..(block + 1) * 512, block as u8));
         let arena = Arena::private(BLOCKS as usize * 4096).expect("memory");
         let mut queue = device.open_queue(BLOCKS as u32);
-        let bell = queue.bell().expect("one");
+        let doorbell = queue.doorbell().expect("one");
         queue.register(&arena).expect("registered");
         for _ in 0..if cfg!(miri) { 2 } else { 100 } {
             let bufs: Vec<_> = (0..BLOCKS).map(|_| arena.allocate(512).expect("room")).collect();
@@ -253,7 +261,7 @@ mod test {
             }
             let mut ended = [Completion::EMPTY; 100];
             assert_eq!(queue.poll(&mut ended), 0, "nobody rang");
-            std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(|| assert!(bell.ring())))));
+            std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(|| assert!(doorbell.ring())))));
             assert_eq!((queue.poll(&mut ended), queue.in_flight()), (BLOCKS as usize, 0));
             ended.sort_by_key(|completion| completion.tag.0);
             assert!(ended[100 - BLOCKS as usize..].iter().map(|completion| completion.tag.0).eq(0..BLOCKS), "{ended:?}");
@@ -267,12 +275,12 @@ mod test {
         let arena = Arena::private(4096).expect("memory");
         let buf = arena.allocate(512).expect("room");
         let mut queue = device.open_queue(4);
-        let bell = queue.bell().expect("one");
+        let doorbell = queue.doorbell().expect("one");
         queue.register(&arena).expect("registered");
         buf.write(0, &[7; 512]);
         assert_eq!(queue.submit(&Request::write(Tag(1), Lba(0), 1), &[buf.span()]), Submit::Queued);
         queue.reset().expect("always");
-        assert!(bell.ring());
+        assert!(doorbell.ring());
         assert_eq!((queue.poll(&mut [Completion::EMPTY; 4]), queue.in_flight()), (0, 0));
         assert_eq!(queue.submit(&Request::read(Tag(2), Lba(0), 1), &[buf.span()]), Submit::Queued);
         queue.ring();

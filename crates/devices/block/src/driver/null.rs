@@ -88,4 +88,12 @@ impl Queue for NullQueue {
         self.ended.clear();
         Ok(())
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }

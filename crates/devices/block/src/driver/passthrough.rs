@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::file::check_depth;
 use super::sysfs::QueueAttributes;
-use super::uring::{NvmeCommands, NvmeTarget, Refused, SEGMENTS_MAX, UringQueue, identify, namespace_id, probe};
+use super::uring::{NvmeCommands, NvmeTarget, RingError, SEGMENTS_MAX, UringQueue, identify, namespace_id, probe};
 use crate::device::{Device, OpenError, QueueOptions};
 use crate::geometry::Geometry;
 use crate::queue::Queue;
@@ -87,10 +87,10 @@ impl Device for Passthrough {
                 tracing::warn!("{} is not polled but waited for: {why}", self.path.display());
             }
         }
-        let refused = |refused: Refused| refused.explain(&self.path);
-        let commands = NvmeCommands::new(self.target.clone(), options.depth).map_err(|error| refused(Refused::Failed(error)))?;
+        let refused = |refused: RingError| refused.explain(&self.path);
+        let commands = NvmeCommands::new(self.target.clone(), options.depth).map_err(|error| refused(RingError::Failed(error)))?;
         if !probe::has_commands() {
-            return Err(refused(Refused::Forbidden(
+            return Err(refused(RingError::Forbidden(
                 "its io_uring knows no commands of drives, or is forbidden (Linux 5.19 has them)".into(),
             )));
         }

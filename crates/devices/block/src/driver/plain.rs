@@ -46,13 +46,13 @@ struct Shared {
     target: Arc<Target>,
     /// Replaced when an arena is added: a call that hangs in the kernel holds up nobody.
     buffers: Mutex<Arc<Buffers>>,
-    books: Mutex<Books>,
+    books: Mutex<JobQueue>,
     work: Condvar,
     ended: Condvar,
     event: OwnedFd,
 }
 
-struct Books {
+struct JobQueue {
     waiting: VecDeque<Job>,
     /// Memory of jobs, to be used again.
     spare: Vec<Vec<Span>>,
@@ -70,7 +70,7 @@ struct Job {
 impl PlainQueue {
     pub(super) fn new(target: Arc<Target>, depth: u32) -> io::Result<PlainQueue> {
         let segments = usize::from(target.geometry().segments_max);
-        let books = Books {
+        let books = JobQueue {
             waiting: VecDeque::with_capacity(depth as usize),
             spare: (0..depth).map(|_| Vec::with_capacity(segments)).collect(),
             ended: CompletionRing::new(depth),
@@ -112,7 +112,7 @@ impl PlainQueue {
     }
 }
 
-impl Books {
+impl JobQueue {
     fn end(&mut self, job: Job, status: Status) {
         self.ended.push(Completion { tag: job.request.tag, status });
         self.spare.push(job.data);
@@ -141,7 +141,7 @@ impl Shared {
         }
     }
 
-    fn tell(&self, books: &mut Books) {
+    fn tell(&self, books: &mut JobQueue) {
         self.ended.notify_all();
         if std::mem::take(&mut books.armed) {
             let signalled = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
@@ -280,6 +280,14 @@ impl Queue for PlainQueue {
         self.shared.books.lock().ended.clear();
         (self.in_flight, self.unrung) = (0, 0);
         Ok(())
+    }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
     }
 }
 

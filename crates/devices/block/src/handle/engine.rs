@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::cut::Limits;
 use super::io::{At, Data, Done, Failure, Full, Io, Released, Ticket, Timeout};
-use super::job::{self, Chain, Cursor, JOBS_MAX, Job, NONE, PARTS_MAX, State};
+use super::job::{self, Chain, Cursor, JOBS_MAX, Job, JobState, NONE, PARTS_MAX};
 use super::params::Defaults;
 use crate::buffer::{Arena, Span};
 use crate::clock::{Clock, Monotonic, Time};
@@ -32,7 +32,7 @@ pub(super) type Owner = u16;
 /// The owner of held memory whose handle is gone.
 const NOBODY: Owner = Owner::MAX;
 
-struct Books {
+struct BufferRegistry {
     ended: Chain,
     /// Memory given back by the device after its request was.
     released: Chain,
@@ -57,7 +57,7 @@ pub(super) struct Engine<Q: Queue, C: Clock = Monotonic> {
     jobs: Vec<Job>,
     free: Vec<u32>,
     waiting: Chain,
-    owners: Vec<Books>,
+    owners: Vec<BufferRegistry>,
     /// Submitted since the last ring.
     unrung: bool,
     /// Requests not ended.
@@ -100,8 +100,17 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             self.jobs.push(Job::empty());
         }
         self.free.reserve(self.jobs.len());
-        let books =
-            Books { ended: Chain::EMPTY, released: Chain::EMPTY, used: 0, busy: 0, claims: 0, limit, number, alive: true, news: false };
+        let books = BufferRegistry {
+            ended: Chain::EMPTY,
+            released: Chain::EMPTY,
+            used: 0,
+            busy: 0,
+            claims: 0,
+            limit,
+            number,
+            alive: true,
+            news: false,
+        };
         let owner = free.unwrap_or(self.owners.len());
         if owner == self.owners.len() {
             self.owners.push(books);
@@ -118,7 +127,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             drop(self.give(index));
         }
         while self.take_released(owner).is_some() {}
-        for job in self.jobs.iter_mut().filter(|job| job.owner == owner && job.state == State::Held) {
+        for job in self.jobs.iter_mut().filter(|job| job.owner == owner && job.state == JobState::Held) {
             job.owner = NOBODY;
         }
     }
@@ -205,7 +214,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
         job.parts_made = 1;
         job.parts_out = 1;
-        job.state = State::InFlight;
+        job.state = JobState::InFlight;
         self.waiting.pop(&self.jobs);
         self.unrung = true;
         true
@@ -229,7 +238,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             job.parts_out += 1;
             job.cursor = next.1;
             if job.cursor.blocks == job.blocks {
-                job.state = State::InFlight;
+                job.state = JobState::InFlight;
                 self.waiting.pop(&self.jobs);
                 return true;
             }
@@ -245,7 +254,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             job.fail(Failure { lba: job.lba_after(sent), blocks: u32::try_from(job.blocks - sent).unwrap_or(u32::MAX), error });
         }
         job.status = job.status.and(Err(error));
-        job.state = State::InFlight;
+        job.state = JobState::InFlight;
         if job.parts_out == 0 {
             self.finish(index);
         }
@@ -339,7 +348,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
         let job = &mut self.jobs[index as usize];
         job.parts_out -= 1;
-        if job.parts_out == 0 && job.state == State::InFlight {
+        if job.parts_out == 0 && job.state == JobState::InFlight {
             self.finish(index);
         }
     }
@@ -347,7 +356,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     #[cold]
     fn fail(&mut self, index: u32, part: u32, tag: Tag, error: Error) {
         let job = &mut self.jobs[index as usize];
-        if self.queue.holds(tag) {
+        if self.queue.owns_buffer(tag) {
             job.parts_held += 1;
             self.held += 1;
         }
@@ -362,7 +371,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     fn finish(&mut self, index: u32) {
         self.busy -= 1;
         let job = &mut self.jobs[index as usize];
-        job.state = State::Ended;
+        job.state = JobState::Ended;
         let claimed = job.claimed;
         let books = &mut self.owners[usize::from(job.owner)];
         books.busy -= 1;
@@ -382,7 +391,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             self.held -= 1;
             let job = &mut self.jobs[index as usize];
             job.parts_held -= 1;
-            if job.parts_held > 0 || job.state != State::Held {
+            if job.parts_held > 0 || job.state != JobState::Held {
                 continue;
             }
             let owner = usize::from(job.owner);
@@ -430,7 +439,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     pub(super) fn take_claimed(&mut self, index: u32) -> Option<Done> {
         let job = &self.jobs[index as usize];
         debug_assert!(job.claimed);
-        (job.state == State::Ended).then(|| self.give(index))
+        (job.state == JobState::Ended).then(|| self.give(index))
     }
 
     #[inline(always)]
@@ -443,7 +452,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         let ticket = job::ticket(books.number, index, job.generation);
         let (user, op, status, failures, held) = (job.user, job.request.op, job.status, job.failures.take(), job.parts_held > 0);
         if held {
-            job.state = State::Held;
+            job.state = JobState::Held;
             job.owner = if books.alive { job.owner } else { NOBODY };
             return Done { ticket, user, op, held, status, data: Data::None, failures };
         }
@@ -458,7 +467,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         if !matches!(job.data, Data::None) {
             job.data = Data::None;
         }
-        job.state = State::Free;
+        job.state = JobState::Free;
         job.generation = (job.generation + 1) & ((1 << 40) - 1);
         self.free.push(index);
     }
@@ -478,7 +487,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     pub(super) fn find(&self, owner: Owner, ticket: Ticket) -> Option<u32> {
         let (number, index) = job::place(ticket);
         let job = self.jobs.get(index as usize)?;
-        let here = matches!(job.state, State::Waiting | State::InFlight | State::Ended);
+        let here = matches!(job.state, JobState::Waiting | JobState::InFlight | JobState::Ended);
         (here && job.owner == owner && job::ticket(number as u8, index, job.generation) == ticket).then_some(index)
     }
 
@@ -491,7 +500,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         job.claimed = true;
         let owner = usize::from(job.owner);
         self.owners[owner].claims += 1;
-        if job.state == State::Ended {
+        if job.state == JobState::Ended {
             self.owners[owner].ended.remove(&mut self.jobs, index);
         }
         true
@@ -503,7 +512,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         job.claimed = false;
         let owner = usize::from(job.owner);
         self.owners[owner].claims -= 1;
-        if job.state == State::Ended {
+        if job.state == JobState::Ended {
             self.owners[owner].ended.push(&mut self.jobs, index);
         }
     }
@@ -514,10 +523,10 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             let job = &self.jobs[index as usize];
             (job.state, job.parts_made, job.generation)
         };
-        if state == State::Waiting {
+        if state == JobState::Waiting {
             self.end_early(index, Error::Cancelled);
         }
-        if matches!(state, State::Waiting | State::InFlight) {
+        if matches!(state, JobState::Waiting | JobState::InFlight) {
             for part in 0..parts {
                 self.queue.cancel(job::tag(index, part, generation));
             }
@@ -667,7 +676,7 @@ impl Job {
     #[inline(always)]
     fn fill(&mut self, owner: Owner, io: Io, defaults: &Defaults, claimed: bool) {
         self.owner = owner;
-        self.state = State::Waiting;
+        self.state = JobState::Waiting;
         self.request.op = io.op;
         self.request.fua = io.op == Op::Write && io.fua.unwrap_or(defaults.fua);
         self.request.urgency = io.urgency.unwrap_or(defaults.urgency);

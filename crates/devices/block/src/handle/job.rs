@@ -27,7 +27,7 @@ pub(super) const PARTS_MAX: u32 = 1 << 20;
 ///    '------------------------------------------------------ the device releases it ------- Held
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum JobState {
     Free,
     Waiting,
     InFlight,
@@ -41,7 +41,7 @@ pub(super) struct Job {
     /// Grows with each use of the place; 40 bits of it are in tickets.
     pub(super) generation: u64,
     pub(super) owner: u16,
-    pub(super) state: State,
+    pub(super) state: JobState,
     /// Of the whole: `blocks` is right for one part only, the tag is set for each.
     pub(super) request: Request,
     /// More than one part.
@@ -84,7 +84,7 @@ impl Job {
             next: NONE,
             generation: 0,
             owner: 0,
-            state: State::Free,
+            state: JobState::Free,
             request: Request::flush(Tag(0)),
             cut: false,
             claimed: false,

@@ -16,14 +16,14 @@ use crate::buffer::{Arena, Span};
 use crate::clock::{Clock, Time};
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Armed, Bell, Queue, Submit};
+use crate::queue::{Armed, Doorbell, Queue, Submit};
 use crate::request::{Completion, Request};
 use crate::sync::{Mutex, Signal};
-use crate::tracked::{Patience, Tracked};
+use crate::tracked::{Timeouts, Tracked};
 use crate::units::Tag;
 
 #[derive(Default)]
-struct State {
+struct DeviceState {
     going: bool,
     armed: bool,
     /// Not rung.
@@ -35,7 +35,7 @@ struct State {
 
 #[derive(Clone)]
 struct Device {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DeviceState>>,
     signal: Arc<Signal>,
 }
 
@@ -64,8 +64,8 @@ impl Device {
         }
     }
 
-    fn end(&self, state: &mut State, which: impl Fn(Tag) -> bool, status: Result<(), Error>) {
-        let State { rung, ended, armed, .. } = state;
+    fn end(&self, state: &mut DeviceState, which: impl Fn(Tag) -> bool, status: Result<(), Error>) {
+        let DeviceState { rung, ended, armed, .. } = state;
         rung.retain(|tag| {
             if which(*tag) {
                 ended.push_back(Completion { tag: *tag, status });
@@ -78,7 +78,7 @@ impl Device {
     }
 }
 
-impl Bell for Device {
+impl Doorbell for Device {
     fn ring(&self) -> bool {
         self.take_submitted();
         true
@@ -111,7 +111,7 @@ impl Queue for DeviceQueue {
     fn ring(&mut self) {
         self.device.take_submitted();
     }
-    fn bell(&mut self) -> Option<std::sync::Arc<dyn Bell>> {
+    fn doorbell(&mut self) -> Option<std::sync::Arc<dyn Doorbell>> {
         self.has_bell.then(|| std::sync::Arc::new(self.device.clone()) as _)
     }
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
@@ -148,6 +148,14 @@ impl Queue for DeviceQueue {
         self.in_flight = 0;
         Ok(())
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }
 
 /// It is always the same moment.
@@ -166,7 +174,7 @@ fn open(has_bell: bool) -> (Device, Shared) {
     let signal = Arc::new(Signal::new().expect("no system is asked"));
     let device = Device { state: Arc::default(), signal: Arc::clone(&signal) };
     let queue = DeviceQueue { device: device.clone(), geometry: Geometry::plain(512, 8), in_flight: 0, has_bell };
-    let patience = Patience { timeout: None, reset_after: None, ..Patience::default() };
+    let patience = Timeouts { timeout: None, reset_after: None, ..Timeouts::default() };
     let queue = SharedQueue::with_signal(Tracked::with_clock(queue, patience, Still), signal).expect("no descriptors");
     (device, queue)
 }
@@ -179,7 +187,7 @@ fn submit(handle: &Handle) -> Ticket {
     handle.submit(Io::flush()).expect("room")
 }
 
-/// Explores every order with so many switches away from a thread that could go on, of a queue with a bell and one without.
+/// Explores every order with so many switches away from a thread that could go on, of a queue with a doorbell and one without.
 fn explore(switches: usize, test: impl Fn(bool) + Copy + Sync + Send + 'static) {
     for has_bell in [false, true] {
         let mut model = loom::model::Builder::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::device::QueueOptions;
 use crate::request::{Class, Urgency};
 use crate::scheduler::Scheduler;
-use crate::tracked::Patience;
+use crate::tracked::Timeouts;
 
 /// How completions are waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -66,7 +66,7 @@ pub struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        let (patience, options) = (Patience::default(), QueueOptions::default());
+        let (patience, options) = (Timeouts::default(), QueueOptions::default());
         Params {
             cached: false,
             synchronous: true,
@@ -102,8 +102,8 @@ impl Params {
     }
 
     /// How long the queue waits for a device that does not answer.
-    pub fn patience(&self) -> Patience {
-        Patience { timeout: self.timeout, cancel_grace: self.cancel_grace, reset_after: self.reset_after }
+    pub fn patience(&self) -> Timeouts {
+        Timeouts { timeout: self.timeout, cancel_grace: self.cancel_grace, reset_after: self.reset_after }
     }
 
     /// What each request takes from here.

@@ -1,6 +1,6 @@
 //! A queue of many handles, and the handles: safe from many threads.
 //!
-//! One lock guards the queue's engine; nobody waits with it held, nor, if the queue has a bell, rings with it held. Whoever
+//! One lock guards the queue's engine; nobody waits with it held, nor, if the queue has a doorbell, rings with it held. Whoever
 //! polls the queue hands out everybody's completions: each handle has a list of its own. Of the threads that wait, one leads: it
 //! sleeps for the device, the others for their own completion or for the lead.
 //!
@@ -28,7 +28,7 @@ use crate::clock::{Clock, Monotonic, Time};
 use crate::completion::Waker;
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Armed, Bell, Queue};
+use crate::queue::{Armed, Doorbell, Queue};
 use crate::request::{Class, Op};
 use crate::sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, Signal, look_again, yield_now};
 use crate::tracked::Tracked;
@@ -51,7 +51,7 @@ pub struct SharedQueue<Q: Queue = Box<dyn Queue>, C: Clock = Monotonic> {
     /// Of the device, to sleep for without the lock.
     event: Option<OwnedFd>,
     /// Of the device, to ring without the lock: what the page cache has is copied in that call.
-    bell: Option<std::sync::Arc<dyn Bell>>,
+    doorbell: Option<std::sync::Arc<dyn Doorbell>>,
     /// Wakes the leader.
     signal: Arc<Signal>,
     /// For the completion thread: when the queue is worth a look, [`Time::NEVER`] with nothing in flight.
@@ -60,7 +60,7 @@ pub struct SharedQueue<Q: Queue = Box<dyn Queue>, C: Clock = Monotonic> {
 
 struct Inner<Q: Queue, C: Clock> {
     engine: Engine<Q, C>,
-    seats: Vec<Seat>,
+    seats: Vec<HandleEntry>,
     leader: Option<Owner>,
     followers: u32,
     /// Of the completion thread, if one serves the queue: then nobody leads.
@@ -68,7 +68,7 @@ struct Inner<Q: Queue, C: Clock> {
 }
 
 /// What the queue knows of a handle.
-struct Seat {
+struct HandleEntry {
     defaults: Defaults,
     wake: Arc<Condvar>,
     followers: u32,
@@ -99,10 +99,10 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
     pub(super) fn with_signal(mut queue: Tracked<Q, C>, signal: Arc<Signal>) -> io::Result<Arc<SharedQueue<Q, C>>> {
         let geometry = queue.geometry().clone();
         let event = queue.event().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let bell = queue.bell();
+        let doorbell = queue.doorbell();
         let inner = Inner { engine: Engine::new(queue), seats: Vec::new(), leader: None, followers: 0, waker: None };
         let due = std::sync::atomic::AtomicU64::new(Time::NEVER.0);
-        Ok(Arc::new(SharedQueue { inner: Mutex::new(inner), geometry, event, bell, signal, due }))
+        Ok(Arc::new(SharedQueue { inner: Mutex::new(inner), geometry, event, doorbell, signal, due }))
     }
 
     /// What the device looks like.
@@ -132,12 +132,12 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
     /// Tells the device of what was submitted, without the lock if that can be: then others submit meanwhile, and whoever comes
     /// next takes all that they left. Says whether the lock was given up, and what was seen before may have changed.
     fn ring_outside<'a>(&'a self, mut inner: Locked<'a, Q, C>) -> (Locked<'a, Q, C>, bool) {
-        let Some(bell) = &self.bell else { return (inner, false) };
+        let Some(doorbell) = &self.doorbell else { return (inner, false) };
         if !inner.engine.pump_to_ring() {
             return (inner, false);
         }
         drop(inner);
-        let rung = bell.ring();
+        let rung = doorbell.ring();
         let mut inner = self.inner.lock();
         if !rung {
             inner.engine.queue().ring();
@@ -376,7 +376,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
             let mut inner = queue.inner.lock();
             let limit = if params.requests_max == 0 { inner.engine.queue().depth() } else { params.requests_max };
             let owner = inner.engine.attach(limit, handle.bindings.len() as u8)?;
-            let seat = Seat { defaults: params.defaults(), wake: Arc::new(Condvar::default()), followers: 0 };
+            let seat = HandleEntry { defaults: params.defaults(), wake: Arc::new(Condvar::default()), followers: 0 };
             match inner.seats.get_mut(usize::from(owner)) {
                 Some(place) => *place = seat,
                 None => inner.seats.push(seat),

@@ -168,7 +168,7 @@ impl Order for Deadline {
 
     #[inline]
     fn pick(&mut self, now: Time) -> Pick {
-        self.next(now).map_or(Pick::Nothing, Pick::Slot)
+        self.next(now).map_or(Pick::Nothing, Pick::RequestSlot)
     }
 
     #[inline]

@@ -79,13 +79,13 @@ impl Fifo {
 /// Requests by their first block.
 #[derive(Debug)]
 pub(super) struct Sorted {
-    places: Vec<Place>,
+    places: Vec<QueuedExtent>,
     /// Where the last one was taken out: its neighbours are looked for from here.
     gap: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct QueuedExtent {
     lba: u64,
     slot: u32,
     blocks: u32,
@@ -105,7 +105,7 @@ impl Sorted {
     pub(super) fn insert(&mut self, slot: u32, request: &Request) {
         let (lba, blocks, kind) = (request.lba.0, request.blocks, (request.op, request.fua));
         let at = self.places.partition_point(|place| (place.lba, place.slot) < (lba, slot));
-        self.places.insert(at, Place { lba, slot, blocks, kind });
+        self.places.insert(at, QueuedExtent { lba, slot, blocks, kind });
     }
 
     #[inline]

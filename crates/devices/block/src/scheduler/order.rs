@@ -7,7 +7,7 @@ use crate::request::Request;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pick {
     /// This one; the order does not have it any more.
-    Slot(u32),
+    RequestSlot(u32),
     /// There is none, or none before another one ends.
     Nothing,
     /// None before this moment, or before another one ends.

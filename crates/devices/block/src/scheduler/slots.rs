@@ -9,7 +9,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// Where a request stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum RequestState {
     Free,
     /// Follows one that has not ended and has blocks in common with it.
     Blocked,
@@ -22,7 +22,7 @@ pub(super) enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct RequestSlot {
     pub request: Request,
     /// Counts submissions.
     pub number: u64,
@@ -36,14 +36,14 @@ pub(super) struct Slot {
     /// Of a merged request: its first part, and the part after this one.
     pub leader: u32,
     pub next: u32,
-    pub state: State,
+    pub state: RequestState,
     /// Whoever submitted it does not want it any more.
     pub cancelled: bool,
     /// Somebody of another class waits for it.
     pub hurried: bool,
 }
 
-const FREE: Slot = Slot {
+const FREE: RequestSlot = RequestSlot {
     request: Request {
         tag: Tag(0),
         lba: Lba(0),
@@ -61,7 +61,7 @@ const FREE: Slot = Slot {
     blockers: 0,
     leader: NONE,
     next: NONE,
-    state: State::Free,
+    state: RequestState::Free,
     cancelled: false,
     hurried: false,
 };
@@ -69,7 +69,7 @@ const FREE: Slot = Slot {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Slots {
-    slots: Box<[Slot]>,
+    slots: Box<[RequestSlot]>,
     free: Vec<u32>,
     pieces: Box<[Piece]>,
     free_piece: u32,
@@ -112,7 +112,7 @@ impl Slots {
         let generation = self.slots[index as usize].generation;
         let segments = u32::try_from(data.len()).expect("no more than the pool");
         self.submitted += 1;
-        self.slots[index as usize] = Slot { request: *request, number: self.submitted, first, last, segments, generation, ..FREE };
+        self.slots[index as usize] = RequestSlot { request: *request, number: self.submitted, first, last, segments, generation, ..FREE };
         Some(index)
     }
 
@@ -131,7 +131,7 @@ impl Slots {
 
     pub(super) fn give(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
-        slot.state = State::Free;
+        slot.state = RequestState::Free;
         slot.generation = slot.generation.wrapping_add(1);
         if slot.segments > 0 {
             self.pieces[slot.last as usize].next = self.free_piece;
@@ -163,7 +163,7 @@ impl Slots {
     }
 
     pub(super) fn find(&self, tag: Tag) -> Option<u32> {
-        let found = self.slots.iter().position(|slot| slot.state != State::Free && slot.request.tag == tag)?;
+        let found = self.slots.iter().position(|slot| slot.state != RequestState::Free && slot.request.tag == tag)?;
         u32::try_from(found).ok()
     }
 }
@@ -173,16 +173,16 @@ fn follows(before: Span, after: Span) -> bool {
 }
 
 impl std::ops::Index<u32> for Slots {
-    type Output = Slot;
+    type Output = RequestSlot;
     #[inline]
-    fn index(&self, index: u32) -> &Slot {
+    fn index(&self, index: u32) -> &RequestSlot {
         &self.slots[index as usize]
     }
 }
 
 impl std::ops::IndexMut<u32> for Slots {
     #[inline]
-    fn index_mut(&mut self, index: u32) -> &mut Slot {
+    fn index_mut(&mut self, index: u32) -> &mut RequestSlot {
         &mut self.slots[index as usize]
     }
 }

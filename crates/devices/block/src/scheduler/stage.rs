@@ -39,7 +39,7 @@ use crate::units::Tag;
 
 use super::order::{Order, Pick};
 use super::overlap::Overlap;
-use super::slots::{NONE, Slots, State};
+use super::slots::{NONE, RequestState, Slots};
 use merge::joined;
 #[cfg(test)]
 pub(super) use merge::worth_splitting;
@@ -146,12 +146,12 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         let blockers = self.overlap.conflicts(request).count();
         self.overlap.insert(slot, request);
         if blockers == 0 {
-            self.slots[slot].state = State::Ready;
+            self.slots[slot].state = RequestState::Ready;
             self.ready += 1;
             return self.order.insert(slot, request, self.now);
         }
         self.blocked += 1;
-        self.slots[slot].state = State::Blocked;
+        self.slots[slot].state = RequestState::Blocked;
         self.slots[slot].blockers = u32::try_from(blockers).expect("no more than the depth");
         if O::HURRIES {
             self.hurry(slot);
@@ -171,8 +171,8 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
                 }
                 held.hurried = true;
                 match held.state {
-                    State::Ready => self.order.hurry(blocker, &held.request),
-                    State::Blocked => self.hurried.push(blocker),
+                    RequestState::Ready => self.order.hurry(blocker, &held.request),
+                    RequestState::Blocked => self.hurried.push(blocker),
                     _ => {}
                 }
             }
@@ -210,7 +210,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
     #[inline]
     fn pick_and_send(&mut self) -> bool {
         let slot = match self.order.pick(self.now) {
-            Pick::Slot(slot) => slot,
+            Pick::RequestSlot(slot) => slot,
             Pick::Nothing => return false,
             Pick::NotBefore(time) => {
                 self.not_before = time;
@@ -231,7 +231,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         while part != NONE {
             self.slots.append_spans(part, &mut self.joined);
             let held = &mut self.slots[part];
-            held.state = State::Sent;
+            held.state = RequestState::Sent;
             held.leader = leader;
             if part != leader {
                 whole = joined(&whole, &held.request).expect("it was merged");
@@ -254,7 +254,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         let (mut part, mut place) = (leader, 0);
         while part != NONE {
             let held = &mut self.slots[part];
-            held.state = State::Again;
+            held.state = RequestState::Again;
             let next = std::mem::replace(&mut held.next, NONE);
             match at_once {
                 true => self.again.insert(place, part),
@@ -271,7 +271,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         let leader = (completion.tag.0 & 0xffff_ffff) as u32;
         let ours = leader < self.slots.len() && {
             let held = &self.slots[leader];
-            held.state == State::Sent && held.leader == leader && device_tag(leader, held.generation) == completion.tag
+            held.state == RequestState::Sent && held.leader == leader && device_tag(leader, held.generation) == completion.tag
         };
         if !ours {
             return None;
@@ -311,7 +311,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
             }
             held.blockers -= 1;
             if held.blockers == 0 {
-                held.state = State::Ready;
+                held.state = RequestState::Ready;
                 self.blocked -= 1;
                 self.ready += 1;
                 self.order.insert(follower, &held.request, self.now);
@@ -341,10 +341,10 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         for slot in 0..self.slots.len() {
             let request = self.slots[slot].request;
             match self.slots[slot].state {
-                State::Free | State::Sent => continue,
-                State::Ready => self.order.remove(slot, &request),
-                State::Again => self.order.ended(&request, self.now),
-                State::Blocked => {}
+                RequestState::Free | RequestState::Sent => continue,
+                RequestState::Ready => self.order.remove(slot, &request),
+                RequestState::Again => self.order.ended(&request, self.now),
+                RequestState::Blocked => {}
             }
             self.overlap.remove(slot, &request);
             self.slots.give(slot);
@@ -357,7 +357,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
 
     fn forget_all(&mut self) {
         for slot in 0..self.slots.len() {
-            if self.slots[slot].state != State::Free {
+            if self.slots[slot].state != RequestState::Free {
                 self.slots.give(slot);
             }
         }

@@ -4,8 +4,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::broker::entry::Layout;
-use block::broker::protocol::{Answer, Ask, Talk, VERSION};
-use block::broker::{Terms, Wish};
+use block::broker::protocol::{Ask, Reply, Talk, VERSION};
+use block::broker::{GrantSpec, Wish};
 use block::{Lba, Queue, Request, Submit, Tag};
 use rustix::net::SendFlags;
 use shm::Region;
@@ -24,7 +24,7 @@ struct Raw {
 
 const DEPTH: u32 = 8;
 
-fn ask(talk: &mut Talk, question: &Ask, fd: Option<&Region>) -> Answer {
+fn ask(talk: &mut Talk, question: &Ask, fd: Option<&Region>) -> Reply {
     let fd = fd.map(|region| region.fd().expect("shared"));
     talk.send(question, fd.as_slice()).expect("sent");
     talk.receive().expect("answered")
@@ -33,11 +33,11 @@ fn ask(talk: &mut Talk, question: &Ask, fd: Option<&Region>) -> Answer {
 fn raw(broker: &Broker) -> Raw {
     let mut talk = Talk::new(UnixStream::connect(broker.socket()).expect("connected"), 1 << 20);
     let wish = Wish { device: DEVICE.into(), range: None, read_only: false };
-    assert!(matches!(ask(&mut talk, &Ask::Open { version: VERSION, wish }, None), Answer::Opened { .. }));
+    assert!(matches!(ask(&mut talk, &Ask::Open { version: VERSION, wish }, None), Reply::Opened { .. }));
     let arena = Region::shared("hostile", 64 << 10).expect("memory");
-    assert!(matches!(ask(&mut talk, &Ask::Arena { bytes: 64 << 10 }, Some(&arena)), Answer::Arena { number: 0 }));
+    assert!(matches!(ask(&mut talk, &Ask::Arena { bytes: 64 << 10 }, Some(&arena)), Reply::Arena { number: 0 }));
     let answer = ask(&mut talk, &Ask::Queue { depth: DEPTH }, None);
-    assert!(matches!(answer, Answer::Queue { .. }), "{answer:?}");
+    assert!(matches!(answer, Reply::Queue { .. }), "{answer:?}");
     let (rings, bell) = (talk.take_fd().expect("memory"), talk.take_fd().expect("a bell"));
     let layout = Layout::new(DEPTH);
     Raw { rings: Region::attach(rings, layout.bytes).expect("attached"), arena, bell, layout, _talk: talk }
@@ -110,9 +110,9 @@ fn command(random: &mut fastrand::Rng) -> [u8; 64] {
 #[test]
 fn nonsense_ends_nobody_elses_queue_and_reaches_no_other_blocks() {
     let broker = Broker::new();
-    broker.grant(Terms { queues: 4, ..terms(me()) });
+    broker.grant(GrantSpec { queues: 4, ..terms(me()) });
     // An honest client of other blocks, on the same device, in the same lane.
-    broker.grant(Terms { first: 3000, blocks: Some(100), ..terms(me()) });
+    broker.grant(GrantSpec { first: 3000, blocks: Some(100), ..terms(me()) });
     let region = broker.device.memory.region();
     region.fill(0..BLOCKS as usize * 512, 0xcc);
     let seed = fastrand::u64(..);

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use block::broker::protocol::{Answer, Ask};
-use block::broker::{BrokerQueue, Ended, Refusal, Terms};
+use block::broker::protocol::{Ask, Reply};
+use block::broker::{BrokerQueue, Ended, GrantSpec, Refusal};
 use block::{Armed, Completion, Error, Lba, Queue, Request, Submit, Tag};
 use rustix::process::Signal;
 
@@ -105,10 +105,10 @@ fn cancel_and_reset_reach_the_device_and_the_queue_lives_on() {
 
 #[test]
 fn deadlines_are_kept_above_it_as_above_any_driver() {
-    use block::tracked::{Patience, Tracked};
+    use block::tracked::{Timeouts, Tracked};
     let broker = Broker::new();
     broker.grant(terms(me()));
-    let patience = Patience { timeout: Some(Duration::from_millis(1)), cancel_grace: Duration::from_secs(60), reset_after: None };
+    let patience = Timeouts { timeout: Some(Duration::from_millis(1)), cancel_grace: Duration::from_secs(60), reset_after: None };
     let mut queue = Tracked::new(with_held(&broker, 0), patience);
     assert_eq!(queue.submit(&Request::flush(Tag(4)), &[]), Submit::Queued);
     queue.ring();
@@ -135,7 +135,7 @@ fn a_revoked_grant_ends_its_queues_and_gives_no_new_ones() {
     let id = broker.grant(terms(me()));
     let mut queue = with_held(&broker, 2);
     let revoked = broker.admin().ask(&Ask::Revoke { id }).expect("revoked");
-    assert!(matches!(revoked, Answer::Revoked { closed: 1, .. }), "{revoked:?}");
+    assert!(matches!(revoked, Reply::Revoked { closed: 1, .. }), "{revoked:?}");
     assert_eq!(broker.open(), 0);
     let mut ended = reap(&mut queue, 2);
     assert!(ended.iter().all(|ended| ended.status == Err(Error::Cancelled)), "the device was asked to give them up: {ended:?}");
@@ -155,7 +155,7 @@ fn a_grant_that_is_given_anew_ends_the_queues_of_the_old_one() {
     broker.grant(terms(me()));
     let device = broker.connect(None).expect("allowed");
     let mut queue = device.open_queue(8).expect("a queue");
-    let (_, replaced, closed) = broker.admin().grant(Terms { queues: 1, ..terms(me()) }).expect("granted");
+    let (_, replaced, closed) = broker.admin().grant(GrantSpec { queues: 1, ..terms(me()) }).expect("granted");
     assert!(replaced.is_some() && closed == 1);
     assert_eq!(queue.submit(&Request::flush(Tag(1)), &[]), Submit::Queued);
     queue.ring();
@@ -283,8 +283,8 @@ fn memory_the_device_does_not_let_go_of_is_kept_and_counted() {
 #[test]
 fn a_rate_is_kept_and_slows_nobody_else() {
     let broker = Broker::new();
-    broker.grant(Terms { requests_per_s: Some(2000), ..terms(me()) });
-    broker.grant(Terms { first: 0, blocks: Some(10), ..terms(me()) });
+    broker.grant(GrantSpec { requests_per_s: Some(2000), ..terms(me()) });
+    broker.grant(GrantSpec { first: 0, blocks: Some(10), ..terms(me()) });
     let (slow, fast) = (broker.connect(Some((1000, 10))).expect("allowed"), broker.connect(Some((0, 10))).expect("allowed"));
     let (mut slow, mut fast) = (slow.open_queue(8).expect("a queue"), fast.open_queue(8).expect("a queue"));
     let begin = std::time::Instant::now();

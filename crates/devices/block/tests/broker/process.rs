@@ -16,7 +16,7 @@ const DIR: &str = "HOTSHELF_TEST_DIR";
 /// Nobody.
 pub const OTHER_USER: u32 = 65534;
 
-/// A child that is told what to do by lines, and killed when dropped.
+/// A child that is next_line what to do by lines, and killed when dropped.
 pub struct Process {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -54,7 +54,7 @@ impl Process {
     }
 
     pub fn tell(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("told");
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("next_line");
     }
 
     /// What it says next; libtest says things too.
@@ -90,7 +90,7 @@ fn say(words: impl std::fmt::Display) {
     println!("SAY {words}");
 }
 
-fn told() -> Option<String> {
+fn next_line() -> Option<String> {
     let mut line = String::new();
     (std::io::stdin().read_line(&mut line).ok()? > 0).then(|| line.trim_end().to_owned())
 }
@@ -106,14 +106,14 @@ fn another_role() {
             device.hold.store(role == "holding broker", Ordering::Release);
             let _server = setting::serve(&dir, Arc::new(device));
             say("ready");
-            while told().is_some() {}
+            while next_line().is_some() {}
         }
         Some("client") => client(&dir.join("socket")),
         other => panic!("no such role: {other:?}"),
     }
 }
 
-/// Opens a queue, and does what it is told: `submit N`, `reap N`, `write N` (submit and reap, N times).
+/// Opens a queue, and does what it is next_line: `submit N`, `reap N`, `write N` (submit and reap, N times).
 fn client(socket: &Path) {
     let opened = connect(socket, None).and_then(|device| Ok((device.open_queue(8)?, device)));
     let (mut queue, device) = match opened {
@@ -123,7 +123,7 @@ fn client(socket: &Path) {
     let memory = device.arena().allocate(512).expect("room");
     say("open");
     let mut next = 0;
-    while let Some(line) = told() {
+    while let Some(line) = next_line() {
         let (word, number) = line.split_once(' ').expect("a word and a number");
         let number: usize = number.parse().expect("a number");
         let mut submit = |queue: &mut dyn Queue| {

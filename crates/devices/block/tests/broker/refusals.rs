@@ -1,7 +1,7 @@
 //! What the broker refuses, and that it serves the rest.
 
-use block::broker::protocol::{Answer, Ask};
-use block::broker::{BrokerDevice, GrantId, Refusal, Terms};
+use block::broker::protocol::{Ask, Reply};
+use block::broker::{BrokerDevice, GrantId, GrantSpec, Refusal};
 use block::{Arena, Device, Error, Lba, Queue, Request, Submit, Tag};
 
 use crate::process::{OTHER_USER, Process};
@@ -29,14 +29,14 @@ fn too_many_queues_too_deep_ones_and_blocks_outside_are_refused() {
     }
     let other = block::broker::ConnectOptions { device: "other".into(), ..options(&broker.socket(), None) };
     assert!(matches!(refusal(BrokerDevice::connect(&other)), Refusal::NoGrant { .. }), "not even whether it is there");
-    broker.grant(Terms { device: "other".into(), ..terms(me()) });
+    broker.grant(GrantSpec { device: "other".into(), ..terms(me()) });
     assert!(matches!(refusal(BrokerDevice::connect(&other)), Refusal::UnknownDevice { .. }));
 }
 
 #[test]
 fn a_grant_for_reading_gives_no_queue_that_writes() {
     let broker = Broker::new();
-    broker.grant(Terms { read_only: true, ..terms(me()) });
+    broker.grant(GrantSpec { read_only: true, ..terms(me()) });
     assert_eq!(refusal(broker.connect(None)), Refusal::ReadOnly);
     let reading = block::broker::ConnectOptions { read_only: true, ..options(&broker.socket(), None) };
     let device = BrokerDevice::connect(&reading).expect("allowed");
@@ -107,7 +107,7 @@ fn words_in_the_wrong_order_are_refused_and_the_talk_goes_on() {
     let later = Ask::Open { version: 2, wish: wish.clone() };
     assert!(matches!(refusal(admin.ask(&later)), Refusal::BadRequest { what } if what.contains("version 1")));
     let open = Ask::Open { version: 1, wish };
-    assert!(matches!(admin.ask(&open), Ok(Answer::Opened { .. })));
+    assert!(matches!(admin.ask(&open), Ok(Reply::Opened { .. })));
     assert!(matches!(refusal(admin.ask(&open)), Refusal::BadRequest { .. }));
     assert!(matches!(refusal(admin.ask(&Ask::Arena { bytes: 4096 })), Refusal::BadRequest { .. }), "no descriptor");
     assert!(matches!(refusal(admin.ask(&Ask::Reset { queue: 1 })), Refusal::BadRequest { .. }), "not its own");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use block::broker::client::Admin;
-use block::broker::{BrokerDevice, BrokerError, ConnectOptions, GrantId, Journal, Refusal, Server, ServerOptions, Terms, Who};
+use block::broker::{BrokerDevice, BrokerError, ConnectOptions, GrantId, GrantSpec, Journal, Refusal, Server, ServerOptions, Who};
 use block::driver::MemoryDevice;
 use block::{Arena, Completion, Device, Error, Geometry, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag};
 
@@ -103,6 +103,14 @@ impl Queue for HoldingQueue {
         self.ended.clear();
         self.below.reset()
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }
 
 impl Drop for HoldingQueue {
@@ -136,7 +144,7 @@ impl Broker {
         Admin::connect(&self.socket()).expect("connected")
     }
 
-    pub fn grant(&self, terms: Terms) -> GrantId {
+    pub fn grant(&self, terms: GrantSpec) -> GrantId {
         self.admin().grant(terms).expect("granted").0
     }
 
@@ -170,8 +178,8 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Blocks 1000 to 1999, two queues of depth 8.
-pub fn terms(user: u32) -> Terms {
-    Terms {
+pub fn terms(user: u32) -> GrantSpec {
+    GrantSpec {
         who: Who::User(user),
         device: DEVICE.into(),
         queues: 2,

@@ -17,9 +17,9 @@ const BYTES: u64 = 16 << 20;
 fn modes() -> [QueueOptions; 6] {
     let plain = QueueOptions { depth: 16, ..QueueOptions::default() };
     [
-        QueueOptions { one_thread: true, ..plain.clone() },
-        QueueOptions { one_thread: true, waits: true, ..plain.clone() },
-        QueueOptions { one_thread: true, waits: true, looks: Duration::from_micros(50), ..plain.clone() },
+        QueueOptions { single_issuer: true, ..plain.clone() },
+        QueueOptions { single_issuer: true, waits: true, ..plain.clone() },
+        QueueOptions { single_issuer: true, waits: true, spin_duration: Duration::from_micros(50), ..plain.clone() },
         QueueOptions { kernel_submits: true, ..plain.clone() },
         QueueOptions { depth: 1, device_polled: true, ..plain.clone() },
         plain,

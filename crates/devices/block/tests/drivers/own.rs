@@ -197,7 +197,7 @@ fn a_queue_that_is_not_promised_may_move_between_threads() {
 fn a_queue_promised_to_one_thread_begins_with_the_first_that_uses_it() {
     let file = sized(disk(), 1 << 20);
     let device = FileDevice::open(file.path(), &options(Engine::Uring)).expect("opened");
-    let mut bench = Bench::new(&device, &QueueOptions { one_thread: true, ..QueueOptions::default() });
+    let mut bench = Bench::new(&device, &QueueOptions { single_issuer: true, ..QueueOptions::default() });
     std::thread::spawn(move || {
         let buf = bench.arena.allocate(4096).expect("room");
         assert_eq!(bench.run(Request::read(Tag(1), Lba(0), 1), &[buf.span().part(0, 512)]), Ok(()));
@@ -211,7 +211,7 @@ fn a_queue_promised_to_one_thread_begins_with_the_first_that_uses_it() {
 fn one_thread_has_many_queues_of_its_own() {
     let file = sized(disk(), 1 << 20);
     let device = FileDevice::open(file.path(), &options(Engine::Uring)).expect("opened");
-    let options = QueueOptions { one_thread: true, depth: 2, ..QueueOptions::default() };
+    let options = QueueOptions { single_issuer: true, depth: 2, ..QueueOptions::default() };
     let mut benches: Vec<Bench> = Vec::new();
     for turn in 0..60 {
         if benches.len() == 20 {
@@ -238,7 +238,7 @@ fn each_request_of_one_who_waits_ends_once_whether_waits_look_or_sleep() {
     let block = |lba: u64| [(lba % 251) as u8; 512];
     (0..BLOCKS).for_each(|lba| std::io::Write::write_all(&mut file, &block(lba)).expect("written"));
     let device = FileDevice::open(file.path(), &options(Engine::Uring)).expect("opened");
-    let mut bench = Bench::new(&device, &QueueOptions { one_thread: true, waits: true, depth: 32, ..QueueOptions::default() });
+    let mut bench = Bench::new(&device, &QueueOptions { single_issuer: true, waits: true, depth: 32, ..QueueOptions::default() });
     let bufs: Vec<_> = (0..32).map(|_| bench.arena.allocate(512).expect("room")).collect();
     let mut rng = fastrand::Rng::with_seed(60);
     let mut asked: [Option<u64>; 32] = [None; 32];

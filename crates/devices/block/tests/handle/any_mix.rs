@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::handle::{Data, Done, Full, Io, Released, Selector, Ticket};
-use block::tracked::{Patience, Tracked};
+use block::tracked::{Timeouts, Tracked};
 use block::{Arena, Buf, Error, Geometry, Handle, Lba, Op, Params, SharedHandle, SharedQueue};
 
 use crate::unruly::{BLOCK, GRACE, Manners, RESET_AFTER, TIMEOUT, Ticking, Unruly};
@@ -16,68 +16,68 @@ const ARENA_BYTES: usize = 1 << 20;
 const LONG: Duration = Duration::from_secs(1);
 
 /// Both kinds of handles, and two of the shared kind.
-enum Front {
+enum AnyHandle {
     Dedicated(Handle<Unruly, Ticking>),
     Shared(Arc<SharedQueue<Unruly, Ticking>>, [SharedHandle<Unruly, Ticking>; 2]),
 }
 
-impl Front {
+impl AnyHandle {
     fn submit(&mut self, at: usize, io: Io) -> Result<Ticket, Full> {
         match self {
-            Front::Dedicated(handle) => handle.submit(io),
-            Front::Shared(_, handles) => handles[at].submit(io),
+            AnyHandle::Dedicated(handle) => handle.submit(io),
+            AnyHandle::Shared(_, handles) => handles[at].submit(io),
         }
     }
     fn ring(&mut self, at: usize) {
         match self {
-            Front::Dedicated(handle) => handle.ring(),
-            Front::Shared(_, handles) => handles[at].ring(),
+            AnyHandle::Dedicated(handle) => handle.ring(),
+            AnyHandle::Shared(_, handles) => handles[at].ring(),
         }
     }
     fn wait(&mut self, at: usize, at_most: Duration) -> Option<Done> {
         match self {
-            Front::Dedicated(handle) => handle.wait(at_most),
-            Front::Shared(_, handles) => handles[at].wait(at_most),
+            AnyHandle::Dedicated(handle) => handle.wait(at_most),
+            AnyHandle::Shared(_, handles) => handles[at].wait(at_most),
         }
     }
     fn wait_for(&mut self, at: usize, ticket: Ticket, at_most: Duration) -> Option<Done> {
         match self {
-            Front::Dedicated(handle) => handle.wait_for(ticket, at_most),
-            Front::Shared(_, handles) => handles[at].wait_for(ticket, at_most),
+            AnyHandle::Dedicated(handle) => handle.wait_for(ticket, at_most),
+            AnyHandle::Shared(_, handles) => handles[at].wait_for(ticket, at_most),
         }
     }
     fn run(&mut self, at: usize, io: Io) -> Done {
         match self {
-            Front::Dedicated(handle) => handle.run(io),
-            Front::Shared(_, handles) => handles[at].run(io),
+            AnyHandle::Dedicated(handle) => handle.run(io),
+            AnyHandle::Shared(_, handles) => handles[at].run(io),
         }
     }
     fn cancel(&mut self, at: usize, ticket: Ticket) -> bool {
         match self {
-            Front::Dedicated(handle) => handle.cancel(ticket),
-            Front::Shared(_, handles) => handles[at].cancel(ticket),
+            AnyHandle::Dedicated(handle) => handle.cancel(ticket),
+            AnyHandle::Shared(_, handles) => handles[at].cancel(ticket),
         }
     }
     fn drain(&mut self, at: usize) -> Result<(), Error> {
         match self {
-            Front::Dedicated(handle) => handle.drain(LONG),
-            Front::Shared(_, handles) => handles[at].drain(LONG),
+            AnyHandle::Dedicated(handle) => handle.drain(LONG),
+            AnyHandle::Shared(_, handles) => handles[at].drain(LONG),
         }
     }
     fn reset(&mut self) -> Result<(), Error> {
         match self {
-            Front::Dedicated(handle) => handle.reset(),
-            Front::Shared(queue, _) => queue.reset(),
+            AnyHandle::Dedicated(handle) => handle.reset(),
+            AnyHandle::Shared(queue, _) => queue.reset(),
         }
     }
     fn take_released(&mut self, at: usize) -> Option<Released> {
         match self {
-            Front::Dedicated(handle) => handle.take_released(),
-            Front::Shared(_, handles) => handles[at].take_released(),
+            AnyHandle::Dedicated(handle) => handle.take_released(),
+            AnyHandle::Shared(_, handles) => handles[at].take_released(),
         }
     }
     fn handles(&self) -> usize {
-        if matches!(self, Front::Shared(..)) { 2 } else { 1 }
+        if matches!(self, AnyHandle::Shared(..)) { 2 } else { 1 }
     }
 }
 
@@ -95,7 +95,7 @@ struct Asked {
 }
 
 struct Test {
-    front: Front,
+    front: AnyHandle,
     clock: Ticking,
     arena: Arena,
     random: fastrand::Rng,
@@ -112,7 +112,7 @@ struct Test {
     completed: u64,
 }
 
-fn open(seed: u64, random: &mut fastrand::Rng) -> (Front, Ticking, Arena, bool) {
+fn open(seed: u64, random: &mut fastrand::Rng) -> (AnyHandle, Ticking, Arena, bool) {
     let manners = match random.u32(..4) {
         0 => Manners { fails: 0, slow: 0, lost: 0, hears: 1000, goes: 0 },
         1 => Manners { fails: 100, slow: 50, lost: 10, hears: 500, goes: 0 },
@@ -121,7 +121,7 @@ fn open(seed: u64, random: &mut fastrand::Rng) -> (Front, Ticking, Arena, bool) 
     };
     let geometry = Geometry { transfer_bytes_max: 2048, segments_max: 3, memory_align: 512, ..Geometry::plain(BLOCK as u32, BLOCKS) };
     let (clock, blocks, depth) = (Ticking::default(), Unruly::blocks(BLOCKS), 1 << random.u32(..4));
-    let patience = Patience { timeout: Some(TIMEOUT), cancel_grace: GRACE, reset_after: Some(RESET_AFTER) };
+    let patience = Timeouts { timeout: Some(TIMEOUT), cancel_grace: GRACE, reset_after: Some(RESET_AFTER) };
     let queue = |blocks: &_, seed| {
         Tracked::with_clock(Unruly::new(blocks, geometry.clone(), depth, &clock, manners, seed), patience, clock.clone())
     };
@@ -131,12 +131,12 @@ fn open(seed: u64, random: &mut fastrand::Rng) -> (Front, Ticking, Arena, bool) 
         let queues = (0..random.u64(1..=2)).map(|n| queue(&blocks, seed + n)).collect();
         let mut handle = Handle::over(queues, Selector::RoundRobin, params).expect("a handle");
         handle.register(&arena).expect("registered");
-        Front::Dedicated(handle)
+        AnyHandle::Dedicated(handle)
     } else {
         let shared = SharedQueue::over(queue(&blocks, seed)).expect("a queue");
         shared.register(&arena).expect("registered");
         let handles = [0, 1].map(|_| SharedHandle::new(&shared, params.clone()).expect("a handle"));
-        Front::Shared(shared, handles)
+        AnyHandle::Shared(shared, handles)
     };
     (front, clock, arena, manners.goes == 0)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use block::driver::MemoryDevice;
 use block::handle::{Data, Io, Issued, Key, Selector};
-use block::tracked::{Patience, Tracked};
+use block::tracked::{Timeouts, Tracked};
 use block::{Arena, Error, Handle, Lba, Op, Params, SharedHandle, SharedQueue};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -129,7 +129,7 @@ fn parameters_have_effect() {
 #[test]
 fn several_queues_are_one_handle() {
     let device = device();
-    let queues = (0..3).map(|_| Tracked::new(device.open_queue(4), Patience::default())).collect();
+    let queues = (0..3).map(|_| Tracked::new(device.open_queue(4), Timeouts::default())).collect();
     let mut handle = Handle::over(queues, Selector::ByRange(8), Params::default()).expect("a handle");
     let arena = Arena::private(1 << 20).expect("memory");
     handle.register(&arena).expect("registered");

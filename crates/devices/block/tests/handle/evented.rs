@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use block::handle::{Io, Selector};
-use block::tracked::{Patience, Tracked};
+use block::tracked::{Timeouts, Tracked};
 use block::{Arena, Armed, Completion, Error, Geometry, Handle, Params, Queue, Request, SharedHandle, SharedQueue, Span, Submit, Tag};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -78,13 +78,21 @@ impl Queue for Evented {
     fn reset(&mut self) -> Result<(), Error> {
         Err(Error::Gone)
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }
 
 const ROUNDS: u64 = 300;
 
 #[test]
 fn several_queues_are_waited_for_together() {
-    let queues = (0..3).map(|_| Tracked::new(open(), Patience::default())).collect();
+    let queues = (0..3).map(|_| Tracked::new(open(), Timeouts::default())).collect();
     let mut handle = Handle::over(queues, Selector::RoundRobin, Params::default()).expect("a handle");
     for round in 0..ROUNDS {
         for n in 0..round % 9 {

@@ -211,4 +211,12 @@ impl Queue for Unruly {
         }
         Ok(())
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }

@@ -2,7 +2,7 @@
 
 use block::{Error, Op, Request, Span};
 
-use super::books::{Job, NONE, Slot};
+use super::commands::{CommandSlot, Job, NONE};
 use super::memory::Data;
 use super::{NvmeQueue, SEGMENTS_MAX};
 use crate::entry::{Entry, nvm};
@@ -68,7 +68,7 @@ impl NvmeQueue {
     fn post(&mut self, slot: u16, job: u16, entry: Entry, data: &Data) {
         let place = &mut self.slots[usize::from(slot)];
         let entry = entry.with_cid(self.cids.make(slot.into(), place.generation));
-        *place = Slot { entry, job, generation: place.generation, list: data.list, bounce: data.bounce, retries: 0, busy: true };
+        *place = CommandSlot { entry, job, generation: place.generation, list: data.list, bounce: data.bounce, retries: 0, busy: true };
         self.send(&entry);
     }
 
@@ -212,7 +212,7 @@ impl NvmeQueue {
         let place = &mut self.slots[slot];
         place.busy = false;
         place.generation = place.generation.wrapping_add(1);
-        let Slot { job, list, bounce, .. } = *place;
+        let CommandSlot { job, list, bounce, .. } = *place;
         self.free_slots.push(slot as u16);
         if list != NONE || bounce != NONE {
             self.give_back(job, list, bounce, outcome.is_ok());

@@ -5,8 +5,8 @@ use std::time::Duration;
 use block::{Error, Queue as _};
 
 use super::NvmeQueue;
-use super::books::{Job, NONE};
-use crate::admin::{Ticket, Trouble, Wants};
+use super::commands::{Job, NONE};
+use crate::admin::{AdminError, Ticket, Wants};
 use crate::controller::{Health, Inner};
 use crate::entry::{Entry, admin};
 use crate::recorder::Reason;
@@ -41,20 +41,20 @@ impl NvmeQueue {
     }
 
     /// Makes it, and waits for that.
-    pub(super) fn create_now(&mut self) -> Result<(), Trouble> {
+    pub(super) fn create_now(&mut self) -> Result<(), AdminError> {
         let shared = std::sync::Arc::clone(&self.shared);
         let mut inner = shared.inner.lock();
         self.create_locked(&mut inner)
     }
 
-    fn create_locked(&mut self, inner: &mut Inner) -> Result<(), Trouble> {
+    fn create_locked(&mut self, inner: &mut Inner) -> Result<(), AdminError> {
         self.epoch = self.shared.epoch();
         self.pair.clear();
         self.recorder.reset();
         let shared = std::sync::Arc::clone(&self.shared);
         let made = shared.ask(inner, self.create_cq(), false).and_then(|_| {
             let made = shared.ask(inner, self.create_sq(), false);
-            if matches!(made, Err(Trouble::Status(_))) {
+            if matches!(made, Err(AdminError::Status(_))) {
                 shared.ask(inner, Entry::delete(admin::DELETE_CQ, self.pair.number()), false)?;
             }
             made
@@ -64,7 +64,7 @@ impl NvmeQueue {
             return Ok(());
         };
         self.life = match trouble {
-            Trouble::Status(_) => Life::Dead,
+            AdminError::Status(_) => Life::Dead,
             // One of the two may be there. After a reset of the controller it is tried again, by steps.
             _ if shared.restart(inner, self.epoch).is_ok() => Life::Lost,
             _ => Life::Stuck,
@@ -139,8 +139,8 @@ impl NvmeQueue {
             match next {
                 Ok(life) => self.life = life,
                 // Come again.
-                Err(Trouble::Full) => return,
-                Err(Trouble::Timeout | Trouble::Fatal) => return self.life = Life::Stuck,
+                Err(AdminError::Full) => return,
+                Err(AdminError::Timeout | AdminError::Fatal) => return self.life = Life::Stuck,
                 Err(trouble) => {
                     tracing::error!("{}, queue {}: it is not made anew: {trouble}", self.shared.function.name, self.pair.number());
                     return self.die();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::{Arena, Error, Span};
 use shm::{Region, SharedSlice};
 
-use super::books::NONE;
+use super::commands::NONE;
 use crate::controller::Shared;
 use crate::mapping::{Mapping, PAGE_BYTES};
 use pci::{DmaError, DmaSpace};

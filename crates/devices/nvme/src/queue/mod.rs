@@ -7,7 +7,7 @@
 //! Deadlines are kept by [`block::Tracked`], which stands above: it calls [`Queue::cancel`], then [`Queue::reset`]; what those do
 //! is in `life.rs`.
 
-mod books;
+mod commands;
 mod issue;
 mod life;
 mod memory;
@@ -19,12 +19,12 @@ use std::time::Duration;
 
 use block::{Arena, Armed, Completion, Error, Geometry, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag};
 
-pub use books::Counters;
-use books::{Job, Slot};
+pub use commands::Counters;
+use commands::{CommandSlot, Job};
 use life::Life;
 use memory::Memory;
 
-use crate::admin::Trouble;
+use crate::admin::AdminError;
 use crate::cid::Cids;
 use crate::controller::{Health, Shared};
 use crate::identify::NvmLimits;
@@ -76,7 +76,7 @@ pub struct NvmeQueue {
     /// Its changes of namespaces that we know of.
     changes: u32,
     cids: Cids,
-    slots: Box<[Slot]>,
+    slots: Box<[CommandSlot]>,
     free_slots: Vec<u16>,
     jobs: Box<[Job]>,
     free_jobs: Vec<u16>,
@@ -112,12 +112,12 @@ impl NvmeQueue {
         Ok(queue)
     }
 
-    fn make(shared: &Arc<Shared>, namespace: &Namespace, options: &QueueOptions, number: u16) -> Result<NvmeQueue, Trouble> {
+    fn make(shared: &Arc<Shared>, namespace: &Namespace, options: &QueueOptions, number: u16) -> Result<NvmeQueue, AdminError> {
         let (depth, function) = (options.depth, &shared.function);
         let entries = (depth + 1).next_power_of_two().max(ENTRIES_MIN).min(shared.capabilities.entries_max()).min(ENTRIES_MAX);
         let slots = entries as usize - 1;
         if completion_doorbell(number, shared.capabilities.stride()) + 4 > function.mmio.bytes() {
-            return Err(Trouble::Unusable("its doorbell is beyond the registers that can be reached".to_owned()));
+            return Err(AdminError::Unusable("its doorbell is beyond the registers that can be reached".to_owned()));
         }
         let inner = shared.inner.lock();
         let shadow = inner.shadow.as_ref().filter(|_| inner.shadow_on);
@@ -143,7 +143,7 @@ impl NvmeQueue {
             epoch: shared.epoch(),
             changes: namespace.changes(),
             cids: Cids::new(slots),
-            slots: vec![Slot::FREE; slots].into(),
+            slots: vec![CommandSlot::FREE; slots].into(),
             free_slots: (0..slots as u16).rev().collect(),
             jobs: vec![Job::FREE; depth as usize].into(),
             free_jobs: (0..depth as u16).rev().collect(),
@@ -427,6 +427,14 @@ impl Queue for NvmeQueue {
 
     fn reset(&mut self) -> Result<(), Error> {
         self.start_over()
+    }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
     }
 }
 

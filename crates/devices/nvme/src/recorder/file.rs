@@ -239,7 +239,7 @@ fn parse_ring(bytes: &[u8], after: &[u8], events: u32) -> Result<Option<Record>,
 mod test {
     use super::super::{Event, Flight};
     use super::*;
-    use crate::entry::{Answer, Entry, nvm};
+    use crate::entry::{CompletionEntry, Entry, nvm};
     use crate::status::Status;
 
     fn a_flight(file: &Path) -> (Flight, Vec<Record>) {
@@ -249,7 +249,7 @@ mod test {
         let mut queue = flight.recorder(2, 64);
         for cid in 0..20 {
             queue.command(u32::from(cid), &Entry::new(nvm::WRITE, 1).with_cid(cid).with_data(0x1000, 0x2000));
-            queue.answer(u32::from(cid), &Answer::new(7, cid, 2, cid, Status::OK, true));
+            queue.answer(u32::from(cid), &CompletionEntry::new(7, cid, 2, cid, Status::OK, true));
         }
         queue.tail(20, false);
         let mut shown = queue.record();

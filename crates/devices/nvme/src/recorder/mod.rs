@@ -16,7 +16,7 @@ pub use file::{BadFlight, Flights, Reason};
 pub(crate) use flight::{Flight, with_suffix};
 pub(crate) use ring::Recorder;
 
-use crate::entry::{Answer, Entry};
+use crate::entry::{CompletionEntry, Entry};
 
 /// Most events of a ring.
 pub const EVENTS_MAX: u32 = 1 << 16;
@@ -27,7 +27,7 @@ pub enum Event {
     /// A command was put into this place of the queue.
     Command(u32, Entry),
     /// An answer was taken out of this place.
-    Answer(u32, Answer),
+    CompletionEntry(u32, CompletionEntry),
     /// The device was told of commands: the tail, and whether the register was written (else only its shadow).
     Tail(u16, bool),
     /// The device was given places for answers.
@@ -56,7 +56,7 @@ impl fmt::Display for Record {
                     let [a, _, _, b, c, d, e, g] = entry.0;
                     writeln!(f, "command {place:x} {a:x} {b:x} {c:x} {d:x} {e:x} {g:x}")?;
                 }
-                Event::Answer(place, answer) => writeln!(f, "answer {place:x} {:x} {:x}", answer.0[0], answer.0[1])?,
+                Event::CompletionEntry(place, answer) => writeln!(f, "answer {place:x} {:x} {:x}", answer.0[0], answer.0[1])?,
                 Event::Tail(value, written) => writeln!(f, "tail {value:x} {:x}", u8::from(*written))?,
                 Event::Head(value, written) => writeln!(f, "head {value:x} {:x}", u8::from(*written))?,
                 Event::Reset => writeln!(f, "reset")?,
@@ -78,7 +78,7 @@ fn parse(line: &str) -> Option<Event> {
     let place = |place: u64| u32::try_from(place).ok();
     Some(match (kind, values.as_slice()) {
         ("command", [at, a, b, c, d, e, f]) => Event::Command(place(*at)?, Entry([*a, 0, 0, *b, *c, *d, *e, *f])),
-        ("answer", [at, a, b]) => Event::Answer(place(*at)?, Answer([*a, *b])),
+        ("answer", [at, a, b]) => Event::CompletionEntry(place(*at)?, CompletionEntry([*a, *b])),
         ("tail", [value, written @ 0..=1]) => Event::Tail(u16::try_from(*value).ok()?, *written != 0),
         ("head", [value, written @ 0..=1]) => Event::Head(u16::try_from(*value).ok()?, *written != 0),
         ("reset", []) => Event::Reset,
@@ -89,7 +89,7 @@ fn parse(line: &str) -> Option<Event> {
 /// Rings have 2 to 65536 places, and events name places that are there.
 fn is_possible(entries: u32, events: &[Event]) -> bool {
     let inside = |event: &Event| match event {
-        Event::Command(place, _) | Event::Answer(place, _) => *place < entries,
+        Event::Command(place, _) | Event::CompletionEntry(place, _) => *place < entries,
         Event::Tail(value, _) | Event::Head(value, _) => u32::from(*value) < entries,
         Event::Reset => true,
     };
@@ -124,7 +124,7 @@ mod test {
             recorder.command(cid.into(), &Entry::new(nvm::READ, 1).with_cid(cid).with_data(0x1000, 0).with_dw(10, 7));
         }
         recorder.tail(6, true);
-        recorder.answer(0, &Answer::new(0, 6, 1, 4, Status::OK, true));
+        recorder.answer(0, &CompletionEntry::new(0, 6, 1, 4, Status::OK, true));
         let record = recorder.record();
         assert_eq!(record.events.len(), 4);
         assert!(matches!(record.events[0], Event::Command(4, entry) if entry.cid() == 4 && entry.dw(10) == 7));

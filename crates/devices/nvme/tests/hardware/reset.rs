@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use block::completion::{Adaptive, Mode};
-use block::tracked::Patience;
+use block::tracked::Timeouts;
 use block::{Arena, Device, Error, Lba, Queue, QueueOptions, Request, Submit, Tag, Tracked};
 use nvme::registers::{CC, CC_ENABLE};
 use nvme::{Controller, Namespace};
@@ -20,7 +20,7 @@ fn load(namespace: &Namespace, mode: Mode, first: u64, rounds: &AtomicU64, stop:
     let mut waiting = Adaptive::new(namespace.open_queue(&options).unwrap_or_else(|error| panic!("{error}")));
     waiting.set_mode(mode);
     let ms = Duration::from_millis;
-    let patience = Patience { timeout: Some(ms(300)), cancel_grace: ms(300), reset_after: Some(ms(300)) };
+    let patience = Timeouts { timeout: Some(ms(300)), cancel_grace: ms(300), reset_after: Some(ms(300)) };
     let mut queue = Tracked::new(waiting, patience);
     let arena = Arena::private(4 << 20).expect("memory");
     queue.register(&arena).expect("registered");
@@ -63,7 +63,7 @@ fn all(queue: &mut impl Queue, which: &[u64], request: impl Fn(u64) -> (Request,
                 Ok(()) => {}
                 Err(Error::Timeout | Error::Reset | Error::Cancelled) => {
                     again.push(completion.tag.0);
-                    if queue.holds(completion.tag) {
+                    if queue.owns_buffer(completion.tag) {
                         held.insert(completion.tag);
                     }
                 }

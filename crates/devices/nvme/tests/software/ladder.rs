@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use block::{Clock, Completion, Error, Lba, Queue, QueueOptions, Request, Submit, Tag, Tracked};
-use nvme::entry::{Answer, admin, nvm};
+use nvme::entry::{CompletionEntry, admin, nvm};
 use nvme::recorder::{Event, Flights, Reason, Record};
 use nvme::{Controller, Notice, Opening, Options, Status};
 use sim::device::clock::VirtualClock;
@@ -65,7 +65,7 @@ fn a_lost_command_costs_its_queue_and_nobody_else() {
     let (mut queue, mut other) = (setting.tracked(8), setting.tracked(8));
     rule(&setting, ControllerFaultRule::next(1, Fault::Drop));
     timed_out(&setting, &mut queue);
-    assert!(queue.holds(Tag(7)), "nobody knows what the device does with it");
+    assert!(queue.owns_buffer(Tag(7)), "nobody knows what the device does with it");
     released(&mut queue);
     assert_eq!((queue.below().counters().remade, setting.controller.resets()), (1, 0));
     works(&setting, &mut queue);
@@ -382,7 +382,7 @@ fn a_flight_is_recorded_and_flown_again() {
     let worse = fresh();
     worse.with_faults(|faults| faults.bad = 10..11);
     let outcome = sim::nvme::replay::replay(&record, &worse).expect("flown");
-    let worse = |(then, now): &(Answer, Answer)| then.status().is_ok() && !now.status().is_ok();
+    let worse = |(then, now): &(CompletionEntry, CompletionEntry)| then.status().is_ok() && !now.status().is_ok();
     assert!(outcome.other.iter().all(worse) && outcome.other.len() > 10, "{outcome:?}");
     drop(queue);
 }

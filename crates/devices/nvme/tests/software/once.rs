@@ -421,7 +421,7 @@ impl Episode {
         asked.abandoned = match completion.status {
             // Each of them is named when its memory is free.
             Err(Error::Timeout) => true,
-            Err(Error::Gone) => self.stack.holds(completion.tag),
+            Err(Error::Gone) => self.stack.owns_buffer(completion.tag),
             _ => false,
         };
         self.asked[place] = Some(asked);

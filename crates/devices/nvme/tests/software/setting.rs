@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::tracked::Patience;
+use block::tracked::Timeouts;
 use block::{Arena, Buf, Completion, Queue, QueueOptions, Request, Status, Submit, Tracked};
 use nvme::{Controller, Namespace, NvmeQueue, Options};
 use sim::device::clock::VirtualClock;
@@ -17,9 +17,9 @@ pub fn full() -> bool {
 
 pub const TIMEOUT: Duration = Duration::from_millis(100);
 
-pub fn patience() -> Patience {
+pub fn patience() -> Timeouts {
     let ms = Duration::from_millis;
-    Patience { timeout: Some(TIMEOUT), cancel_grace: ms(20), reset_after: Some(ms(50)) }
+    Timeouts { timeout: Some(TIMEOUT), cancel_grace: ms(20), reset_after: Some(ms(50)) }
 }
 
 pub fn options() -> Options {

@@ -12,7 +12,7 @@ use super::dma::Space;
 use super::events::Events;
 use super::link::{Link, as_event};
 use super::peer::Peer;
-use super::registers::{Bell, Mapped, Registers};
+use super::registers::{Mapped, Registers, WatchedRegister};
 use super::wire::{
     Body, DEVICE_PCI, Fields, IRQ_EVENTFD, IRQ_MSIX, REGION_CAPABILITIES, REGION_CONFIGURATION, REGION_INFO_BYTES, REGION_MAPPABLE,
     REGION_REGISTERS, SET_EVENTFD, SET_TRIGGER, command, fds_max, sparse_areas,
@@ -144,7 +144,7 @@ impl Opening<'_> {
     }
 
     /// Most servers have none, and look at their memory by themselves.
-    fn bells(&self, bytes: u64) -> Result<Vec<Bell>, UserError> {
+    fn bells(&self, bytes: u64) -> Result<Vec<WatchedRegister>, UserError> {
         let body = Body::new().u32(16 + 40 * AREAS_MAX as u32).u32(0).u32(REGION_REGISTERS).u32(0);
         let answer = match self.client.ask(command::GET_REGION_IO_FDS, &body.0, &[]) {
             Ok(answer) => answer,
@@ -162,7 +162,7 @@ impl Opening<'_> {
             let event = events.get(index as usize).and_then(Option::as_ref).and_then(|event| event.try_clone().ok());
             let end = from.saturating_add(long).min(bytes);
             if let Some(event) = event.filter(|_| from < end) {
-                bells.push(Bell { area: from as usize..end as usize, event });
+                bells.push(WatchedRegister { area: from as usize..end as usize, event });
             }
         }
         Ok(bells)

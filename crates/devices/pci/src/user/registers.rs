@@ -24,7 +24,7 @@ pub(super) struct Mapped {
 }
 
 /// Registers whose writing is to be told, by a descriptor: the server may be asleep.
-pub(super) struct Bell {
+pub(super) struct WatchedRegister {
     pub area: Range<usize>,
     pub event: OwnedFd,
 }
@@ -33,7 +33,7 @@ pub(super) struct Registers {
     pub client: Arc<Client>,
     pub bytes: usize,
     pub mapped: Option<Mapped>,
-    pub bells: Vec<Bell>,
+    pub bells: Vec<WatchedRegister>,
 }
 
 impl Registers {

@@ -10,7 +10,7 @@ use vfio_bindings::bindings::vfio;
 
 use super::error::VfioError;
 use super::ioctl;
-use super::way::Way;
+use super::iommu::IommuInterface;
 use crate::address::Address;
 
 /// Configuration space: the command register, and its bits "reacts to memory accesses" and "may access memory by itself".
@@ -26,7 +26,7 @@ pub struct Device {
     leave: Option<OwnedFd>,
     leaves: AtomicBool,
     /// Closed after the device.
-    _way: Arc<Way>,
+    _way: Arc<IommuInterface>,
 }
 
 /// A counter that signals.
@@ -40,18 +40,18 @@ pub fn clear(event: BorrowedFd<'_>) -> bool {
 }
 
 impl Device {
-    pub fn new(address: Address, fd: OwnedFd, way: Arc<Way>) -> Device {
+    pub fn new(address: Address, fd: OwnedFd, iommu: Arc<IommuInterface>) -> Device {
         // Kernels before 4.0, and devices that cannot be removed, have no such event.
         let leave =
             event().ok().filter(|event| ioctl::signal_by(fd.as_fd(), vfio::VFIO_PCI_REQ_IRQ_INDEX, std::slice::from_ref(event)).is_ok());
-        Device { address, fd, leave, leaves: AtomicBool::new(false), _way: way }
+        Device { address, fd, leave, leaves: AtomicBool::new(false), _way: iommu }
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Whether it is on its way out: from then on it is as if it were gone. Costs a call of the kernel.
+    /// Whether it is on its iommu out: from then on it is as if it were gone. Costs a call of the kernel.
     pub fn is_leaving(&self) -> bool {
         if self.leaves.load(Ordering::Relaxed) {
             return true;

@@ -1,7 +1,7 @@
 //! Functions of hardware, through the kernel's VFIO: the device is bound to vfio-pci, an IOMMU lets it reach what we name and no more
 //! (docs/decisions/18-nvme-over-vfio-and-vfio-user.md).
 //!
-//! `way`: the container or iommufd between the device and memory. `device`: its descriptor. `bar`: its registers. `space`: its memory.
+//! `iommu`: the container or iommufd between the device and memory. `device`: its descriptor. `bar`: its registers. `space`: its memory.
 //! `irq`: its interrupts. `ioctl`: the kernel's calls. `iova`, `caps`: addresses, and what the kernel says of them.
 //!
 //! No root is needed: whoever may open the device's group (/dev/vfio/N) and may lock enough memory (RLIMIT_MEMLOCK) can use it. The
@@ -12,10 +12,10 @@ mod caps;
 mod device;
 mod error;
 mod ioctl;
+mod iommu;
 mod iova;
 mod irq;
 mod space;
-mod way;
 
 use std::sync::Arc;
 
@@ -68,13 +68,13 @@ pub fn open_with(address: Address, options: &Options) -> Result<Function, VfioEr
     if !driver.as_ref().is_some_and(|driver| driver.contains("vfio")) {
         return Err(VfioError::NotBound { address, driver });
     }
-    let found = way::find(&options.tree, &place)?;
-    let way = Arc::new(found.way);
-    let device = Arc::new(device::Device::new(address, found.device, Arc::clone(&way)));
+    let found = iommu::find(&options.tree, &place)?;
+    let iommu = Arc::new(found.iommu);
+    let device = Arc::new(device::Device::new(address, found.device, Arc::clone(&iommu)));
     let registers = bar::Bar::map(&device)?;
     let vectors = irq::Vectors::arm(&device, options.vectors)?;
     // Only now: what it does from here on reaches nothing, since nothing is mapped.
     device.enable()?;
-    let space = space::Space::new(way, device, found.addresses);
+    let space = space::Space::new(iommu, device, found.addresses);
     Ok(Function { name: address.to_string(), mmio: Arc::new(registers), dma: Arc::new(space), irq: Arc::new(vectors) })
 }

@@ -12,8 +12,8 @@ use shm::{PageSize, Region};
 
 use super::device::Device;
 use super::ioctl;
+use super::iommu::IommuInterface;
 use super::iova::Addresses;
-use super::way::Way;
 use crate::function::{DeviceAddress, DmaError, DmaSpace};
 
 /// Bytes of a huge page.
@@ -21,7 +21,7 @@ const HUGE_BYTES: usize = 2 << 20;
 
 /// See the module.
 pub struct Space {
-    way: Arc<Way>,
+    iommu: Arc<IommuInterface>,
     device: Arc<Device>,
     inner: Mutex<Inner>,
 }
@@ -35,21 +35,21 @@ struct Inner {
 }
 
 impl Space {
-    pub fn new(way: Arc<Way>, device: Arc<Device>, addresses: Option<Addresses>) -> Space {
-        Space { way, device, inner: Mutex::new(Inner { addresses, maps: BTreeMap::new(), cut: false }) }
+    pub fn new(iommu: Arc<IommuInterface>, device: Arc<Device>, addresses: Option<Addresses>) -> Space {
+        Space { iommu, device, inner: Mutex::new(Inner { addresses, maps: BTreeMap::new(), cut: false }) }
     }
 
     fn end(&self, at: u64, region: &Region) -> io::Result<()> {
         let bytes = region.len() as u64;
-        match &*self.way {
-            Way::Container(container, _) => ioctl::unmap(container.as_fd(), at, bytes),
-            Way::Iommufd(iommufd, space) => ioctl::unmap_in_space(iommufd.as_fd(), *space, at, bytes),
+        match &*self.iommu {
+            IommuInterface::Container(container, _) => ioctl::unmap(container.as_fd(), at, bytes),
+            IommuInterface::Iommufd(iommufd, space) => ioctl::unmap_in_space(iommufd.as_fd(), *space, at, bytes),
         }
     }
 
     fn begin(&self, inner: &mut Inner, region: &Region) -> io::Result<u64> {
-        match (&*self.way, &mut inner.addresses) {
-            (Way::Container(container, _), Some(addresses)) => {
+        match (&*self.iommu, &mut inner.addresses) {
+            (IommuInterface::Container(container, _), Some(addresses)) => {
                 let bytes = region.len() as u64;
                 // Where it may be of huge pages, the IOMMU's tables can be, too.
                 let align = if region.len() >= HUGE_BYTES { HUGE_BYTES as u64 } else { 4096 };
@@ -60,8 +60,8 @@ impl Space {
                 mapped.inspect_err(|_| addresses.give(at, bytes)).map(|()| at)
             }
             // SAFETY: as above.
-            (Way::Iommufd(iommufd, space), _) => unsafe { ioctl::map_in_space(iommufd.as_fd(), *space, region) },
-            (Way::Container(..), None) => Err(io::ErrorKind::Unsupported.into()),
+            (IommuInterface::Iommufd(iommufd, space), _) => unsafe { ioctl::map_in_space(iommufd.as_fd(), *space, region) },
+            (IommuInterface::Container(..), None) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }

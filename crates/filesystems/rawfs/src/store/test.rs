@@ -314,4 +314,12 @@ impl block::Queue for GatedQueue {
     fn reset(&mut self) -> Result<(), block::Error> {
         self.queue.reset()
     }
+
+    fn owns_buffer(&self, tag: block::Tag) -> bool {
+        self.queue.owns_buffer(tag)
+    }
+
+    fn take_released(&mut self) -> Option<block::Tag> {
+        self.queue.take_released()
+    }
 }

@@ -167,4 +167,12 @@ impl<Q: Queue> Queue for Watched<Q> {
     fn reset(&mut self) -> Result<(), Error> {
         self.queue.reset()
     }
+
+    fn owns_buffer(&self, tag: Tag) -> bool {
+        self.queue.owns_buffer(tag)
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        self.queue.take_released()
+    }
 }

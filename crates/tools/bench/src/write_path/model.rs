@@ -142,6 +142,14 @@ impl<Q: Queue> Queue for MeteredQueue<Q> {
     fn reset(&mut self) -> Result<(), Error> {
         self.below.reset()
     }
+
+    fn owns_buffer(&self, tag: Tag) -> bool {
+        self.below.owns_buffer(tag)
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        self.below.take_released()
+    }
 }
 
 /// Which time counts as elapsed.

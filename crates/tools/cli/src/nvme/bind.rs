@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use pci::sysfs::{Place, Tree};
+use pci::sysfs::{FunctionPath, Tree};
 use pci::vfio::VfioError;
 use pci::{Address, vfio};
 
@@ -99,7 +99,7 @@ fn put(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 /// From whatever driver it has to this one; none: to the one that the kernel chooses.
-fn hand_over(tree: &Tree, place: &Place, driver: Option<&str>) -> anyhow::Result<()> {
+fn hand_over(tree: &Tree, place: &FunctionPath, driver: Option<&str>) -> anyhow::Result<()> {
     let before = place.driver();
     let wish = place.path.join("driver_override");
     put(&wish, &format!("{}\n", driver.unwrap_or_default()))?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pci::sysfs::{NVME_CLASS, Place, Tree};
+use pci::sysfs::{FunctionPath, NVME_CLASS, Tree};
 use pci::vfio::VfioError;
 use pci::{Address, vfio};
 use serde::Serialize;
@@ -31,7 +31,7 @@ pub struct Drive {
 }
 
 /// The place of a drive, which must be one.
-pub fn place(tree: &Tree, address: Address) -> anyhow::Result<Place> {
+pub fn place(tree: &Tree, address: Address) -> anyhow::Result<FunctionPath> {
     let place = tree.function(address);
     anyhow::ensure!(place.exists(), VfioError::NoDevice(address));
     let class = place.class();
@@ -45,7 +45,7 @@ pub fn place(tree: &Tree, address: Address) -> anyhow::Result<Place> {
 
 impl Drive {
     /// Reads the description of the drive at a PCI address.
-    pub fn of(tree: &Tree, place: &Place) -> Drive {
+    pub fn of(tree: &Tree, place: &FunctionPath) -> Drive {
         let node = place.names("nvme", "nvme").into_iter().next();
         let said = |name: &str| node.as_ref().and_then(|node| place.word(&format!("nvme/{node}/{name}")));
         let disks = disks(place, node.as_deref());
@@ -68,7 +68,7 @@ impl Drive {
 }
 
 /// Names of its disks. With native multipath a controller has paths (nvme0c1n1), whose disk is nvme0n1.
-fn disks(place: &Place, node: Option<&str>) -> Vec<String> {
+fn disks(place: &FunctionPath, node: Option<&str>) -> Vec<String> {
     let Some(node) = node else { return Vec::new() };
     let names = place.names(&format!("nvme/{node}"), "nvme");
     let disk = |name: &String| {
@@ -90,7 +90,7 @@ fn parts(tree: &Tree, disk: &str) -> Vec<String> {
     parts
 }
 
-fn uses(tree: &Tree, place: &Place, node: Option<&str>, disks: &[String]) -> Vec<String> {
+fn uses(tree: &Tree, place: &FunctionPath, node: Option<&str>, disks: &[String]) -> Vec<String> {
     let parts: Vec<String> = disks.iter().flat_map(|disk| parts(tree, disk)).collect();
     let mut uses = mounts(tree, &parts);
     uses.extend(swaps(tree, &parts));

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use block::broker::client::Admin;
-use block::broker::protocol::{Answer, Ask};
-use block::broker::{BrokerError, Grant, GrantId, Journal, JournalError, Terms};
+use block::broker::protocol::{Ask, Reply};
+use block::broker::{BrokerError, Grant, GrantId, GrantSpec, Journal, JournalError};
 use hybridfs::Size;
 use serde_json::json;
 
@@ -40,13 +40,13 @@ impl Keeper {
         match self {
             Keeper::Journal(journal) => Ok(journal.policy().grants().cloned().collect()),
             Keeper::Broker(admin) => match admin.ask(&Ask::List)? {
-                Answer::Grants { grants } => Ok(grants),
+                Reply::Grants { grants } => Ok(grants),
                 _ => bail!("the broker sent an unexpected reply"),
             },
         }
     }
 
-    fn grant(&mut self, terms: Terms) -> anyhow::Result<(GrantId, Option<GrantId>, u32)> {
+    fn grant(&mut self, terms: GrantSpec) -> anyhow::Result<(GrantId, Option<GrantId>, u32)> {
         match self {
             Keeper::Broker(admin) => Ok(admin.grant(terms)?),
             Keeper::Journal(journal) => {
@@ -59,7 +59,7 @@ impl Keeper {
     fn revoke(&mut self, id: GrantId) -> anyhow::Result<(Grant, u32)> {
         match self {
             Keeper::Broker(admin) => match admin.ask(&Ask::Revoke { id })? {
-                Answer::Revoked { grant, closed } => Ok((grant, closed)),
+                Reply::Revoked { grant, closed } => Ok((grant, closed)),
                 _ => bail!("the broker sent an unexpected reply"),
             },
             Keeper::Journal(journal) => {
@@ -111,7 +111,7 @@ pub fn grant(args: &GrantArgs) -> anyhow::Result<bool> {
     if args.blocks.is_some_and(|blocks| args.first.checked_add(blocks).is_none()) {
         return Err(Usage("--first and --blocks are beyond any device; see `hotshelf queue grant --help`".into()).into());
     }
-    let terms = Terms {
+    let terms = GrantSpec {
         who: who::parse(&args.who)?,
         device: device_name(&args.device),
         queues: args.queues,

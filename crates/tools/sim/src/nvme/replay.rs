@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nvme::entry::{Answer, Entry, admin, nvm as op};
+use nvme::entry::{CompletionEntry, Entry, admin, nvm as op};
 use nvme::recorder::{Event, Record};
 use nvme::registers::{ACQ, AQA, ASQ, CC, CC_ENABLE, CC_SIZES, completion_doorbell, submission_doorbell};
 use pci::{DmaSpace as _, Mmio as _};
@@ -30,7 +30,7 @@ pub struct ReplayOutcome {
     /// Number of completions that differ only in the submission queue head: the command was fetched at another time.
     pub fetched_otherwise: usize,
     /// Other completions: recorded and replayed one.
-    pub other: Vec<(Answer, Answer)>,
+    pub other: Vec<(CompletionEntry, CompletionEntry)>,
     /// Commands with a recorded completion but none now.
     pub silent: Vec<u16>,
     /// Number of recorded completions without a recorded command.
@@ -113,7 +113,7 @@ impl<'a> QueueReplay<'a> {
     fn event(&mut self, event: &Event) -> Result<(), String> {
         match event {
             Event::Command(place, entry) if *place < self.entries => self.command(*place, entry),
-            Event::Answer(place, answer) if *place < self.entries => self.answer(*place, answer),
+            Event::CompletionEntry(place, answer) if *place < self.entries => self.answer(*place, answer),
             Event::Tail(value, _) => self.ring(submission_doorbell(self.number, stride(self.controller)), *value),
             Event::Head(value, _) => self.ring(completion_doorbell(self.number, stride(self.controller)), *value),
             Event::Reset => self.reset(),
@@ -139,7 +139,7 @@ impl<'a> QueueReplay<'a> {
         while state.is_running() && state.fetch(now) {}
     }
 
-    fn answer(&mut self, place: u32, then: &Answer) {
+    fn answer(&mut self, place: u32, then: &CompletionEntry) {
         self.place = place;
         if self.waiting.remove(&then.cid()).is_none() {
             self.outcome.strays += 1;
@@ -170,11 +170,11 @@ impl<'a> QueueReplay<'a> {
     }
 
     /// Returns the next completion entry.
-    fn taken(&mut self) -> Option<Answer> {
+    fn taken(&mut self) -> Option<CompletionEntry> {
         let at = self.completions_at + self.place as usize * 16;
         let word = |at| self.rings.0.u64(at).load(Ordering::Acquire);
-        let answer = Answer([word(at), word(at + 8)]);
-        (Answer::phase(answer.0[1]) == self.phase).then(|| {
+        let answer = CompletionEntry([word(at), word(at + 8)]);
+        (CompletionEntry::phase(answer.0[1]) == self.phase).then(|| {
             self.next_place();
             answer
         })
@@ -208,8 +208,8 @@ impl<'a> QueueReplay<'a> {
 }
 
 /// Returns a completion without the submission queue head.
-fn without_head(answer: &Answer) -> Answer {
-    Answer([answer.0[0], answer.0[1] & !0xffff])
+fn without_head(answer: &CompletionEntry) -> CompletionEntry {
+    CompletionEntry([answer.0[0], answer.0[1] & !0xffff])
 }
 
 /// Returns the index of the first command, or the tail if the recording has none.
@@ -225,7 +225,7 @@ fn first_command(record: &Record) -> u32 {
 
 fn first_answer(record: &Record) -> (u32, bool) {
     let of = |event: &Event| match event {
-        Event::Answer(place, answer) => Some((*place, Answer::phase(answer.0[1]))),
+        Event::CompletionEntry(place, answer) => Some((*place, CompletionEntry::phase(answer.0[1]))),
         Event::Reset => Some((0, true)),
         _ => None,
     };
@@ -340,7 +340,7 @@ mod test {
                             entry.with_data(wide(random), wide(random)).with_dw(10, random.u32(..3000)).with_dw(12, random.u32(..200));
                         Event::Command(random.u32(..entries), entry)
                     }
-                    2 => Event::Answer(random.u32(..entries), Answer([wide(random), random.u64(..) & !0xfff8_0000_0000])),
+                    2 => Event::CompletionEntry(random.u32(..entries), CompletionEntry([wide(random), random.u64(..) & !0xfff8_0000_0000])),
                     3 => [Event::Tail, Event::Head][random.usize(..2)](random.u16(..entries as u16), true),
                     _ if random.u8(..9) == 0 => Event::Reset,
                     _ => Event::Tail(random.u16(..entries as u16), false),

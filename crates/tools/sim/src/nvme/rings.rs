@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use block::Time;
 use nvme::Status;
 use nvme::doorbell::look;
-use nvme::entry::{Answer, Entry};
+use nvme::entry::{CompletionEntry, Entry};
 use nvme::registers::{DOORBELLS, completion_doorbell, submission_doorbell};
 use shm::Region;
 
@@ -179,7 +179,7 @@ impl ControllerState {
             }
             return;
         }
-        let answer = Answer::new(result, head, shown, cid, status, ring.phase);
+        let answer = CompletionEntry::new(result, head, shown, cid, status, ring.phase);
         let (at, vector) = (ring.at + u64::from(ring.tail) * 16, ring.vector);
         ring.tail = (ring.tail + 1) % ring.entries;
         ring.phase ^= ring.tail == 0;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::broker::client::Admin;
-use block::broker::{BrokerDevice, BrokerError, ConnectOptions, Journal, Refusal, Server, ServerOptions, Terms, Who};
+use block::broker::{BrokerDevice, BrokerError, ConnectOptions, Journal, Refusal, Server, ServerOptions, GrantSpec, Who};
 use block::{Completion, Queue};
 use nvme::{Controller, Options};
 use sim::nvme::{ControllerConfig, NamespaceConfig, SoftController};
@@ -48,7 +48,7 @@ impl Broker {
         Admin::connect(&self.socket()).expect("connected")
     }
 
-    pub fn grant(&self, terms: Terms) {
+    pub fn grant(&self, terms: GrantSpec) {
         self.admin().grant(terms).expect("granted");
     }
 }
@@ -73,8 +73,8 @@ pub fn serve(dir: &Path, controller: &Controller) -> Server {
 }
 
 /// Blocks 1000 to 1999, four queues of depth 8.
-pub fn terms() -> Terms {
-    Terms {
+pub fn terms() -> GrantSpec {
+    GrantSpec {
         who: Who::User(rustix::process::geteuid().as_raw()),
         device: DEVICE.into(),
         queues: 4,

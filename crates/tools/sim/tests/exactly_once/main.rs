@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use block::driver::MemoryDevice;
 use block::driver::memory::MemoryQueue;
-use block::tracked::Patience;
+use block::tracked::Timeouts;
 use block::{Arena, Buf, Clock, Completion, Error, Lba, Op, Queue, Request, Status, Submit, Tag, Time, Tracked};
 use sim::device::clock::{Virtual, VirtualClock};
 use sim::device::fault::{FaultKind, Faults, FaultyQueue};
@@ -149,7 +149,7 @@ struct Episode {
     clock: VirtualClock,
     faults: Faults,
     stack: Stack,
-    patience: Patience,
+    patience: Timeouts,
     oracle: Oracle,
     buffers: Vec<Buf>,
     free: Vec<usize>,
@@ -348,7 +348,7 @@ impl Episode {
         asked.abandoned = match completion.status {
             // Each of them is reported when its memory is free.
             Err(Error::Timeout) => true,
-            Err(Error::Gone) => self.stack.holds(completion.tag),
+            Err(Error::Gone) => self.stack.owns_buffer(completion.tag),
             _ => false,
         };
         self.asked[place] = Some(asked);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use block::Error;
 use block::driver::MemoryDevice;
-use block::tracked::Patience;
+use block::tracked::Timeouts;
 use sim::device::fault::{Fault, FaultRule, FaultTrigger, Faults, HangKind, TornPart};
 use sim::device::model::fixed::Reservations;
 use sim::device::model::presets::{NYTRO_5000_400GB, ST500DM002};
@@ -22,9 +22,9 @@ pub fn model(random: &mut fastrand::Rng, device: &MemoryDevice, depth: u32) -> B
     }
 }
 
-pub fn patience(random: &mut fastrand::Rng) -> Patience {
+pub fn patience(random: &mut fastrand::Rng) -> Timeouts {
     let us = |random: &mut fastrand::Rng, most| Duration::from_micros(random.u64(1..most));
-    Patience {
+    Timeouts {
         // Without a timeout a hang would last forever.
         timeout: Some(us(random, 5000)),
         cancel_grace: us(random, 1000),

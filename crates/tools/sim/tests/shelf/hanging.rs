@@ -7,7 +7,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::tracked::Patience;
+use block::tracked::Timeouts;
 use block::{Arena, Buf};
 use datapath::shelf::{Begun, Open, Outcome, Reads, ReadsOptions};
 use ssdcache::{Mode, PAGE_BYTES};
@@ -64,7 +64,7 @@ fn filled() -> (Arc<Machine>, Process) {
 fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
     let (machine, process) = filled();
     let ms = Duration::from_millis;
-    let patience = Patience { timeout: Some(ms(2)), cancel_grace: ms(1), reset_after: Some(ms(2)) };
+    let patience = Timeouts { timeout: Some(ms(2)), cancel_grace: ms(1), reset_after: Some(ms(2)) };
     let mut reads = Reads::new(&process.shelf, DEPTH as u32, ReadsOptions { patience, ..ReadsOptions::default() });
     let memory = Arena::private(DEPTH * PAGE_BYTES).expect("memory");
     reads.know(&memory);

@@ -371,6 +371,14 @@ impl Queue for Watched {
         self.hanging.clear();
         self.queue.reset()
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }
 
 /// An open backing file.

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::tracked::Patience;
+use block::tracked::Timeouts;
 use block::{Arena, Buf, Completion, Device as _, Queue, QueueOptions, Request, Status, Submit, Tracked};
 use nvme::{Controller, Options};
 use pci::user::UserOptions;
@@ -86,9 +86,9 @@ pub struct Bench {
     pub block: usize,
 }
 
-fn patience(timeout: Duration) -> Patience {
+fn patience(timeout: Duration) -> Timeouts {
     let ms = Duration::from_millis;
-    Patience { timeout: Some(timeout), cancel_grace: ms(50), reset_after: Some(ms(100)) }
+    Timeouts { timeout: Some(timeout), cancel_grace: ms(50), reset_after: Some(ms(100)) }
 }
 
 impl Bench {

@@ -8,7 +8,7 @@ use shm::Region;
 
 use crate::buffer::Arena;
 use crate::driver::CompletionRing;
-use crate::queue::Bell;
+use crate::queue::Doorbell;
 use crate::request::{Completion, Op};
 use crate::sync::{Condvar, Mutex};
 use crate::units::Tag;
@@ -119,7 +119,7 @@ impl List {
     }
 }
 
-impl Bell for Copies {
+impl Doorbell for Copies {
     fn ring(&self) -> bool {
         self.run();
         true

@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::books::SEGMENTS_MAX;
 use super::buffers::Buffers;
+use super::owner::SEGMENTS_MAX;
 use crate::buffer::Span;
 use crate::error::Error;
 

@@ -1,10 +1,10 @@
 //! io_uring: the one part of this crate with unsafe code. Everything the kernel is told about memory is told here.
 //!
 //! - [`ring`]: set-up of one instance, submission, completion, its event.
-//! - [`bell`]: submission by who does not have the ring.
+//! - [`doorbell`]: submission by who does not have the ring.
 //! - [`buffers`]: arenas, registered with the kernel; spans become addresses here and nowhere else.
 //! - [`slots`]: what is known of each request in flight.
-//! - [`books`]: the requests the kernel has, with their memory; [`queue`]: [`crate::Queue`] over all these.
+//! - [`owner`]: the requests the kernel has, with their memory; [`queue`]: [`crate::Queue`] over all these.
 //! - [`commands`]: what a request becomes; [`files`], [`nvme`]: calls on files and block devices, commands of an NVMe drive.
 //! - [`blocking`]: the same transfers as system calls that block, for where io_uring is forbidden.
 //! - [`ioctl`]: the two questions that an NVMe node answers.
@@ -15,24 +15,24 @@
 //! queue leaks its arenas with the vectors that name them, on purpose. Spans are checked against their arena's length before
 //! they become addresses.
 
-mod bell;
 mod blocking;
-mod books;
 mod buffers;
 mod commands;
+mod doorbell;
 mod files;
 mod ioctl;
 mod nvme;
+mod owner;
 pub mod probe;
 mod queue;
 mod ring;
 mod slots;
 
 pub(super) use blocking::{Transfer, transfer};
-pub(super) use books::SEGMENTS_MAX;
 pub(super) use buffers::Buffers;
 pub(super) use files::FileCommands;
 pub(super) use ioctl::{identify, log_page, namespace_id};
 pub(super) use nvme::{NvmeCommands, NvmeTarget};
+pub(super) use owner::SEGMENTS_MAX;
 pub(super) use queue::UringQueue;
-pub(super) use ring::Refused;
+pub(super) use ring::RingError;

@@ -20,7 +20,7 @@ pub struct Found {
     /// Why there is no io_uring; none: there is.
     pub no_uring: Option<String>,
     /// A queue promised to one thread is cheaper than others (Linux 6.1).
-    pub one_thread: bool,
+    pub single_issuer: bool,
     /// Commands of drives can be given through it (Linux 5.19).
     pub commands: bool,
     /// Queues for polling that the NVMe driver was loaded with.
@@ -59,7 +59,7 @@ pub fn probe() -> Found {
     };
     Found {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        one_thread: no_uring.is_none() && one_thread(),
+        single_issuer: no_uring.is_none() && single_issuer(),
         commands: no_uring.is_none() && opcodes.is_supported(opcode::UringCmd80::CODE),
         no_uring,
         poll_queues: poll_queues(),
@@ -79,7 +79,7 @@ pub(crate) fn poll_queues() -> u32 {
     fs::read_to_string("/sys/module/nvme/parameters/poll_queues").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-fn one_thread() -> bool {
+fn single_issuer() -> bool {
     IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(2).is_ok_and(|_: IoUring| true)
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for Found {
         let uring = self.no_uring.as_ref().map_or("yes".into(), |why| format!("no: {why}; files are used by threads that block"));
         writeln!(f, "io_uring: {uring} (Linux {})", self.kernel)?;
         if self.no_uring.is_none() {
-            let cheap = if self.one_thread { "yes" } else { "no: needs Linux 6.1" };
+            let cheap = if self.single_issuer { "yes" } else { "no: needs Linux 6.1" };
             writeln!(f, "cheaper queues for one thread: {cheap}")?;
         }
         match (self.nodes.is_empty(), self.commands) {
@@ -150,7 +150,7 @@ mod test {
     fn what_is_missing_is_said() {
         let node = Node { path: "/dev/ng0n1".into(), mode: 0o600, uid: 0, gid: 0, usable: false, transfer_bytes_max: Some(512 << 10) };
         let mut found =
-            Found { kernel: "6.1.0".into(), no_uring: None, one_thread: true, commands: true, poll_queues: 0, nodes: vec![node] };
+            Found { kernel: "6.1.0".into(), no_uring: None, single_issuer: true, commands: true, poll_queues: 0, nodes: vec![node] };
         let text = found.to_string();
         for words in ["io_uring: yes (Linux 6.1.0)", "not for this user", "mode 0600", "up to 512 KiB", "nvme.poll_queues=1"] {
             assert!(text.contains(words), "{words} is not in {text}");

@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use io_uring::{opcode, types};
 use rustix::io::Errno;
 
-use super::bell::RingBell;
-use super::books::Books;
 use super::buffers::Fixed;
 use super::commands::{Commands, Memory, Rest};
-use super::ring::{ALARM_AFTER, FOR_EVER, Refused, Ring};
-use super::slots::{ALARM, OWN, Place, Slot};
+use super::doorbell::RingDoorbell;
+use super::owner::OwnerState;
+use super::ring::{ALARM_AFTER, FOR_EVER, Ring, RingError};
+use super::slots::{ALARM, OWN, RequestMemory, RequestSlot};
 use crate::buffer::{Arena, Span};
 use crate::device::QueueOptions;
 use crate::driver::CompletionRing;
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::queue::{Armed, Bell, Queue, Submit};
+use crate::queue::{Armed, Doorbell, Queue, Submit};
 use crate::request::{Completion, Request, Status};
 use crate::units::Tag;
 
@@ -41,7 +41,7 @@ pub(crate) struct UringQueue<C: Commands> {
     ring: Ring<C::Entry, C::End>,
     /// For what a polled ring does not take.
     aside: Option<Ring<C::Entry, C::End>>,
-    books: Books<C>,
+    owner: OwnerState<C>,
     /// Ended, or never begun, and not yet reported.
     own: CompletionRing,
     depth: u32,
@@ -51,12 +51,12 @@ pub(crate) struct UringQueue<C: Commands> {
     /// There is one ring, and it takes requests.
     is_straight: bool,
     /// Lines of memory that is read into are left to the device.
-    bell: Option<Arc<RingBell>>,
+    doorbell: Option<Arc<RingDoorbell>>,
 }
 
 impl<C: Commands> UringQueue<C> {
     /// A queue of the file or node `fd`, which the kernel keeps open.
-    pub(crate) fn new(commands: C, fd: BorrowedFd<'_>, options: &QueueOptions) -> Result<UringQueue<C>, Refused> {
+    pub(crate) fn new(commands: C, fd: BorrowedFd<'_>, options: &QueueOptions) -> Result<UringQueue<C>, RingError> {
         let depth = options.depth;
         let ring = Ring::new(depth, options, fd)?;
         let aside = if options.device_polled {
@@ -66,23 +66,23 @@ impl<C: Commands> UringQueue<C> {
         } else {
             None
         };
-        let books = Books::new(commands, depth, &ring)?;
+        let owner = OwnerState::new(commands, depth, &ring)?;
         let (own, is_straight) = (CompletionRing::new(depth), aside.is_none());
-        Ok(UringQueue { ring, aside, books, own, depth, in_flight: 0, broken: false, is_straight, bell: None })
+        Ok(UringQueue { ring, aside, owner, own, depth, in_flight: 0, broken: false, is_straight, doorbell: None })
     }
 
     /// A read or write of one piece of memory, which nearly all requests are: in a short row of code, for after a system call none
     /// of it is near. False, and nothing is done: it is another one, or there is something wrong.
     #[inline(always)]
     fn start_one(&mut self, request: &Request, span: Span) -> bool {
-        let Books { commands, buffers, .. } = &self.books;
+        let OwnerState { commands, buffers, .. } = &self.owner;
         if !self.is_straight || !commands.geometry().takes_one(request, span) {
             return false;
         }
         let Some(piece) = buffers.find(span) else { return false };
-        let index = self.books.open(request, Place::One(piece));
-        let name = self.books.slots.name(index);
-        let entry = self.books.commands.entry(index, name, &Rest { request, memory: Memory::One(piece), done: 0 });
+        let index = self.owner.open(request, RequestMemory::One(piece));
+        let name = self.owner.slots.name(index);
+        let entry = self.owner.commands.entry(index, name, &Rest { request, memory: Memory::One(piece), done: 0 });
         // SAFETY: as in `push`.
         unsafe { self.ring.push(&entry) };
         true
@@ -97,23 +97,23 @@ impl<C: Commands> UringQueue<C> {
     }
 
     fn try_start(&mut self, request: &Request, data: &[Span]) -> Status {
-        self.books.commands.geometry().check(request, data)?;
+        self.owner.commands.geometry().check(request, data)?;
         if self.broken {
             return Err(Error::Gone);
         }
-        let index = self.books.open(request, Place::None);
-        let place = self.books.place(index, data).inspect_err(|_| self.books.close(index))?;
-        self.books.slots.get(index).place = place;
+        let index = self.owner.open(request, RequestMemory::None);
+        let place = self.owner.place(index, data).inspect_err(|_| self.owner.close(index))?;
+        self.owner.slots.get(index).place = place;
         self.push(index, request, place, 0);
         Ok(())
     }
 
     /// Pushes an entry for what is left of a slot's request.
-    fn push(&mut self, index: u32, request: &Request, place: Place, done: u64) {
-        let name = self.books.slots.name(index);
-        let mut rest = Rest { request, memory: self.books.memory(index, place), done };
+    fn push(&mut self, index: u32, request: &Request, place: RequestMemory, done: u64) {
+        let name = self.owner.slots.name(index);
+        let mut rest = Rest { request, memory: self.owner.memory(index, place), done };
         let ring = match &mut self.aside {
-            Some(aside) if !self.books.commands.may_poll(&rest) => {
+            Some(aside) if !self.owner.commands.may_poll(&rest) => {
                 // Arenas are registered with the first ring only.
                 if let Memory::One(piece) = &mut rest.memory {
                     piece.fixed = Fixed::NONE;
@@ -122,7 +122,7 @@ impl<C: Commands> UringQueue<C> {
             }
             _ => &mut self.ring,
         };
-        let entry = self.books.commands.entry(index, name, &rest);
+        let entry = self.owner.commands.entry(index, name, &rest);
         // SAFETY: the addresses come from `Buffers::find`, and arenas and vectors are kept until nothing is in the kernel, or
         // leaked (`drop`).
         unsafe { ring.push(&entry) };
@@ -131,11 +131,11 @@ impl<C: Commands> UringQueue<C> {
     /// Moves what has ended out of the rings.
     #[inline]
     fn reap(&mut self, completions: &mut [Completion]) -> usize {
-        let mut count = self.books.reap(&mut self.ring, completions);
+        let mut count = self.owner.reap(&mut self.ring, completions);
         if let Some(aside) = &mut self.aside {
-            count += self.books.reap(aside, &mut completions[count..]);
+            count += self.owner.reap(aside, &mut completions[count..]);
         }
-        if !self.books.again.is_empty() {
+        if !self.owner.again.is_empty() {
             self.push_again();
         }
         count
@@ -143,8 +143,8 @@ impl<C: Commands> UringQueue<C> {
 
     #[cold]
     fn push_again(&mut self) {
-        while let Some(index) = self.books.again.pop() {
-            let Slot { request, place, done, .. } = *self.books.slots.get(index);
+        while let Some(index) = self.owner.again.pop() {
+            let RequestSlot { request, place, done, .. } = *self.owner.slots.get(index);
             self.push(index, &request, place, done);
         }
         self.ring();
@@ -152,7 +152,7 @@ impl<C: Commands> UringQueue<C> {
 
     /// Somebody rings without the queue. Who has it shall not wait for that.
     fn is_rung(&self) -> bool {
-        self.bell.as_ref().is_some_and(|bell| bell.is_rung())
+        self.doorbell.as_ref().is_some_and(|doorbell| doorbell.is_rung())
     }
 
     /// Does what the kernel wants to be asked for.
@@ -185,7 +185,7 @@ impl<C: Commands> UringQueue<C> {
     }
 
     fn push_cancel(&mut self, target: types::CancelBuilder) {
-        if self.books.cancels >= self.depth {
+        if self.owner.cancels >= self.depth {
             return; // that many are on their way
         }
         let entry = opcode::AsyncCancel2::new(target).build().user_data(OWN);
@@ -193,15 +193,15 @@ impl<C: Commands> UringQueue<C> {
         let ring = self.aside.as_mut().unwrap_or(&mut self.ring);
         // SAFETY: it names no memory.
         unsafe { ring.push(&entry.into()) };
-        self.books.cancels += 1;
+        self.owner.cancels += 1;
     }
 
     /// Cancels everything and waits, at most so long. What ends is in `own` afterwards.
     fn give_up(&mut self, at_most: Duration) -> Result<(), Error> {
         let end = Instant::now() + at_most;
         let mut ended = [Completion::EMPTY; 32];
-        self.books.giving_up = true;
-        if self.books.in_kernel > 0 {
+        self.owner.giving_up = true;
+        if self.owner.in_kernel > 0 {
             self.push_cancel(types::CancelBuilder::any());
             if self.aside.is_some() {
                 self.ring.cancel_all_polled();
@@ -211,7 +211,7 @@ impl<C: Commands> UringQueue<C> {
         if entered == Err(Errno::EXIST) {
             return self.give_up_outside();
         }
-        while self.books.in_kernel > 0 {
+        while self.owner.in_kernel > 0 {
             let count = self.reap(&mut ended);
             ended[..count].iter().for_each(|completion| self.own.push(*completion));
             let left = end.saturating_duration_since(Instant::now());
@@ -222,8 +222,8 @@ impl<C: Commands> UringQueue<C> {
                 entered = self.wait_in_kernel(left);
             }
         }
-        self.books.giving_up = false;
-        if self.books.in_kernel == 0 { Ok(()) } else { Err(Error::Timeout) }
+        self.owner.giving_up = false;
+        if self.owner.in_kernel == 0 { Ok(()) } else { Err(Error::Timeout) }
     }
 
     /// Likewise where the kernel lets only another thread in. While that one lives, what it has not asked for does not come.
@@ -234,15 +234,15 @@ impl<C: Commands> UringQueue<C> {
         loop {
             let count = self.reap(&mut ended);
             ended[..count].iter().for_each(|completion| self.own.push(*completion));
-            match self.books.in_kernel {
+            match self.owner.in_kernel {
                 0 => break,
                 _ if count > 0 => {}
                 _ if Instant::now() < end => std::thread::sleep(LOOK_AGAIN),
                 _ => break,
             }
         }
-        self.books.giving_up = false;
-        if self.books.in_kernel == 0 { Ok(()) } else { Err(Error::Timeout) }
+        self.owner.giving_up = false;
+        if self.owner.in_kernel == 0 { Ok(()) } else { Err(Error::Timeout) }
     }
 
     #[inline(always)]
@@ -250,14 +250,14 @@ impl<C: Commands> UringQueue<C> {
         if self.aside.is_some() {
             return self.wait_for_either(at_most);
         }
-        let by_alarm = (ALARM_AFTER..FOR_EVER).contains(&at_most) && (self.books.has_alarm || self.start_alarm());
-        self.ring.wait(if by_alarm { FOR_EVER } else { at_most }, self.books.in_kernel)
+        let by_alarm = (ALARM_AFTER..FOR_EVER).contains(&at_most) && (self.owner.has_alarm || self.start_alarm());
+        self.ring.wait(if by_alarm { FOR_EVER } else { at_most }, self.owner.in_kernel)
     }
 
     #[cold]
     fn start_alarm(&mut self) -> bool {
-        self.books.has_alarm = self.ring.push_alarm(ALARM);
-        self.books.has_alarm
+        self.owner.has_alarm = self.ring.push_alarm(ALARM);
+        self.owner.has_alarm
     }
 
     /// A polled ring, and the one beside it, have no common event: they are looked at in turn.
@@ -284,7 +284,7 @@ impl<C: Commands> UringQueue<C> {
     fn take_ended(&mut self, completions: &mut [Completion]) -> usize {
         let mut count = if self.own.len() > 0 { self.own.take(completions) } else { 0 };
         count += self.reap(&mut completions[count..]);
-        if count == 0 && self.books.in_kernel > 0 && !completions.is_empty() {
+        if count == 0 && self.owner.in_kernel > 0 && !completions.is_empty() {
             self.run_work();
             count = self.reap(completions);
         }
@@ -298,7 +298,7 @@ impl<C: Commands> UringQueue<C> {
     /// As [`Queue::wait`].
     #[inline(always)]
     fn wait_for_ended(&mut self, at_most: Duration) {
-        if self.own.len() > 0 || self.books.in_kernel == 0 || at_most.is_zero() {
+        if self.own.len() > 0 || self.owner.in_kernel == 0 || at_most.is_zero() {
             return self.ring();
         }
         let entered = self.wait_in_kernel(at_most);
@@ -308,7 +308,7 @@ impl<C: Commands> UringQueue<C> {
 
 impl<C: Commands> Queue for UringQueue<C> {
     fn geometry(&self) -> &Geometry {
-        self.books.commands.geometry()
+        self.owner.commands.geometry()
     }
 
     fn depth(&self) -> u32 {
@@ -316,7 +316,7 @@ impl<C: Commands> Queue for UringQueue<C> {
     }
 
     fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.books.buffers.register(arena, &self.ring)
+        self.owner.buffers.register(arena, &self.ring)
     }
 
     #[inline]
@@ -333,7 +333,7 @@ impl<C: Commands> Queue for UringQueue<C> {
     }
 
     fn ring(&mut self) {
-        let entered = self.ring.submit(self.books.in_kernel);
+        let entered = self.ring.submit(self.owner.in_kernel);
         self.entered(entered);
         if let Some(aside) = &mut self.aside {
             let entered = aside.submit(0);
@@ -362,12 +362,12 @@ impl<C: Commands> Queue for UringQueue<C> {
         self.aside.is_none().then(|| self.ring.event())
     }
 
-    fn bell(&mut self) -> Option<Arc<dyn Bell>> {
+    fn doorbell(&mut self) -> Option<Arc<dyn Doorbell>> {
         if self.aside.is_some() {
             return None;
         }
-        self.bell = self.bell.take().or_else(|| self.ring.bell().map(Arc::new));
-        self.bell.clone().map(|bell| bell as Arc<dyn Bell>)
+        self.doorbell = self.doorbell.take().or_else(|| self.ring.doorbell().map(Arc::new));
+        self.doorbell.clone().map(|doorbell| doorbell as Arc<dyn Doorbell>)
     }
 
     fn arm(&mut self) -> Armed {
@@ -379,8 +379,8 @@ impl<C: Commands> Queue for UringQueue<C> {
     }
 
     fn cancel(&mut self, tag: Tag) {
-        let Some(index) = self.books.slots.find(tag) else { return };
-        self.push_cancel(types::CancelBuilder::user_data(self.books.slots.name(index)));
+        let Some(index) = self.owner.slots.find(tag) else { return };
+        self.push_cancel(types::CancelBuilder::user_data(self.owner.slots.name(index)));
         self.ring();
     }
 
@@ -391,17 +391,25 @@ impl<C: Commands> Queue for UringQueue<C> {
         self.ring.disarm();
         Ok(())
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }
 
 impl<C: Commands> Drop for UringQueue<C> {
     /// Waits for what is in flight. What the kernel does not give back keeps its memory: arenas and vectors are leaked.
     fn drop(&mut self) {
-        if self.books.in_kernel > 0 && self.give_up(GIVE_UP_AFTER).is_err() {
-            tracing::error!("a queue is closed with {} requests in the kernel: their memory is kept for ever", self.books.in_kernel);
+        if self.owner.in_kernel > 0 && self.give_up(GIVE_UP_AFTER).is_err() {
+            tracing::error!("a queue is closed with {} requests in the kernel: their memory is kept for ever", self.owner.in_kernel);
             return;
         }
-        // SAFETY: this is the end of the queue, and of its books.
-        unsafe { self.books.free() };
+        // SAFETY: this is the end of the queue, and of its owner.
+        unsafe { self.owner.free() };
     }
 }
 
@@ -446,11 +454,11 @@ mod test {
         let (from, to) = pipe().expect("a pipe");
         let mut queue = match UringQueue::new(FromPipe(Geometry::plain(512, 8)), from.as_fd(), options) {
             Ok(queue) => queue,
-            Err(Refused::Forbidden(why)) => {
+            Err(RingError::Forbidden(why)) => {
                 println!("SKIP: {why}");
                 return None;
             }
-            Err(Refused::Failed(error)) => panic!("a ring: {error}"),
+            Err(RingError::Failed(error)) => panic!("a ring: {error}"),
         };
         let arena = Arena::private(8192).expect("memory");
         queue.register(&arena).expect("registered");
@@ -459,8 +467,8 @@ mod test {
 
     #[test]
     fn long_waits_have_one_timer_in_common_and_end_all_the_same() {
-        for one_thread in [false, true] {
-            let options = QueueOptions { depth: 4, one_thread, waits: one_thread, ..QueueOptions::default() };
+        for single_issuer in [false, true] {
+            let options = QueueOptions { depth: 4, single_issuer, waits: single_issuer, ..QueueOptions::default() };
             let Some((mut queue, to, arena)) = queue(&options) else { return };
             let buf = arena.allocate(512).expect("room");
             let mut ended = [Completion::EMPTY; 4];
@@ -468,8 +476,8 @@ mod test {
                 assert_eq!(queue.submit(&Request::read(Tag(round), Lba(0), 1), &[buf.span()]), Submit::Queued);
                 if round == 2 {
                     // Nobody writes: waits end, and nothing is reported.
-                    assert!(queue.books.has_alarm, "of an earlier wait");
-                    while queue.books.has_alarm {
+                    assert!(queue.owner.has_alarm, "of an earlier wait");
+                    while queue.owner.has_alarm {
                         assert_eq!(queue.wait_and_poll(Duration::from_secs(1000), &mut ended), 0);
                     }
                 }
@@ -481,13 +489,13 @@ mod test {
                 assert_eq!((count, ended[0]), (1, Completion { tag: Tag(round), status: Ok(()) }));
                 assert_eq!(buf.to_vec(), [round as u8; 512]);
             }
-            assert_eq!((queue.in_flight(), queue.books.cancels), (0, 0));
+            assert_eq!((queue.in_flight(), queue.owner.cancels), (0, 0));
             // A short wait has its own.
             assert_eq!(queue.submit(&Request::read(Tag(9), Lba(0), 1), &[buf.span()]), Submit::Queued);
             assert_eq!(queue.wait_and_poll(Duration::from_millis(1), &mut ended), 0);
             // A cancellation takes the timer along.
             queue.reset().expect("cancelled");
-            assert_eq!((queue.in_flight(), queue.books.in_kernel), (0, 0));
+            assert_eq!((queue.in_flight(), queue.owner.in_kernel), (0, 0));
         }
     }
 }

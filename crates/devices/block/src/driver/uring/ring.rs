@@ -7,7 +7,7 @@
 //! - By default the kernel interrupts the submitting thread at once (no COOP_TASKRUN): who polls the ring's memory sees every
 //!   completion, whatever the submitter does meanwhile. With COOP_TASKRUN a submitter that computes, or spins on a flag that the
 //!   polling thread shall set, would hold the completion back until its next timer tick.
-//! - With `one_thread` the work is done when the thread asks for it (DEFER_TASKRUN), in batches and without being interrupted.
+//! - With `single_issuer` the work is done when the thread asks for it (DEFER_TASKRUN), in batches and without being interrupted.
 //!   The ring begins disabled and is bound to the thread that first enters it, so that it may be opened by another. From then on
 //!   that thread has it under a number of its own (REGISTERED_RING).
 //! - That there is such work is a bit in the ring's memory (TASKRUN_FLAG), so that a poll that finds nothing is no system call.
@@ -32,7 +32,7 @@ use rustix::io::Errno;
 use rustix::io_uring::{IoringEnterFlags, IoringRegisterOp};
 use rustix::io_uring::{io_uring_enter, io_uring_ptr, io_uring_register, io_uring_rsrc_update, io_uring_rsrc_update2};
 
-use super::bell::RingBell;
+use super::doorbell::RingDoorbell;
 use crate::device::QueueOptions;
 
 /// How long the kernel's thread spins without work before it sleeps and has to be woken by a system call.
@@ -68,13 +68,13 @@ impl End for cqueue::Entry32 {
     }
 }
 
-fn told<T>(outcome: io::Result<T>) -> Result<(), Errno> {
+fn to_errno<T>(outcome: io::Result<T>) -> Result<(), Errno> {
     outcome.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 /// Why there is no ring.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum RingError {
     /// This kernel or this process has no io_uring that serves: fall back.
     Forbidden(String),
     /// It has, but not now.
@@ -99,7 +99,7 @@ pub(super) struct Ring<S: squeue::EntryMarker, C: End> {
     is_of_one: bool,
     own: Option<Registered>,
     /// How long each wait looks before it sleeps.
-    looks: Duration,
+    spin_duration: Duration,
 }
 
 /// The number under which a thread has a ring: entered by it, the kernel does not look up the descriptor, nor count its users,
@@ -167,21 +167,21 @@ enum Age {
 
 impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     /// One for `places` requests and as many cancellations, with `fd` as its file 0.
-    pub(super) fn new(places: u32, options: &QueueOptions, fd: BorrowedFd<'_>) -> Result<Ring<S, C>, Refused> {
+    pub(super) fn new(places: u32, options: &QueueOptions, fd: BorrowedFd<'_>) -> Result<Ring<S, C>, RingError> {
         let (uring, age) = build(places * 2, options)?;
         let params = uring.params();
         if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
-            return Err(Refused::Forbidden("its io_uring is older than Linux 5.11".into()));
+            return Err(RingError::Forbidden("its io_uring is older than Linux 5.11".into()));
         }
-        uring.submitter().register_files(&[fd.as_raw_fd()]).map_err(Refused::Failed)?;
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| Refused::Failed(error.into()))?;
+        uring.submitter().register_files(&[fd.as_raw_fd()]).map_err(RingError::Failed)?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| RingError::Failed(error.into()))?;
         let silent = is_silent(options, age);
         let is_plain = !options.kernel_submits && !options.device_polled;
-        let is_anybodys = !options.one_thread && is_plain;
+        let is_anybodys = !options.single_issuer && is_plain;
         let is_of_one = is_deferred(options, age);
         let polled = options.device_polled;
-        let (own, looks) = (None, if silent { options.looks } else { Duration::ZERO });
-        Ok(Ring { uring, event, event_known: false, armed: false, polled, silent, is_anybodys, is_plain, is_of_one, own, looks })
+        let (own, spin_duration) = (None, if silent { options.spin_duration } else { Duration::ZERO });
+        Ok(Ring { uring, event, event_known: false, armed: false, polled, silent, is_anybodys, is_plain, is_of_one, own, spin_duration })
     }
 
     /// Puts an entry where the kernel will look when it is entered.
@@ -235,7 +235,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         taken.unwrap_or(0)
     }
 
-    /// The kernel is told of what was pushed. `in_kernel` is all it has not ended then: if that is more than what is new, what
+    /// The kernel is to_errno of what was pushed. `in_kernel` is all it has not ended then: if that is more than what is new, what
     /// waits to be asked for is asked for in the same call.
     #[inline(always)]
     pub(super) fn submit(&mut self, in_kernel: u32) -> Result<(), Errno> {
@@ -253,7 +253,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         if self.has_ended() {
             return self.submit(in_kernel);
         }
-        if !self.looks.is_zero() {
+        if !self.spin_duration.is_zero() {
             return self.wait_awake(at_most);
         }
         let pushed = self.pushed();
@@ -271,7 +271,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
             if self.has_ended() || took >= at_most {
                 return Ok(());
             }
-            if took >= self.looks {
+            if took >= self.spin_duration {
                 return self.enter(What::Wait(at_most), 0);
             }
         }
@@ -303,12 +303,12 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         self.uring.completion()
     }
 
-    /// A bell of its own, if threads may take turns with this ring.
-    pub(super) fn bell(&self) -> Option<RingBell> {
+    /// A doorbell of its own, if threads may take turns with this ring.
+    pub(super) fn doorbell(&self) -> Option<RingDoorbell> {
         if !self.is_anybodys {
             return None;
         }
-        Some(RingBell::new(self.fd().try_clone_to_owned().ok()?, self.uring.params().sq_entries()))
+        Some(RingDoorbell::new(self.fd().try_clone_to_owned().ok()?, self.uring.params().sq_entries()))
     }
 
     /// Entries that the kernel has not taken.
@@ -373,9 +373,11 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
             What::Submit if self.is_plain && !self.work_shows() => self.call(pushed, 0, IoringEnterFlags::empty()),
             What::Ask => self.call(pushed, 0, IoringEnterFlags::GETEVENTS),
             What::Wait(at_most) if self.is_plain && at_most >= FOR_EVER => self.call(pushed, 1, IoringEnterFlags::GETEVENTS),
-            What::Submit => told(self.uring.submitter().submit()),
-            What::Wait(at_most) if at_most >= FOR_EVER => told(self.uring.submitter().submit_and_wait(1)),
-            What::Wait(at_most) => told(self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&Timespec::from(at_most)))),
+            What::Submit => to_errno(self.uring.submitter().submit()),
+            What::Wait(at_most) if at_most >= FOR_EVER => to_errno(self.uring.submitter().submit_and_wait(1)),
+            What::Wait(at_most) => {
+                to_errno(self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&Timespec::from(at_most))))
+            }
         };
         match entered {
             Ok(()) => Ok(()),
@@ -397,7 +399,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
 
     /// From here on the ring is this thread's.
     fn begin(&mut self) -> Result<(), Errno> {
-        told(self.uring.submitter().register_enable_rings())?;
+        to_errno(self.uring.submitter().register_enable_rings())?;
         if self.is_of_one {
             self.own = Registered::of(self.fd());
         }
@@ -431,20 +433,20 @@ impl<S: squeue::EntryMarker, C: End> Drop for Ring<S, C> {
     }
 }
 
-fn build<S: squeue::EntryMarker, C: End>(entries: u32, options: &QueueOptions) -> Result<(IoUring<S, C>, Age), Refused> {
+fn build<S: squeue::EntryMarker, C: End>(entries: u32, options: &QueueOptions) -> Result<(IoUring<S, C>, Age), RingError> {
     let mut last = None;
     for age in [Age::InOrder, Age::Deferred, Age::Cooperative, Age::Old] {
         match builder(options, age).build(entries) {
             Ok(uring) => return Ok((uring, age)),
             Err(error) => match Errno::from_io_error(&error) {
                 Some(Errno::INVAL) => last = Some(error),
-                Some(Errno::NOSYS) => return Err(Refused::Forbidden("this kernel has no io_uring".into())),
-                Some(Errno::PERM | Errno::ACCESS) => return Err(Refused::Forbidden(forbidden())),
-                _ => return Err(Refused::Failed(error)),
+                Some(Errno::NOSYS) => return Err(RingError::Forbidden("this kernel has no io_uring".into())),
+                Some(Errno::PERM | Errno::ACCESS) => return Err(RingError::Forbidden(forbidden())),
+                _ => return Err(RingError::Failed(error)),
             },
         }
     }
-    Err(Refused::Failed(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into())))
+    Err(RingError::Failed(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into())))
 }
 
 /// Who forbade it.
@@ -459,7 +461,7 @@ pub(super) fn forbidden() -> String {
 
 /// Whether the ring is one thread's, from the first time it enters it.
 fn is_deferred(options: &QueueOptions, age: Age) -> bool {
-    options.one_thread && !options.kernel_submits && age <= Age::Deferred
+    options.single_issuer && !options.kernel_submits && age <= Age::Deferred
 }
 
 /// Whether nothing shall tell of work to be asked for.
@@ -482,7 +484,7 @@ fn builder<S: squeue::EntryMarker, C: End>(options: &QueueOptions, age: Age) -> 
         builder.setup_no_sqarray();
     }
     // The kernel's thread has its own task work: neither flag means anything for it.
-    if options.one_thread && !options.kernel_submits && age < Age::Old {
+    if options.single_issuer && !options.kernel_submits && age < Age::Old {
         builder.setup_coop_taskrun();
         if !is_silent(options, age) {
             builder.setup_taskrun_flag();

@@ -11,7 +11,7 @@ pub(super) const ALARM: u64 = OWN | 1;
 
 /// A request's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum RequestMemory {
     /// It has none.
     None,
     /// In one piece.
@@ -23,9 +23,9 @@ pub(super) enum Place {
 /// One request, in a line of the processor's cache.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(super) struct Slot {
+pub(super) struct RequestSlot {
     pub request: Request,
-    pub place: Place,
+    pub place: RequestMemory,
     /// Blocks or bytes, as the commands count, which are done already: an answer may be short.
     pub done: u64,
     /// Odd while the slot is taken.
@@ -37,7 +37,7 @@ pub(super) struct Slot {
 /// No answer of the kernel.
 pub(super) const UNKNOWN: i32 = i32::MIN;
 
-impl Slot {
+impl RequestSlot {
     fn is_taken(&self) -> bool {
         self.generation & 1 == 1
     }
@@ -49,29 +49,29 @@ fn next(generation: u32) -> u32 {
     generation.wrapping_add(1) & (u32::MAX >> 1)
 }
 
-const _: () = assert!(size_of::<Slot>() == 64);
+const _: () = assert!(size_of::<RequestSlot>() == 64);
 
 /// A fixed number of them.
 #[derive(Debug)]
 pub(super) struct Slots {
-    slots: Box<[Slot]>,
+    slots: Box<[RequestSlot]>,
     free: Vec<u32>,
 }
 
 impl Slots {
     pub(super) fn new(depth: u32) -> Slots {
-        let slot = Slot { request: Request::flush(Tag(0)), place: Place::None, done: 0, generation: 0, whole: UNKNOWN };
+        let slot = RequestSlot { request: Request::flush(Tag(0)), place: RequestMemory::None, done: 0, generation: 0, whole: UNKNOWN };
         debug_assert_eq!(slot.request.lba, Lba(0));
         Slots { slots: vec![slot; depth as usize].into(), free: (0..depth).rev().collect() }
     }
 
     /// A slot for a request. There is one: the queue takes no more than its depth.
     #[inline]
-    pub(super) fn take(&mut self, request: &Request, place: Place, whole: i32) -> u32 {
+    pub(super) fn take(&mut self, request: &Request, place: RequestMemory, whole: i32) -> u32 {
         let index = self.free.pop().expect("as many slots as the queue is deep");
         let slot = &mut self.slots[index as usize];
         let generation = next(slot.generation);
-        *slot = Slot { request: *request, place, done: 0, generation, whole };
+        *slot = RequestSlot { request: *request, place, done: 0, generation, whole };
         index
     }
 
@@ -96,7 +96,7 @@ impl Slots {
     }
 
     #[inline]
-    pub(super) fn get(&mut self, index: u32) -> &mut Slot {
+    pub(super) fn get(&mut self, index: u32) -> &mut RequestSlot {
         &mut self.slots[index as usize]
     }
 
@@ -131,12 +131,12 @@ mod test {
     #[test]
     fn a_slot_has_another_name_each_time() {
         let mut slots = Slots::new(1);
-        let first = slots.take(&Request::flush(Tag(7)), Place::None, 0);
+        let first = slots.take(&Request::flush(Tag(7)), RequestMemory::None, 0);
         let name = slots.name(first);
         assert_eq!((slots.find(Tag(7)), slots.named(name), slots.named(name | OWN)), (Some(first), Some(first), None));
         slots.give(first);
         assert_eq!(slots.find(Tag(7)), None);
-        let again = slots.take(&Request::flush(Tag(8)), Place::None, 0);
+        let again = slots.take(&Request::flush(Tag(8)), RequestMemory::None, 0);
         let new = slots.name(again);
         assert_ne!(new, name);
         for (name, answer) in [(name, 0), (new, -5), (new | OWN, 0), (new + 1, 0)] {

@@ -12,7 +12,7 @@ use crate::request::{Completion, Op, Request};
 use crate::units::{Lba, Tag};
 
 use super::super::order::Order;
-use super::super::slots::State;
+use super::super::slots::RequestState;
 use super::{Stage, device_tag};
 
 impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
@@ -106,14 +106,14 @@ impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
         let Some(slot) = self.slots.find(tag) else { return };
         let held = self.slots[slot];
         match held.state {
-            State::Free => return,
-            State::Sent => {
+            RequestState::Free => return,
+            RequestState::Sent => {
                 self.slots[slot].cancelled = true;
                 return self.queue.cancel(device_tag(held.leader, self.slots[held.leader].generation));
             }
-            State::Blocked => self.blocked -= 1,
-            State::Ready => self.take_out(slot),
-            State::Again => {
+            RequestState::Blocked => self.blocked -= 1,
+            RequestState::Ready => self.take_out(slot),
+            RequestState::Again => {
                 self.again.retain(|waiting| *waiting != slot);
                 self.order.ended(&held.request, self.now);
             }
@@ -132,5 +132,14 @@ impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
             Err(_) => self.give_up_waiting(),
         }
         reset
+    }
+
+    // Around a driver, and no driver gives a request up: only `Tracked` does, which is around this queue.
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
     }
 }

@@ -9,7 +9,7 @@ use crate::buffer::{Arena, Span};
 use crate::error::Error;
 use crate::queue::{Queue, Submit};
 use crate::request::{Completion, Op, Request, Status};
-use crate::tracked::{Patience, Tracked};
+use crate::tracked::{Timeouts, Tracked};
 use crate::units::{Lba, Tag};
 
 struct Bench {
@@ -275,7 +275,7 @@ fn below_tracked_what_waits_times_out_and_a_hung_device_is_reset() {
     device.look().ends_at_most = Some(0);
     let stage = elevator(device.clone(), &Options { dispatch_depth: Some(1), ..Options::of(Scheduler::Elevator) }, device.clock());
     let second = Duration::from_secs(1);
-    let patience = Patience { timeout: Some(second), cancel_grace: second, reset_after: Some(second) };
+    let patience = Timeouts { timeout: Some(second), cancel_grace: second, reset_after: Some(second) };
     let mut queue = Tracked::with_clock(stage, patience, device.clock());
     for tag in 0..4 {
         assert_eq!(queue.submit(&Request::discard(Tag(tag), Lba(tag * 9), 1), &[]), Submit::Queued);

@@ -197,4 +197,12 @@ impl Queue for Rogue {
         inner.ended.clear();
         Ok(())
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }

@@ -191,4 +191,12 @@ impl<Q: Queue> Queue for VolatileQueue<Q> {
         }
         Ok(())
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }

@@ -298,4 +298,12 @@ impl<Q: Queue, M: DeviceModel, T: DeviceClock> Queue for TimedQueue<Q, M, T> {
         }
         Ok(())
     }
+
+    fn owns_buffer(&self, _: Tag) -> bool {
+        false
+    }
+
+    fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
 }

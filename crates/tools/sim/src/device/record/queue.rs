@@ -135,8 +135,8 @@ impl<Q: Queue, C: Clock, W: Write + Send> Queue for RecordingQueue<Q, C, W> {
         self.queue.arm()
     }
 
-    fn holds(&self, tag: Tag) -> bool {
-        self.queue.holds(tag)
+    fn owns_buffer(&self, tag: Tag) -> bool {
+        self.queue.owns_buffer(tag)
     }
 
     fn take_released(&mut self) -> Option<Tag> {

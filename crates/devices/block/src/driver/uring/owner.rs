@@ -6,8 +6,8 @@ use std::mem::ManuallyDrop;
 
 use super::buffers::{Buffers, Piece};
 use super::commands::{Commands, Memory, Outcome};
-use super::ring::{End, Refused, Ring};
-use super::slots::{ALARM, Place, Slots, UNKNOWN};
+use super::ring::{End, Ring, RingError};
+use super::slots::{ALARM, RequestMemory, Slots, UNKNOWN};
 use crate::buffer::Span;
 use crate::error::Error;
 use crate::request::{Completion, Request};
@@ -16,7 +16,7 @@ use crate::request::{Completion, Request};
 pub(crate) const SEGMENTS_MAX: u16 = 64;
 
 /// All but the rings.
-pub(super) struct Books<C: Commands> {
+pub(super) struct OwnerState<C: Commands> {
     pub commands: C,
     /// These two are leaked if the kernel does not let go of them.
     pub buffers: ManuallyDrop<Buffers>,
@@ -53,13 +53,13 @@ impl Vectors {
     }
 }
 
-impl<C: Commands> Books<C> {
-    pub(super) fn new(commands: C, depth: u32, ring: &Ring<C::Entry, C::End>) -> Result<Books<C>, Refused> {
+impl<C: Commands> OwnerState<C> {
+    pub(super) fn new(commands: C, depth: u32, ring: &Ring<C::Entry, C::End>) -> Result<OwnerState<C>, RingError> {
         let mut buffers = Buffers::new(commands.piece_shift());
         if let Some(arena) = commands.memory() {
-            buffers.register(arena, ring).map_err(|_| Refused::Failed(io::ErrorKind::OutOfMemory.into()))?;
+            buffers.register(arena, ring).map_err(|_| RingError::Failed(io::ErrorKind::OutOfMemory.into()))?;
         }
-        Ok(Books {
+        Ok(OwnerState {
             commands,
             buffers: ManuallyDrop::new(buffers),
             vectors: ManuallyDrop::new(Vectors::new(depth)),
@@ -75,7 +75,7 @@ impl<C: Commands> Books<C> {
     /// Lets go of the memory. Without this call it is leaked.
     ///
     /// # Safety
-    /// Called once; the books are not used afterwards.
+    /// Called once; the owner are not used afterwards.
     pub(super) unsafe fn free(&mut self) {
         assert!(self.in_kernel == 0, "the kernel may still write into this memory");
         // SAFETY: nothing is in the kernel, and nobody else has these two.
@@ -87,7 +87,7 @@ impl<C: Commands> Books<C> {
 
     /// A slot for a request; its number.
     #[inline(always)]
-    pub(super) fn open(&mut self, request: &Request, place: Place) -> u32 {
+    pub(super) fn open(&mut self, request: &Request, place: RequestMemory) -> u32 {
         let whole = self.commands.whole(request).unwrap_or(UNKNOWN);
         self.in_kernel += 1;
         self.slots.take(request, place, whole)
@@ -101,11 +101,11 @@ impl<C: Commands> Books<C> {
 
     /// The memory of a request. Pieces that follow each other in one arena become one.
     #[inline]
-    pub(super) fn place(&mut self, index: u32, data: &[Span]) -> Result<Place, Error> {
-        let [first, others @ ..] = data else { return Ok(Place::None) };
+    pub(super) fn place(&mut self, index: u32, data: &[Span]) -> Result<RequestMemory, Error> {
+        let [first, others @ ..] = data else { return Ok(RequestMemory::None) };
         let mut last = self.buffers.find(*first).ok_or(Error::NotPermitted)?;
         if others.is_empty() {
-            return Ok(Place::One(last));
+            return Ok(RequestMemory::One(last));
         }
         let mut count = 0;
         for span in others {
@@ -119,19 +119,19 @@ impl<C: Commands> Books<C> {
             }
         }
         if count == 0 {
-            return Ok(Place::One(last));
+            return Ok(RequestMemory::One(last));
         }
         self.vectors.of(index)[count] = vector(last);
-        Ok(Place::Many { first: 0, count: u16::try_from(count + 1).expect("no more than segments_max") })
+        Ok(RequestMemory::Many { first: 0, count: u16::try_from(count + 1).expect("no more than segments_max") })
     }
 
     /// A place of a slot as commands name it.
     #[inline]
-    pub(super) fn memory(&self, index: u32, place: Place) -> Memory {
+    pub(super) fn memory(&self, index: u32, place: RequestMemory) -> Memory {
         match place {
-            Place::None => Memory::None,
-            Place::One(piece) => Memory::One(piece),
-            Place::Many { first, count } => Memory::Many(self.vectors.at(index, first), u32::from(count)),
+            RequestMemory::None => Memory::None,
+            RequestMemory::One(piece) => Memory::One(piece),
+            RequestMemory::Many { first, count } => Memory::Many(self.vectors.at(index, first), u32::from(count)),
         }
     }
 
@@ -141,13 +141,13 @@ impl<C: Commands> Books<C> {
         slot.done += bytes;
         slot.whole = UNKNOWN;
         match &mut slot.place {
-            Place::None => {}
-            Place::One(piece) => {
+            RequestMemory::None => {}
+            RequestMemory::One(piece) => {
                 let bytes = u32::try_from(bytes).expect("less than the piece");
                 piece.address += u64::from(bytes);
                 piece.bytes -= bytes;
             }
-            Place::Many { first, count } => {
+            RequestMemory::Many { first, count } => {
                 let mut bytes = usize::try_from(bytes).expect("less than the pieces");
                 let vectors = self.vectors.of(index);
                 while bytes >= vectors[usize::from(*first)].iov_len {

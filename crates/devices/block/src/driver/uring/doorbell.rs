@@ -4,21 +4,21 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::queue::Bell;
+use crate::queue::Doorbell;
 
 /// Takes what was pushed. What it names stays in place until its completion was seen: who pushed it promised that, and a queue
 /// lets go of its memory only when nothing pushed is left.
-pub(super) struct RingBell {
+pub(super) struct RingDoorbell {
     ring: OwnedFd,
     entries: u32,
     /// Threads in the call.
     inside: AtomicU32,
 }
 
-impl RingBell {
+impl RingDoorbell {
     /// Of a ring with so many entries.
-    pub(super) fn new(ring: OwnedFd, entries: u32) -> RingBell {
-        RingBell { ring, entries, inside: AtomicU32::new(0) }
+    pub(super) fn new(ring: OwnedFd, entries: u32) -> RingDoorbell {
+        RingDoorbell { ring, entries, inside: AtomicU32::new(0) }
     }
 
     /// Somebody is in the call, and takes what was pushed before; the kernel lets one in at a time.
@@ -27,7 +27,7 @@ impl RingBell {
     }
 }
 
-impl Bell for RingBell {
+impl Doorbell for RingDoorbell {
     fn ring(&self) -> bool {
         self.inside.fetch_add(1, Ordering::SeqCst);
         let none = std::ptr::null::<libc::sigset_t>();

@@ -11,19 +11,19 @@ use super::error::VfioError;
 use super::ioctl;
 use super::iova::Addresses;
 use crate::address::Address;
-use crate::sysfs::{Place, Tree};
+use crate::sysfs::{FunctionPath, Tree};
 
 /// See the module.
-pub enum Way {
+pub enum IommuInterface {
     /// The container, and the group in it, which is held open: it can be opened once.
     Container(OwnedFd, #[allow(dead_code, reason = "held open")] OwnedFd),
     /// The iommufd, and the address space in it.
     Iommufd(OwnedFd, u32),
 }
 
-/// A way, the device behind it, and the addresses that may be used if the choice is ours.
+/// A iommu, the device behind it, and the addresses that may be used if the choice is ours.
 pub struct Opened {
-    pub way: Way,
+    pub iommu: IommuInterface,
     pub device: OwnedFd,
     pub addresses: Option<Addresses>,
 }
@@ -42,7 +42,7 @@ fn refused(address: Address, path: &Path, error: io::Error) -> VfioError {
 }
 
 /// By the device's own node where the kernel has such (CONFIG_VFIO_DEVICE_CDEV) and we may open it, else by its group.
-pub fn find(tree: &Tree, place: &Place) -> Result<Opened, VfioError> {
+pub fn find(tree: &Tree, place: &FunctionPath) -> Result<Opened, VfioError> {
     let group = place.group().ok_or(VfioError::NoIommu(place.address))?;
     let node = place.names("vfio-dev", "vfio").into_iter().next().map(|name| tree.path("dev/vfio/devices").join(name));
     let iommu = tree.path("dev/iommu");
@@ -64,10 +64,10 @@ fn by_node(address: Address, node: &Path, iommu: &Path) -> Result<Opened, VfioEr
     ioctl::bind_iommufd(device.as_fd(), iommufd.as_fd()).map_err(|error| refused(address, node, error))?;
     let space = ioctl::new_space(iommufd.as_fd()).map_err(|error| system("an address space (iommufd)", error))?;
     ioctl::attach_iommufd(device.as_fd(), space).map_err(|error| system("joining its address space (iommufd)", error))?;
-    Ok(Opened { way: Way::Iommufd(iommufd, space), device, addresses: None })
+    Ok(Opened { iommu: IommuInterface::Iommufd(iommufd, space), device, addresses: None })
 }
 
-fn by_group(tree: &Tree, place: &Place, number: &str) -> Result<Opened, VfioError> {
+fn by_group(tree: &Tree, place: &FunctionPath, number: &str) -> Result<Opened, VfioError> {
     let address = place.address;
     let paths: [PathBuf; 2] = [tree.path("dev/vfio/vfio"), tree.path("dev/vfio").join(number)];
     let [container, group] = paths.each_ref().map(|path| open(path).map_err(|error| refused(address, path, error)));
@@ -88,7 +88,7 @@ fn by_group(tree: &Tree, place: &Place, number: &str) -> Result<Opened, VfioErro
     let addresses = usable(container.as_fd()).map_err(|error| system("asking its IOMMU for addresses", error))?;
     let name = std::ffi::CString::new(address.to_string()).expect("an address has no zero");
     let device = ioctl::device_of_group(group.as_fd(), &name).map_err(|error| system("opening it", error))?;
-    Ok(Opened { way: Way::Container(container, group), device, addresses: Some(addresses) })
+    Ok(Opened { iommu: IommuInterface::Container(container, group), device, addresses: Some(addresses) })
 }
 
 /// What the IOMMU translates; where it does not tell (before Linux 5.4): what each does.

@@ -70,7 +70,7 @@ impl Job {
 
 /// A command.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct CommandSlot {
     /// As it was sent, to send it again.
     pub entry: Entry,
     /// The first job it is for; the others follow by `Job::next`.
@@ -84,9 +84,9 @@ pub(super) struct Slot {
     pub busy: bool,
 }
 
-impl Slot {
-    pub(super) const FREE: Slot =
-        Slot { entry: Entry([0; 8]), job: NONE, generation: 0, list: NONE, bounce: NONE, retries: 0, busy: false };
+impl CommandSlot {
+    pub(super) const FREE: CommandSlot =
+        CommandSlot { entry: Entry([0; 8]), job: NONE, generation: 0, list: NONE, bounce: NONE, retries: 0, busy: false };
 }
 
 /// What a queue has done so far.

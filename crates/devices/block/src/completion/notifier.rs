@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 /// Wakes one thread. Rung before it is waited for, the wait returns at once.
-pub(super) trait Bell: Send + Sync {
+pub(super) trait ThreadNotifier: Send + Sync {
     /// Wakes whoever waits, or the next to do so.
     fn ring(&self);
 
@@ -53,7 +53,7 @@ impl SystemBell {
     }
 }
 
-impl Bell for SystemBell {
+impl ThreadNotifier for SystemBell {
     fn ring(&self) {
         // Full means rung.
         let _ = rustix::io::write(&self.own, &1_u64.to_ne_bytes());

@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::net::RecvFlags;
 
 use super::entry::Ended;
-use super::grant::{GrantId, Terms};
+use super::grant::{GrantId, GrantSpec};
 use super::pace::Pace;
 use super::served::{Drain, Drained, Seed, Served, Turn};
 use crate::buffer::Arena;
@@ -30,7 +30,7 @@ const BLIND_POLL: Duration = Duration::from_millis(1);
 /// What others ask of a lane.
 pub(super) enum Order {
     /// Opens a queue; the answer is why it did not.
-    Open { seed: Box<Seed>, terms: Terms, answer: SyncSender<Result<(), String>> },
+    Open { seed: Box<Seed>, terms: GrantSpec, answer: SyncSender<Result<(), String>> },
     /// Registers memory with queues that are open.
     Register { queues: Vec<u64>, arena: Arena, answer: SyncSender<Result<(), Error>> },
     /// Drains a queue. One that is not there is drained.
@@ -40,7 +40,7 @@ pub(super) enum Order {
 }
 
 /// Where others reach a lane.
-pub(super) struct Lane {
+pub(super) struct DeviceThread {
     mailbox: Arc<Mailbox>,
     thread: Mutex<Option<JoinHandle<()>>>,
     device: Arc<dyn Device>,
@@ -54,9 +54,9 @@ struct Mailbox {
     wake: OwnedFd,
 }
 
-impl Lane {
+impl DeviceThread {
     /// Starts the thread of a device. It polls for `spin` before it sleeps, and gives the device `patience` to cancel.
-    pub(super) fn start(name: &str, device: Arc<dyn Device>, spin: Duration, patience: Duration) -> std::io::Result<Lane> {
+    pub(super) fn start(name: &str, device: Arc<dyn Device>, spin: Duration, patience: Duration) -> std::io::Result<DeviceThread> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mailbox = Arc::new(Mailbox { orders: Mutex::new(Some(Vec::new())), some: AtomicBool::new(false), wake });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -78,7 +78,7 @@ impl Lane {
             let _abort = AbortOnPanic;
             served.run();
         })?;
-        Ok(Lane { mailbox, thread: Mutex::new(Some(thread)), device })
+        Ok(DeviceThread { mailbox, thread: Mutex::new(Some(thread)), device })
     }
 
     pub(super) fn device(&self) -> &Arc<dyn Device> {
@@ -275,12 +275,12 @@ impl Serving {
         }
     }
 
-    fn open(&mut self, seed: Seed, terms: &Terms) -> Result<(), String> {
+    fn open(&mut self, seed: Seed, terms: &GrantSpec) -> Result<(), String> {
         if self.ending {
             return Err(Ended::BrokerEnds.to_string());
         }
         // Opened, used and dropped here.
-        let options = QueueOptions { depth: seed.layout.depth, one_thread: true, ..QueueOptions::default() };
+        let options = QueueOptions { depth: seed.layout.depth, single_issuer: true, ..QueueOptions::default() };
         let queue = self.device.queue(&options).map_err(|error| error.to_string())?;
         let mut served = Served::new(queue, seed, self.patience).map_err(|error| format!("registering memory: {error}"))?;
         let (id, grant) = (served.place().info.id, served.place().info.grant);
