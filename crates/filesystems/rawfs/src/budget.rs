@@ -1,4 +1,4 @@
-//! One number of bytes for several, each of which has a bound of its own. What is only kept for the next reader gives way: blocks of files
+//! One memory budget for several users, each with a bound of its own. Memory that only serves the next reader gives way: blocks of files
 //! have what nobody else uses, and a little in any case; nodes as they are on the device make room for what has to stay.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ pub enum MemoryPart {
 
 const PARTS: usize = 4;
 
-/// See the module. What parts say may be a moment old.
+/// A memory budget for several parts. The figures of a part may be a moment old.
 pub struct Budget {
     bytes: usize,
     /// Of that for blocks in any case.
@@ -35,7 +35,7 @@ impl Budget {
         Budget { bytes, blocks, used: Default::default(), givers: RwLock::default() }
     }
 
-    /// Who is asked to give way once some part uses more.
+    /// The part that has to give way once some part uses more.
     pub fn on_growth(&self, give_way: impl Fn() + Send + Sync + 'static) {
         self.givers.write().push(Box::new(give_way));
     }

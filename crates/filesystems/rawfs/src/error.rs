@@ -73,7 +73,7 @@ impl From<block::Error> for Error {
 }
 
 impl Error {
-    /// The errno that programs are told.
+    /// Returns the errno that programs get.
     pub fn errno(self) -> i32 {
         match self {
             Error::Device(error) | Error::Failed(error) => error.errno(),

@@ -1,10 +1,10 @@
-//! A file system as a library, on a raw device or an image: no kernel file system below it (papers 001 section III.C, 002).
+//! A file system as a library, on a raw device or an image: no kernel file system below it (NVMeDFS, section III.C; testFS on SPDK).
 //!
 //! - [`disk`]: the device in blocks of 4 KiB, over queues for control, metadata and data.
-//! - [`store`]: the metadata, an ordered key-value store with atomic batches, a log and checkpoints; who has which block.
-//! - [`tree`]: the map that the store keeps its keys in. [`log`]: what was applied since the last checkpoint. [`space`]: who has
-//!   which block. [`layout`]: what lies where.
-//! - `budget`: one number for the memory of several. `page`: a block in memory. [`units`], [`error`]: the words.
+//! - [`store`]: the metadata, an ordered key-value store with atomic batches, a log and checkpoints; the allocators of blocks.
+//! - [`tree`]: the map that the store keeps its keys in. [`log`]: what was applied since the last checkpoint. [`space`]: the
+//!   allocators. [`layout`]: the regions of an image.
+//! - `budget`: the memory budget. `page`: a block in memory. [`units`], [`error`]: basic types.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A block's bytes in memory, shared by who reads it.
+//! A block's bytes in memory, shared by its readers.
 
 use std::ops::Deref;
 use std::sync::Arc;

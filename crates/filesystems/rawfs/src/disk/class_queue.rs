@@ -17,7 +17,7 @@ pub(super) struct ClassQueue {
     queue: Arc<SharedQueue>,
     handle: SharedHandle,
     params: Params,
-    /// Made when it is first needed: who waits on a queue of one handle sleeps at once, and does not look whether others lead.
+    /// Made when it is first needed: a waiter on a queue of one handle sleeps at once, and does not check whether others lead.
     later: OnceLock<PendingCalls>,
     arena: Arena,
     /// Requests of longer than this are cut here.
@@ -51,7 +51,7 @@ impl ClassQueue {
         &self.handle
     }
 
-    /// For calls whose end is told later, if there was one.
+    /// For calls whose result comes later, if there was one.
     pub(super) fn later(&self) -> Option<&PendingCalls> {
         self.later.get()
     }
@@ -74,7 +74,7 @@ impl ClassQueue {
         self.arena.allocate(bytes)
     }
 
-    /// A buffer, waiting until others have given theirs back. Not to be called by who has requests in flight here.
+    /// Returns a buffer, after a wait for others if needed. A caller with requests in flight here must not call it.
     pub(super) fn buffer(&self, bytes: usize) -> Buf {
         loop {
             let seen = *self.returned.lock();

@@ -1,5 +1,5 @@
-//! One request after the other, each with a queue to itself as long as it is under way: made and waited for in one call of the kernel,
-//! where a queue that threads share needs several, and a wake-up by an event. For what somebody stands and waits for: a sync, a block.
+//! One request after the other, each with exclusive use of a queue while it is under way: made and waited for in one system call,
+//! where a queue that threads share needs several, and a wake-up by an event. For synchronous callers: a sync, a block.
 
 use block::{Arena, Buf, Clock, Completion, Device, Error, Lba, Queue, Request, Span, Submit, Tag, Tracked};
 use parking_lot::Mutex;

@@ -40,7 +40,7 @@ impl<'d, 'm> InFlight<'d, 'm> {
         self.land()
     }
 
-    /// The same, and more can be begun afterwards.
+    /// The same, and more can be started afterwards.
     ///
     /// # Errors
     /// The first that failed.
@@ -99,8 +99,8 @@ impl<'d, 'm> InFlight<'d, 'm> {
         }
     }
 
-    /// Of ours some come back before others are waited for: so nobody waits for who waits. That is why a thread has one flight at a
-    /// time on a queue class, and does nothing else there as long as it has it.
+    /// Some of this flight come back before others are waited for: so no waiter waits for a waiter. That is why a thread has one flight at
+    /// a time on a queue class, and does nothing else there as long as it has it.
     fn buffer(&mut self, bytes: usize) -> Buf {
         loop {
             if let Some(buf) = self.class.try_buffer(bytes) {

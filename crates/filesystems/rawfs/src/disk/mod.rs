@@ -1,6 +1,6 @@
 //! The device, in blocks of 4 KiB.
 //!
-//! Three queue classes, each with queues and buffers of its own, so that a long row of data does not stand before a commit: control (the
+//! Three queue classes, each with separate queues and buffers, so that a long row of data does not delay a commit: control (the
 //! log, superblocks), metadata and data. Calls come from many threads. A flush covers what was completed on any queue class before it.
 
 mod class_queue;

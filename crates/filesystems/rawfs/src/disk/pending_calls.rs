@@ -1,4 +1,4 @@
-//! Writes and reads whose end is told by a promise (paper 002, section 4.1): who asked goes on, and waits for many at once.
+//! Writes and reads whose result a promise receives (testFS on SPDK, section 4.1): the caller goes on, and waits for many at once.
 //!
 //! A call may become several requests; its promise is fulfilled once, when the last of them has ended, with the first error. Any
 //! thread that drives a queue class ([`Disk::drive`]) hands out the ends of all calls on it.

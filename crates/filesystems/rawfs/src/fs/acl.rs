@@ -141,7 +141,7 @@ impl Acl {
         self.set_mode(self.mode() & mode);
     }
 
-    /// Whether somebody who is not the owner may do all of this.
+    /// Whether a user other than the owner may do all of this.
     fn grants(&self, creds: &Creds, group: u32, wanted: u16) -> bool {
         let mask = self.of(MASK).unwrap_or(7);
         let all = |perm: u16| perm & wanted == wanted;

@@ -1,4 +1,4 @@
-//! Calls that return at once: their end is told by a promise or to a function.
+//! Calls that return at once: a promise or a function receives their result.
 //!
 //! One thread carries them out in the order in which they came. What waits together is brought to the device together: writes into
 //! memory first, then the blocks of each file that has to be there in one flight, then one sync for all.
@@ -21,7 +21,7 @@ use crate::Lsn;
 /// Ends that are waited for together, at most.
 const TOGETHER: usize = 256;
 
-/// Calls that wait to be begun, at most; who makes more waits himself.
+/// Calls that wait to be started, at most; a caller that makes more waits.
 const WAITING: usize = 4 * TOGETHER;
 
 /// The thread, and the way to it.
@@ -43,7 +43,7 @@ enum AsyncOperation {
     Call(Box<dyn FnOnce() + Send>),
 }
 
-/// How the end of a call is told.
+/// Where the result of a call goes.
 enum CompletionTarget {
     /// It tells it itself.
     Itself,
@@ -51,7 +51,7 @@ enum CompletionTarget {
     Call(Box<dyn FnOnce(Result<u64>) + Send>),
 }
 
-/// A call as far as it is done before anything is waited for.
+/// A call as far as it is done without waiting.
 struct StartedCall {
     done: Result<u64>,
     rest: RemainingStep,
@@ -87,7 +87,7 @@ impl AsyncCalls {
 }
 
 impl Drop for AsyncCalls {
-    /// What was asked for is carried out first.
+    /// Carries out what was queued first.
     fn drop(&mut self) {
         self.jobs = None;
         // The last to let go may be a call on the thread itself.
@@ -118,7 +118,7 @@ fn carry_out(core: &FsCore, jobs: Vec<AsyncCall>) {
     }
     for StartedCall { done, rest, end } in begun {
         let outcome = done.and_then(|done| rest.finish(&placed, &synced).map(|()| done));
-        // Whoever is told may close everything at once: nothing of it is held here by then.
+        // A receiver may close everything at once: nothing of it is held here by then.
         drop(rest);
         end.tell(outcome);
     }
@@ -243,7 +243,7 @@ impl Fs {
         self.ask(AsyncOperation::Write { file: Arc::clone(file), at, data: Box::new(data) }, promise, tag)
     }
 
-    /// As [`File::sync`], of what was asked for before, and returns at once.
+    /// As [`File::sync`], of the calls queued before, and returns at once.
     ///
     /// # Errors
     /// As [`Fs::commit_later`].
@@ -256,7 +256,7 @@ impl Fs {
         self.ask_then(AsyncOperation::Commit(transaction), end);
     }
 
-    /// As [`Fs::write_later`]; `end` is told how many bytes, by the thread that wrote them, and must not wait.
+    /// As [`Fs::write_later`]; `end` gets the number of bytes, from the thread that wrote them, and must not wait.
     pub fn write_then(
         &self,
         file: &Arc<File>,
@@ -272,7 +272,7 @@ impl Fs {
         self.ask_then(AsyncOperation::Sync(Arc::clone(file)), end);
     }
 
-    /// Any other call, in its turn, which tells its end itself. Dropped without having been called if no thread can be had.
+    /// Any other call, in its turn, which reports its result itself. Dropped without a call if no thread can be started.
     pub fn call_later(&self, call: impl FnOnce() + Send + 'static) {
         if let Ok(jobs) = self.jobs() {
             let _ = jobs.send(AsyncCall { what: AsyncOperation::Call(Box::new(call)), end: CompletionTarget::Itself });

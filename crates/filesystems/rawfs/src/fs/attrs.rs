@@ -1,4 +1,4 @@
-//! Attributes: what is told of a file, and what of it can be set.
+//! Attributes: what a file has, and what of it can be set.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::trial::TrialEffect;
 use super::walk::WalkResult;
 use crate::{BLOCK_BYTES, Batch};
 
-/// What is told of a file.
+/// The attributes of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// Its number. Never given to another file, so a generation is not needed: it is always 0.
@@ -137,7 +137,7 @@ impl FsCore {
         self.record(inode).map(|(record, unplaced)| Stat::of(&record, unplaced))
     }
 
-    /// The record of a file in use as it is now.
+    /// The present record of a file in use.
     pub fn record(&self, inode: &Inode) -> Result<(Record, usize)> {
         let state = inode.state.read();
         if let (FileKind::Dir, Some(RecordLocation::Name(name))) = (state.record.kind, &state.at)

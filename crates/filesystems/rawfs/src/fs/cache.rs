@@ -1,11 +1,11 @@
 //! Blocks of files as the store has them, kept for the next reader; a bounded number.
 //!
 //! By the file's number and the block's place in it, so that who finds one need not ask where it is on the device. What is kept is right
-//! until the file gets other bytes there, and who writes them back puts those here (or takes the block out); who cuts a range out of a file
-//! takes it out here. Numbers of files are never used again. In shards, each a clock: a block that was asked for again survives one turn
+//! until the file gets other bytes there, and write-back puts those here (or takes the block out); a truncation or hole punch
+//! takes it out here. Numbers of files are never used again. In shards, each a clock: a block that had a hit survives one turn
 //! of the hand. It may have what others leave of the memory for all ([`Budget`]), and lets go when they need more.
 //!
-//! Not `pagecache`: that one's books are about who wrote what and when it is clean, which the store answers here; what is left is a map.
+//! Not `pagecache`: its metadata is about dirty pages and their order, which the store keeps here; what is left is a map.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -144,7 +144,7 @@ impl Fs {
         }
     }
 
-    /// Opens, and makes if that is asked for.
+    /// Opens a file, and creates it if the flags request that.
     ///
     /// # Errors
     /// As open(2); ENFILE if as many are open as may be; ENXIO for pipes, sockets and devices, which are no matter of this library.

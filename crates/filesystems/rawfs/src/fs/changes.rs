@@ -1,4 +1,4 @@
-//! Names and attributes in transactions: gathered in order, and done in that order when the transaction is committed, behind what it
+//! Names and attributes in transactions: collected in order, and done in that order when the transaction is committed, behind what it
 //! writes. A later change sees what an earlier one does: a file goes into a directory that is made in the same transaction.
 //!
 //! What is only given to new files (`name`) needs no trial and shares the name space with others (transaction.rs).

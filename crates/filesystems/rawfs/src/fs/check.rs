@@ -383,7 +383,7 @@ impl Checker {
     /// Every name's directory is there, and is reached from the top.
     fn reach(&mut self) {
         if !self.seen.contains_key(&ROOT) {
-            // That is a finding of its own; without it nothing is reached.
+            // That is a separate finding; without it nothing is reached.
             return;
         }
         let mut reached: HashSet<&[u8]> = HashSet::new();

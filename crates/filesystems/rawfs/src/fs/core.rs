@@ -301,7 +301,7 @@ impl FsCore {
         }
     }
 
-    /// The record of what a name leads to, as it is now: of a file in use the store may have another owner yet.
+    /// The present record of what a name leads to: of a file in use the store may have another owner yet.
     pub fn newest(&self, value: &NameValue) -> Result<Record> {
         if value.kind() != FileKind::Dir
             && let Some(held) = self.in_use(value.ino())

@@ -1,4 +1,4 @@
-//! Who calls, and what he may.
+//! Credentials of callers, and what they permit.
 
 use rustix::io::Errno;
 
@@ -99,7 +99,7 @@ impl Creds {
     }
 }
 
-/// The mode after somebody wrote who is not the superuser; whoever checks permissions above us looks after that, too.
+/// The mode after a write by another user than the superuser; a front end that checks permissions does this, too.
 pub fn mode_written(record: &Record, creds: &Creds) -> u16 {
     if creds.is_capable() { record.mode } else { mode_given(record, creds) }
 }
@@ -115,7 +115,7 @@ mod test {
     use super::*;
     use crate::fs::Timestamp;
 
-    /// The group's execute bit counts as it was asked for, before the umask (`vfs_prepare_mode` in Linux).
+    /// The group's execute bit counts as requested, before the umask (`vfs_prepare_mode` in Linux).
     #[test]
     fn a_strange_group_s_set_group_bit_is_not_given() {
         let dir = Record::new(FileKind::Dir, 2, 0o2777, (0, 7), Timestamp::default());

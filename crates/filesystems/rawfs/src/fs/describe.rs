@@ -1,4 +1,4 @@
-//! What is in the store, in words: for `dump`, and for people who look for what went wrong.
+//! What is in the store, in words: for `dump`, and for people that search for a fault.
 
 use std::collections::{HashMap, HashSet};
 
@@ -143,7 +143,7 @@ fn key_or_bytes(tree: TreeId, bytes: &[u8]) -> String {
     if whole { key(tree, bytes) } else { bytes.escape_ascii().to_string() }
 }
 
-/// A path of each of these files, as far as one can be told.
+/// A path of each of these files, as far as one can be found.
 ///
 /// # Errors
 /// The store's.

@@ -1,7 +1,7 @@
 //! Runs: blocks of a file that lie in a row on the device, each with its checksum.
 //!
-//! A run is at most [`RUN_MAX`] blocks, so that its value is small and the run that covers a block begins near it: who looks for
-//! one asks for the runs that begin in the `RUN_MAX` blocks before it.
+//! A run is at most [`RUN_MAX`] blocks, so that its value is small and the run that covers a block begins near it: a lookup of
+//! one reads the runs that begin in the `RUN_MAX` blocks before it.
 
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ impl Run {
         Extent::new(self.start, self.blocks)
     }
 
-    /// Where a block of the file is, with its sum; `None` if it reads as zeros.
+    /// Where a block of the file is, with its checksum; `None` if it reads as zeros.
     pub fn find(&self, at: u64) -> Option<(Block, u32)> {
         let index = at.checked_sub(self.at).filter(|index| *index < u64::from(self.blocks))?;
         let sum = self.sums.as_ref()?[usize::try_from(index).expect("below RUN_MAX")];
@@ -113,7 +113,7 @@ impl Run {
         HEAD + self.sums.as_ref().map_or(0, |sums| 4 * sums.len())
     }
 
-    /// Appends it as it is stored.
+    /// Appends it in its stored form.
     pub fn put(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.at.to_le_bytes());
         bytes.extend_from_slice(&self.start.0.to_le_bytes());

@@ -69,7 +69,7 @@ pub struct File {
     creds: Creds,
     flags: AtomicU32,
     pub(super) at: Mutex<u64>,
-    /// Errors of write-back this handle was told.
+    /// Errors of write-back that this handle has reported.
     seen: AtomicU64,
     /// Where a read begins if it goes on where the last ended, and how much is read ahead then.
     next: AtomicU64,
@@ -222,7 +222,7 @@ impl File {
         window
     }
 
-    /// Past the cache. Blocks are read whole, for their sums: what is no whole block costs a copy.
+    /// Past the cache. Blocks are read whole, for their checksums: what is no whole block costs a copy.
     fn read_direct(&self, to: &mut [u8], at: u64) -> Result<usize> {
         let left = self.inode().state.read().record.size.saturating_sub(at);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(to.len());
@@ -303,7 +303,7 @@ impl File {
             PendingWrite::Nothing => {}
             PendingWrite::Place => drop(self.placed(false)?),
             PendingWrite::Sync => {
-                // What fails is told by the sync.
+                // The sync reports a failure.
                 let _ = self.placed(true);
                 self.sync()?;
             }
@@ -311,7 +311,7 @@ impl File {
         Ok((done, end))
     }
 
-    /// Up to what O_DIRECT and O_SYNC ask for.
+    /// Up to what O_DIRECT and O_SYNC require.
     pub(super) fn write_begun(&self, from: &[u8], at: Option<u64>) -> Result<(usize, u64, PendingWrite)> {
         let flags = self.may(true)?;
         at.map_or(Ok(()), |at| is_offset(at, from.len()))?;
@@ -394,7 +394,7 @@ impl File {
     }
 
     /// Everything of the file is on the device when this returns 0, and so is its name. What failed before, also in the background,
-    /// is told once to every handle.
+    /// is reported once by every handle.
     ///
     /// # Errors
     /// EBADF; EIO, ENOSPC: what was written may be lost if the power goes; it is still in memory, and the next sync tries again.

@@ -1,6 +1,6 @@
 //! Small syncs: the bytes of a few blocks go into the log with the batch that says whose they are, so that a sync is one request.
 //!
-//! Blocks that the file has already stay where they are, and only their sums change: a database that is overwritten at random keeps
+//! Blocks that the file has already stay where they are, and only their checksums change: a database that is overwritten at random keeps
 //! its runs. The store brings the bytes to their place later ([`Store::may_fill`]).
 
 use super::core::FsCore;

@@ -4,7 +4,7 @@
 //!  allocate (as long rows as there are) -> write all, in flight together -> one batch: runs, sums, record -> pages go to the cache
 //! ```
 //!
-//! What fails leaves the pages as they are, in memory and to be written, and is told to every handle once.
+//! A failure leaves the pages in memory and dirty, and every handle reports it once.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -109,9 +109,9 @@ impl FsCore {
         self.apply(batch).inspect_err(|_| self.undo(prepared))
     }
 
-    /// As [`FsCore::write_back`], for who holds no lock but the name space's, shared: others read the file while the device works, and
-    /// while the store takes the batch: what it changes is among the pages, which they look at first. Returns what has to be durable for
-    /// the file to be. `keep`: in the cache, too. `synced`: the caller waits until it is durable.
+    /// As [`FsCore::write_back`], for callers that hold only the name space's lock, shared: others read the file while the device works,
+    /// and while the store takes the batch: what it changes is among the pages, which they look at first. Returns what has to be durable
+    /// for the file to be. `keep`: in the cache, too. `synced`: the caller waits until it is durable.
     pub fn write_back_beside_readers(&self, inode: &Arc<Inode>, keep: bool, synced: bool) -> Result<Lsn> {
         let mut state = inode.state.upgradable_read();
         while !state.is_clean() {
@@ -263,7 +263,7 @@ impl FsCore {
         self.write_back_down_to(limit - limit / ROOM_PART);
     }
 
-    /// Until no more than so many bytes are unwritten, or all was tried. What fails is told to those who have the file open.
+    /// Until no more than so many bytes are unwritten, or all was tried. Handles of a file report its failures.
     fn write_back_down_to(&self, enough: u64) {
         let mut left = self.dirty.lock().len();
         while left > 0 && self.unwritten() > enough {

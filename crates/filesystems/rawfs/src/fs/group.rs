@@ -53,14 +53,14 @@ impl Drop for BlockRow<'_> {
 
 type LockedInodes<'h> = Vec<(&'h Arc<Inode>, RwLockWriteGuard<'h, InodeState>)>;
 
-/// What a file takes of a batch, at most, if its blocks lie in few rows: key and record, and each block with its sum twice.
+/// What a file takes of a batch, at most, if its blocks lie in few rows: key and record, and each block with its checksum twice.
 fn log_bytes(state: &InodeState) -> usize {
     let inline = if let RecordBody::Inline(content) = &state.record.body { content.len() } else { RUNS_MAX };
     KEY_MAX + HEAD + inline + 64 + 8 * state.pages.len()
 }
 
 impl FsCore {
-    /// Files of one batch, at most: each may change a node of its own.
+    /// Files of one batch, at most: each may change another node.
     pub fn files_together(&self) -> usize {
         (self.store.changed_max() / CHANGED_PART).clamp(FILES_LEAST, FILES_MAX)
     }
@@ -78,7 +78,7 @@ impl FsCore {
             }
             for held in &held {
                 let _names = self.locks.shared();
-                // Most are clean by now. What failed together is tried alone, so that each file is told what is its own.
+                // Most are clean by now. What failed together is tried alone, so that each file gets its own error.
                 outcome = outcome.and(self.write_back_beside_readers(&held.inode, true, synced).map(drop));
             }
         }
@@ -90,7 +90,7 @@ impl FsCore {
         let (mut files, mut blocks, mut bytes, mut taken) = (LockedInodes::new(), 0, 0, 0);
         let bytes_max = self.store.batch_bytes_max();
         for held in held {
-            // Who holds another file's lock never waits here for one.
+            // A holder of another file's lock never waits here for one.
             let state = held.state.try_write().filter(|state| !state.is_clean() && state.pages.len() <= BLOCKS_MAX);
             blocks += state.as_ref().map_or(0, |state| state.pages.len());
             bytes += state.as_ref().map_or(0, |state| log_bytes(state));

@@ -1,4 +1,4 @@
-//! Many files that somebody waits for to be written back: he and the thread that writes back do it together, piece by piece. While one
+//! Many files to be written back for a waiting caller: it and the write-back thread do it together, piece by piece. While one
 //! waits for the device the other has work.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ const FILES_MIN: usize = 128;
 /// Pieces of a job of some hundred files: two for each, so that both end at about the same time.
 const PIECES: usize = 4;
 
-/// See the module. A sync follows.
+/// The files of a write-back, in pieces. A sync follows.
 pub struct WriteBackJob {
     numbers: Vec<u64>,
     /// Files of a piece.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! So the entries of a directory lie together, a full path is one lookup, and all that is below a directory is two ranges with a
-//! common prefix each (entries, and what is below its directories), which the store can move as they are.
+//! common prefix each (entries, and what is below its directories), which the store can move without reading them.
 
 /// Between a directory and the name of an entry.
 pub const ENTRY: u8 = 0;
@@ -122,7 +122,7 @@ pub struct KeyParts {
 }
 
 impl KeyParts {
-    /// `None`: no key of ours.
+    /// `None`: not a key of this format.
     pub fn of(key: &[u8]) -> Option<KeyParts> {
         let (zone, mut rest) = match key.split_first()? {
             (&ZONE, rest) => (Some(u64::from_be_bytes(*rest.first_chunk()?)), &rest[8..]),

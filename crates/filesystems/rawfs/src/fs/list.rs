@@ -36,7 +36,7 @@ pub struct DirEntry {
     pub kind: FileKind,
 }
 
-/// Where an entry with this name is among the others: 3 to 2^62 + 2. Clients of NFS have it over restarts, so it stays as it is.
+/// Where an entry with this name is among the others: 3 to 2^62 + 2. Clients of NFS keep it over restarts, so it must not change.
 pub fn position(name: &[u8]) -> u64 {
     // FNV-1a, and the last step of MurmurHash3 for its upper bits.
     let mut hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));

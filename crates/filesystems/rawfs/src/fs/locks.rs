@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  whole     shared by every call on names and by write-back; alone: rename of a directory, which moves keys of others
-//!  a dir's   shared: who looks up a name to hold it; alone: who changes entries, or the directory's own record
+//!  a dir's   shared: lookups that hold a name; alone: changes of entries, or of the directory's own record
 //!  a file's  in the table of files
 //! ```
 //!
@@ -20,7 +20,7 @@ pub struct Locks {
     dirs: Vec<RwLock<()>>,
 }
 
-/// The whole name space stays as it is, but for single entries.
+/// The whole name space does not change, but for single entries.
 pub struct SharedNames<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
 /// Nobody else is in the name space.

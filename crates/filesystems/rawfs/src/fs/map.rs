@@ -21,7 +21,7 @@ pub struct RunEdit {
     runs: Vec<Run>,
     used: Vec<Run>,
     freed: Vec<Extent>,
-    /// The bytes of new blocks go with the batch, so it need not name their sums.
+    /// The bytes of new blocks go with the batch, so it need not name their checksums.
     filled: bool,
 }
 

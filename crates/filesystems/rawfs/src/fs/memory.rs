@@ -1,7 +1,7 @@
 //! One number for the memory of a whole file system: what it is divided into, and what is in use of it.
 //!
 //! ```text
-//!  allocator   1/4, at most 1/16 and 48 MiB: what it takes beside what it is asked for, and the program; of the others:
+//!  allocator   1/4, at most 1/16 and 48 MiB: its overhead over the requested bytes, and the program; of the others:
 //!  bitmaps     as the image is large: half a byte for each block of 4 KiB
 //!  buffers     3/32, 1 MiB to 8 MiB for each of the three queue classes; 8 MiB for the log, batches, lone requests and spare blocks
 //!  the rest    at most 1/4 changed nodes (twice what begins a checkpoint)   7/16 files not written yet    1/8 data that the log has
@@ -37,7 +37,7 @@ const LEAST: usize = 14 << 20;
 const BESIDE: usize = 6 << 20;
 const QUEUE_CLASSES: usize = 3;
 const MIB: usize = 1 << 20;
-/// What the allocator takes however much it is asked for: what waits to go back to the system, and the program.
+/// The fixed overhead of the allocator: what waits to go back to the system, and the program.
 const ALLOCATOR: usize = 48 * MIB;
 
 /// Memory for all of a file system.
@@ -103,7 +103,7 @@ fn bitmaps(blocks: u64) -> usize {
     usize::try_from(blocks / 2).unwrap_or(usize::MAX)
 }
 
-/// An open file, counted as long as it is.
+/// Counts an open file until it is dropped.
 pub struct OpenFileCount(Arc<FsCore>);
 
 impl OpenFileCount {
@@ -153,7 +153,7 @@ impl FsCore {
         }
     }
 
-    /// Counts a file as long as it is to be written back. Its lock is held.
+    /// Counts a file until it is written back. Its lock is held.
     pub fn weigh(&self, state: &mut InodeState) {
         let content = if let RecordBody::Inline(content) = &state.record.body { content.len() as u64 } else { 0 };
         let now = if state.listed { LISTED_BYTES + content } else { 0 };

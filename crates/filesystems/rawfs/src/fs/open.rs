@@ -17,7 +17,7 @@ use super::walk::{LastComponent, PathTail, WalkResult};
 /// Symbolic links that are followed to a file to be made, at most.
 const LINKS_MAX: u32 = 40;
 
-/// What an open asks for of the access mode.
+/// What an open requires by its access mode.
 pub fn access(flags: OFlags) -> (bool, bool) {
     match flags & OFlags::ACCMODE {
         OFlags::RDONLY => (true, false),

@@ -14,7 +14,7 @@ use crate::{BLOCK_BYTES, Block};
 const GO_MAX: usize = 512;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A block of the file, its place on the device and its sum.
+/// A block of the file, its place on the device and its checksum.
 type BlockRead = (u64, Block, u32);
 
 impl FsCore {
@@ -133,7 +133,7 @@ impl FsCore {
         Ok(())
     }
 
-    /// A block as it is now, without those that are not written yet.
+    /// The present bytes of a block, without those that are not written yet.
     pub fn block(&self, record: &Record, block: u64) -> Result<Page> {
         if let Some(page) = self.cache.get(record.ino, block) {
             return Ok(page);

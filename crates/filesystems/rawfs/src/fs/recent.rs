@@ -1,4 +1,4 @@
-//! Directories that paths led to of late: who makes a thousand files in one looks for it once.
+//! Directories that paths led to of late: a program that creates a thousand files in one looks it up once.
 //!
 //! What is remembered is true as long as no directory got another key ([`super::name::moves`]) and this one was not removed: a path of
 //! plain names leads where it led.
@@ -17,7 +17,7 @@ struct RecentSlot {
     dir: Arc<Name>,
 }
 
-/// See the module. Paths begin at the top.
+/// The recent directories by path. Paths begin at the top.
 pub struct RecentDirs {
     slots: Vec<Mutex<Option<RecentSlot>>>,
 }

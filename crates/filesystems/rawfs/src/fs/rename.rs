@@ -287,7 +287,7 @@ impl FsCore {
         Ok(())
     }
 
-    /// Puts a value under its new name, and what is below it. Returns the number of a directory that has become a zone.
+    /// Puts a value under its new name, with all below it. Returns the number of a directory that has become a zone.
     fn put_moved(
         &self,
         batch: &mut Batch,

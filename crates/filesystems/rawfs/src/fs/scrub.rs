@@ -1,4 +1,4 @@
-//! Reads every block of every file, and compares it with its sum.
+//! Reads every block of every file, and compares it with its checksum.
 
 use super::error::Result;
 use super::extent::Run;
@@ -53,7 +53,7 @@ pub fn each_run(store: &Store, each: &mut dyn FnMut(u64, Run)) -> Result<()> {
     Ok(())
 }
 
-/// Looks at all blocks that have a sum; `progress` gets how many were looked at since it was last called.
+/// Checks all blocks that have a checksum; `progress` gets how many were checked since it was last called.
 ///
 /// # Errors
 /// The store's; the device's, unless it is about the block itself.

@@ -9,11 +9,11 @@ use super::time::Timestamp;
 pub struct FsSettings {
     /// Memory for what was read or written and is on the device, in bytes; at least, where the store has a budget for all.
     pub cache_bytes: usize,
-    /// Memory for what was written and is not on the device yet, in bytes; who writes more waits until some is.
+    /// Memory for what was written and is not on the device yet, in bytes; a writer of more waits until some is.
     pub dirty_bytes: usize,
     /// How long what was written waits in memory, at most about twice this; zero: until it is synced, or there is too much of it.
     pub write_back: Duration,
-    /// What is read ahead of one who reads in order, at most, in bytes.
+    /// What is read ahead of a sequential reader, at most, in bytes.
     pub read_ahead_bytes: usize,
     /// Files that may be open at a time.
     pub open_max: usize,

@@ -47,7 +47,7 @@ pub struct InodeState {
     pub lsn: Lsn,
     /// How often writing back failed, and how it did the last time.
     pub errors: u64,
-    /// Of those, how many somebody was told.
+    /// Of those, how many a handle has reported.
     pub told: u64,
     /// The last error of a write-back.
     pub error: Option<Error>,
@@ -81,12 +81,12 @@ impl InodeState {
         }
     }
 
-    /// Whether the store has it as it is here.
+    /// Whether the store has the same record.
     pub fn is_clean(&self) -> bool {
         !self.changed && self.pages.is_empty()
     }
 
-    /// The errors a new handle need not be told.
+    /// The errors that a new handle need not report.
     pub fn seen_at_open(&self) -> u64 {
         if self.told < self.errors { self.errors - 1 } else { self.errors }
     }

@@ -1,6 +1,6 @@
-//! Transactions (paper 002): writes to many files that happen all or not at all, also when the power goes.
+//! Transactions (testFS on SPDK): writes to many files that happen all or not at all, also when the power goes.
 //!
-//! A transaction gathers; nothing of it is seen before the commit. Then the files are locked, all data is in flight together, and
+//! A transaction collects; nothing of it is seen before the commit. Then the files are locked, all data is in flight together, and
 //! all records go into one batch, each once. Whatever fails before that leaves every file as it was.
 //!
 //! It can also give names to files made without one (O_TMPFILE), so that new files appear together, and change names and attributes
@@ -28,7 +28,7 @@ use super::walk::{LastComponent, PathTail};
 use super::{SIZE_MAX, creds};
 use crate::{BLOCK_BYTES, Batch, Lsn, TreeId};
 
-/// Changes of many files, gathered.
+/// Changes of many files, collected until the commit.
 #[derive(Default)]
 pub struct Transaction {
     files: BTreeMap<u64, TransactionFile>,
@@ -82,7 +82,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Writes at the end as it is then.
+    /// Writes at the end that the file has at the commit.
     ///
     /// # Errors
     /// As [`Transaction::write_at`].
@@ -325,7 +325,7 @@ impl FsCore {
         Ok(())
     }
 
-    /// Every handle of a file is to be told.
+    /// Every handle of a file has to report it.
     pub fn failed(&self, inode: &Inode, error: &Error) {
         let mut state = inode.state.write();
         state.errors += 1;

@@ -1,5 +1,5 @@
 //! What a transaction does to names is tried first: on a store that nobody else sees ([`crate::Store`], `try_out`), by the calls that
-//! do it one by one, on a core of its own with its own tree of names and its own table of files. What they applied is one batch; what
+//! do it one by one, on a separate core with a separate tree of names and table of files. What they applied is one batch; what
 //! they did in memory is noted, and is done to what is really in use when the batch was applied.
 //!
 //! Meanwhile nobody else is in the name space ([`super::locks`]).

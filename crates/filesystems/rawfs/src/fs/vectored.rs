@@ -11,7 +11,7 @@ impl File {
     /// As [`File::read_at`], or [`File::read`] without a place, one piece after the other.
     ///
     /// # Errors
-    /// As [`File::read_at`]; after some bytes only their number is told.
+    /// As [`File::read_at`]; after some bytes only their number is reported.
     pub fn read_vectored(&self, parts: &mut [IoSliceMut<'_>], at: Option<u64>) -> Result<usize> {
         if let Some(at) = at {
             return self.read_parts(parts, at);

@@ -1,6 +1,6 @@
 //! The path of a write: into the record while the file is small, else into pages that write-back places later.
 //!
-//! Bytes of a file's last block behind its size mean nothing; who makes the file longer makes them zero.
+//! Bytes of a file's last block behind its size mean nothing; a call that makes the file longer makes them zero.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The thread that writes back what has waited long enough, or what there is too much of, and that helps who waits for many files. Errors
+//! The thread that writes back what has waited long enough, or what there is too much of, and that helps large syncs. Errors
 //! are kept with the files, for their handles.
 
 use std::sync::Arc;

@@ -100,7 +100,7 @@ impl FsCore {
         parse(&stored).ok_or(Error::Malformed { ino: record.ino, what: "extended attributes that are none" })
     }
 
-    /// A directory is being removed: who has it open still has its attributes, above all the list that says who may what.
+    /// A directory is being removed: its open handles still have its attributes, above all its access list.
     pub(super) fn keep_xattrs(&self, record: &mut Record) {
         // What is damaged is gone with the directory.
         record.kept = self.xattrs(record).ok().map(Arc::new);

@@ -1,4 +1,4 @@
-//! The first 32 bytes of what we write: what it is, of which image, where it belongs and when it was written, with a sum over all
+//! The first 32 bytes of what we write: what it is, of which image, where it belongs and when it was written, with a checksum over all
 //! of it. A block that was misdirected, left over from another image or torn is found by it.
 
 use super::{put_u32, put_u64, u32_at, u64_at};
@@ -34,14 +34,14 @@ impl Seal {
         put_u32(bytes, 4, sum);
     }
 
-    /// Reads it without a look at the sum.
+    /// Reads it without checking the checksum.
     pub fn peek(bytes: &[u8]) -> Option<Seal> {
         let head = bytes.get(..SEAL_BYTES)?;
         let magic = head[..4].try_into().expect("four bytes");
         Some(Seal { magic, at: u64_at(head, 8), generation: u64_at(head, 16), image: u64_at(head, 24) })
     }
 
-    /// Reads it, if the sum is right.
+    /// Reads it, if the checksum is right.
     pub fn get(bytes: &[u8]) -> Option<Seal> {
         let seal = Seal::peek(bytes)?;
         (u32_at(bytes, 4) == sum(bytes)).then_some(seal)

@@ -60,7 +60,7 @@ pub fn encode(header: GroupHeader, records: &[u8], to: &mut Vec<u8>) {
     Seal { magic: MAGIC, at: header.position, generation: header.life, image: header.image }.put(group);
 }
 
-/// What the first block of a group says, if it looks like one; the sum is looked at by [`is_whole`].
+/// What the first block of a group says, if it looks like one; [`is_whole`] checks the checksum.
 pub fn peek(block: &[u8]) -> Option<GroupHeader> {
     let seal = Seal::peek(block).filter(|seal| seal.magic == MAGIC && block.len() >= HEADER_BYTES)?;
     Some(GroupHeader {

@@ -1,7 +1,7 @@
 //! The log: what was applied since the last checkpoint, in a ring on the device.
 //!
-//! Records wait in memory until somebody wants them durable. One of those who want it takes all that wait, writes them as groups
-//! and flushes once; the others wait for him, and find themselves served, or one of them is next (group commit). A write or flush
+//! Records wait in memory until a sync. One of the syncing threads takes all that wait, writes them as groups
+//! and flushes once; the others wait for it, and find themselves served, or one of them is next (group commit). A write or flush
 //! that fails is remembered, and nothing behind it is ever called durable.
 
 pub mod group;
@@ -81,7 +81,7 @@ impl Log {
         Log { image, books: Mutex::new(books), written: Condvar::new() }
     }
 
-    /// Whether a record of so many bytes surely finds room; who asks is the only one who appends.
+    /// Whether a record of so many bytes surely finds room; only the one appender may call this.
     ///
     /// # Errors
     /// An earlier failure.

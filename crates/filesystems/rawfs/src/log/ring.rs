@@ -41,7 +41,7 @@ impl RingRegion {
         [(self.start.after(at), first), (self.start, blocks - first)].into_iter().filter(|(_, blocks)| *blocks > 0)
     }
 
-    /// Blocks that records of so many bytes take at most, however they are put in groups.
+    /// Blocks that records of so many bytes take at most, whatever groups they are in.
     fn cost(self, bytes: usize) -> u64 {
         let groups = 2 * bytes / self.group_bytes() + 1;
         (bytes + groups * group::HEADER_BYTES).div_ceil(BLOCK_BYTES) as u64 + groups as u64
@@ -87,7 +87,7 @@ impl Ring {
     pub fn push(&mut self, header: &GroupHeader) {
         self.groups.push_back((self.head, header.last()));
         self.head += header.blocks();
-        assert!(self.used() <= self.place.blocks, "room was asked for");
+        assert!(self.used() <= self.place.blocks, "the caller checked for room");
     }
 
     /// Where the first record behind this one is, or will be.

@@ -1,6 +1,6 @@
 //! The allocator of data blocks. Blocks are counted from the data region's begin.
 //!
-//! The region is divided into groups of 16 MiB, each with a lock of its own; a thread begins where it found some last, and threads
+//! The region is divided into groups of 16 MiB, each with its lock; a thread begins where it found some last, and threads
 //! begin far from each other. So no lock is everybody's.
 
 use std::ops::Range;
@@ -73,7 +73,7 @@ impl BlockAllocator {
         BlockAllocator { groups, blocks, free: AtomicU64::new(blocks - used.used()), hints }
     }
 
-    /// Blocks that can be had.
+    /// Blocks available for allocation.
     pub fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
     }

@@ -2,7 +2,7 @@
 //! recovery then does not look any more at what lies in blocks that older batches in the log had named.
 //!
 //! Blocks that the log has bytes for wait longer: until a checkpoint has the batch that freed them. Whatever is done again from the
-//! log, or was frozen for a checkpoint, goes to its place without asking who has it since.
+//! log, or was frozen for a checkpoint, goes to its place whoever has it since.
 
 use std::collections::VecDeque;
 use std::ops::Range;

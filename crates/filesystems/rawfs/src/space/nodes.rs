@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::bits::Bitmap;
 use crate::layout::bitmap::PAGE_WORDS;
 
-/// Held by who reads a snapshot: the nodes of it are not used anew meanwhile.
+/// Held by readers of a snapshot: its nodes are not reused meanwhile.
 pub type SnapshotGuard = Arc<()>;
 
 /// The allocator of tree nodes on the device.

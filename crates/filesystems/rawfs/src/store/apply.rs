@@ -46,7 +46,7 @@ impl StoreCore {
                 let dirty = state.dirty();
                 drop(state);
                 self.tell_budget(dirty);
-                // The batch is done. What fails here is told by all that comes, and by the sync that waits for it.
+                // The batch is done. A failure from here on is reported by all later calls, and by the sync that waits for it.
                 if much {
                     let _ = self.sync(lsn);
                 }

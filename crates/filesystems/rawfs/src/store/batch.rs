@@ -8,7 +8,7 @@ pub const KEY_BYTES_MAX: usize = crate::tree::KEY_MAX;
 /// Bytes of a value, at most.
 pub const VALUE_BYTES_MAX: usize = crate::tree::VALUE_MAX;
 
-/// A key space: a tree of its own.
+/// A key space: a separate tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TreeId {
     /// Paths.
@@ -115,7 +115,7 @@ impl Batch {
     }
 
     /// These blocks, in use by now, hold these bytes from now on: the log has them, and the store brings them to their place later.
-    /// [`crate::Store::may_fill`] was asked; for blocks that an earlier batch had used, [`crate::Store::may_overwrite`] too.
+    /// [`crate::Store::may_fill`] was called; for blocks that an earlier batch had used, [`crate::Store::may_overwrite`] too.
     pub fn fill_blocks(&mut self, start: Block, pages: &[&[u8]]) {
         assert!(pages.iter().all(|page| page.len() == BLOCK_BYTES), "whole blocks");
         self.begin(FILL, 0);

@@ -1,4 +1,4 @@
-//! What the books say against what the trees hold.
+//! Compares the allocators with the trees.
 
 use std::collections::HashSet;
 

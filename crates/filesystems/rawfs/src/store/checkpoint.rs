@@ -49,7 +49,7 @@ struct FrozenState {
 }
 
 impl StoreCore {
-    /// For who waits for it.
+    /// For callers that wait for it.
     pub(super) fn checkpoint(&self) -> Result<(), Error> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let done = self.checkpoint_ahead();

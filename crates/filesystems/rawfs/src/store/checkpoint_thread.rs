@@ -58,12 +58,12 @@ impl CheckpointThread {
     /// Begins.
     ///
     /// # Errors
-    /// No thread can be had.
+    /// No thread can be started.
     pub fn start(inner: &Arc<StoreCore>) -> Result<CheckpointThread, Error> {
         let of_thread = Arc::clone(inner);
         let run = move || {
             while of_thread.bell.wait() {
-                // What failed is remembered by the log, and told to all who wait for it.
+                // The log remembers a failure, and reports it to all waiters.
                 let _ = of_thread.checkpoint_ahead();
             }
         };

@@ -38,7 +38,7 @@ pub struct StoreCore {
     pub(super) blocks: BlockAllocator,
     pub(super) freed: Mutex<FreedBlocks>,
     pub(super) filled: LoggedData,
-    /// The last batch that named data blocks with their sums.
+    /// The last batch that named data blocks with their checksums.
     pub(super) written: AtomicU64,
     /// The last batch that the last checkpoint has.
     pub(super) saved: AtomicU64,
@@ -48,13 +48,13 @@ pub struct StoreCore {
     pub(super) budget: Option<Arc<Budget>>,
     /// Nodes that a checkpoint has under way.
     pub(super) writing: AtomicU64,
-    /// Of the checkpoint that is durable; held by who makes the next one. Taken before the state.
+    /// Of the checkpoint that is durable; held by the thread that makes the next one. Taken before the state.
     pub(super) last: Mutex<LastCheckpoint>,
-    /// Of the latest checkpoint begun: no node is newer.
+    /// Of the latest checkpoint started: no node is newer.
     pub(super) generation: AtomicU64,
-    /// Wakes who makes checkpoints.
+    /// Wakes the checkpoint thread.
     pub(super) bell: CheckpointSignal,
-    /// Who waits for a checkpoint; and one as long as no thread makes them in the background.
+    /// Waiters for a checkpoint; plus one as long as no thread makes them in the background.
     pub(super) waiting: AtomicUsize,
 }
 
@@ -65,7 +65,7 @@ pub struct StoreState {
     pub(super) left: Vec<u32>,
     /// Data blocks in use.
     pub(super) used: Bitmap,
-    /// Held by who reads what was frozen last, or later.
+    /// Held by readers of what was frozen last, or later.
     pub(super) reader: SnapshotGuard,
     /// A batch was done half, because a node could not be read: what is here is not to be shown.
     pub(super) broken: Option<Error>,
@@ -171,7 +171,7 @@ impl StoreCore {
         Node::parse(page, at, self.stamp(tree)).map_err(|damaged| Error::Damaged { what: damaged.0, at: block })
     }
 
-    /// The tree as it is now.
+    /// The present state of the tree.
     ///
     /// # Errors
     /// The store is broken.

@@ -26,12 +26,12 @@ const MEANWHILE: u64 = 4;
 /// The part of the log that data in it may take, at most.
 const LOG_PART: u64 = 2;
 
-/// See the module. Changed with the store's state locked.
+/// Data in the log that is not in its place yet. Changed with the store's state locked.
 #[derive(Default)]
 pub struct LoggedData {
     /// By block: the last batch that filled it.
     blocks: Mutex<BTreeMap<u64, (Lsn, Page)>>,
-    /// Of the map: who reads a block need not lock it if nothing waits.
+    /// Of the map: a reader of a block need not lock it if nothing waits.
     count: AtomicUsize,
 }
 
@@ -116,7 +116,7 @@ impl StoreCore {
         Ok(())
     }
 
-    /// Brings blocks to their places. Not on the queue class for data: who waits for a checkpoint may have writes under way there.
+    /// Writes blocks to their places. Not on the queue class for data: a waiter for a checkpoint may have writes under way there.
     pub(super) fn write_filled(&self, blocks: &[(Block, Page)]) -> Result<(), Error> {
         let (begun, mut done) = (self.amounts(), 0);
         while done < blocks.len() {

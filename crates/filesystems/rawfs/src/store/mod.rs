@@ -1,7 +1,7 @@
-//! The metadata: an ordered key-value store with atomic batches, and who has which data block.
+//! The metadata: an ordered key-value store with atomic batches, and the allocators of data blocks.
 //!
 //! A batch changes the trees in memory and is appended to the log ([`crate::log`]); `sync` writes what waits there and flushes, for
-//! all who wait at once. Checkpoints bring the trees to the device in the background (`checkpoint.rs`), from a snapshot, to places
+//! all waiters at once. Checkpoints bring the trees to the device in the background (`checkpoint.rs`), from a snapshot, to places
 //! that nothing durable uses. Opening (`open.rs`) takes the last checkpoint and does again what the log has behind it.
 //!
 //! Data blocks are not overwritten while something durable names them: a batch names new ones and frees the old, and those are given
@@ -44,7 +44,7 @@ use checkpoint_thread::CheckpointThread;
 use inner::StoreCore;
 use overlay::TransactionOverlay;
 
-/// See the module. Dropped without [`Store::close`], it is as if the process had died there.
+/// A store of metadata on a disk. Dropped without [`Store::close`], it is as if the process had died there.
 pub struct Store {
     /// Ends before the rest.
     keeper: Option<CheckpointThread>,
@@ -73,7 +73,7 @@ impl Store {
         Ok((Store { keeper, inner, trial: None }, recovery))
     }
 
-    /// Opens what is damaged: all of it that can be read is there, and what cannot is told (docs/formats.md has how). With
+    /// Opens a damaged store: all of it that can be read is there, and what cannot is reported (docs/formats.md has how). With
     /// [`Settings::read_only`] nothing is written; else it is whole again when this returns, and was untouched as long as it had not.
     /// `owns` tells the data blocks that an entry names.
     ///
@@ -160,7 +160,7 @@ impl Store {
         self.inner.sync(lsn)
     }
 
-    /// What survives a loss of power, as far as it is known.
+    /// What is known to survive a loss of power.
     pub fn synced(&self) -> Lsn {
         self.inner.log.durable()
     }
@@ -170,7 +170,7 @@ impl Store {
         self.inner.log.last()
     }
 
-    /// The memory it shares with who is above, if there is one number for it.
+    /// The memory budget that it shares with the layer above, if there is one.
     pub(crate) fn budget(&self) -> Option<&Arc<Budget>> {
         self.inner.budget.as_ref()
     }
@@ -196,7 +196,7 @@ impl Store {
         fits && self.inner.filled.len() + blocks <= self.inner.fill_max()
     }
 
-    /// Whether blocks that applied batches use may be filled with other bytes: recovery does not compare them with their sums any
+    /// Whether blocks that applied batches use may be filled with other bytes: recovery does not compare them with their checksums any
     /// more. If not, the next sync but one makes it so.
     pub fn may_overwrite(&self) -> bool {
         self.inner.written.load(Ordering::Acquire) <= self.inner.log.recorded().0
@@ -259,7 +259,7 @@ impl Store {
         resize::resize(self, blocks)
     }
 
-    /// Reads all nodes and compares them with the books. Other calls wait meanwhile.
+    /// Reads all nodes and compares them with the allocators. Other calls wait meanwhile.
     ///
     /// # Errors
     /// A node that cannot be read, or is damaged.

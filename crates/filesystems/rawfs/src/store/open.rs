@@ -1,6 +1,6 @@
 //! Opening: the superblock that counts, the bitmaps, the log behind the checkpoint, and a checkpoint of what came of it.
 //!
-//! A log group is believed if its sum is right. The records in it up to what the log itself calls durable are: everything they
+//! A log group is valid if its checksum is right. The records in it up to what the log itself calls durable are: everything they
 //! name was flushed. Those behind it may name data blocks that the cut took: each block is read, and the first that is not what
 //! its record says ends the log there. So what is found is what was applied up to some batch, at or behind the last that was
 //! synced. Data that the log itself has needs no such look, and is written to its place. Nothing else that the log or the last
@@ -227,7 +227,7 @@ fn take_page(superblock: &Superblock, page: u64, both: &[u8], all: &mut Bitmap, 
 }
 
 impl StoreCore {
-    /// So that no lookup has to wait for them. What cannot be read is told to whoever needs it.
+    /// So that no lookup has to wait for them. A caller that needs an unreadable one gets the error.
     fn load_roots(&self) {
         let state = self.state.read();
         for tree in batch::TreeId::ALL {

@@ -1,6 +1,6 @@
-//! Opening what is damaged: all that can be read is there, all that cannot is told.
+//! Opening what is damaged: all that can be read is there, all that cannot is reported.
 //!
-//! 1. Bitmap pages that cannot be read count as empty: who has which node and block is found out anew from the trees.
+//! 1. Bitmap pages that cannot be read count as empty: the use of nodes and blocks is derived anew from the trees.
 //! 2. The trees are walked; nodes that cannot be read, and keys in wrong places, are taken out of them in memory.
 //! 3. Nodes that only a lost node had led to are found by looking at all that are in use; their entries are put under keys of a
 //!    kind of their own ([`found_key`]), for who knows what they mean.
@@ -31,7 +31,7 @@ use crate::tree::salvage::{LostNode, SalvageObserver};
 use crate::tree::{NodeAt, Tree};
 use crate::units::{Block, Extent, Lsn};
 
-/// Findings of one kind that are told one by one; the others are counted.
+/// Findings of one kind that are reported one by one; the others are counted.
 const TOLD_MAX: usize = 1000;
 
 /// Something that is wrong with the store itself.
@@ -119,7 +119,7 @@ fn mark(tree: batch::TreeId) -> &'static [u8] {
     }
 }
 
-/// See the module. Nothing is written if the settings say so.
+/// Opens a damaged store. Nothing is written if the settings say so.
 pub fn open(disk: Disk, settings: &Settings, owns: Owns<'_>) -> Result<(StoreCore, Recovery, Vec<Damage>), Error> {
     let (superblock, repaired) = usable(&disk, settings)?;
     let mut damages = Vec::new();
@@ -217,7 +217,7 @@ impl SalvageObserver<Error> for SalvageWalk {
 }
 
 impl Salvager {
-    /// Steps 2 and 3, and the books of nodes.
+    /// Steps 2 and 3, and the allocator of nodes.
     fn trees(&mut self) -> Result<(), Error> {
         let mut walk = SalvageWalk::default();
         let mut found = Vec::new();

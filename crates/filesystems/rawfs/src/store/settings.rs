@@ -1,4 +1,4 @@
-//! What can be chosen, and what is told.
+//! What can be chosen, and what is reported.
 
 use crate::units::Lsn;
 
@@ -13,7 +13,7 @@ pub struct FormatOptions {
     pub metadata_bytes: Option<u64>,
     /// Bytes of the log; none: a thirty-second of the device, 1 MiB to 128 MiB.
     pub log_bytes: Option<u64>,
-    /// Whether the device is told that nobody needs its old content.
+    /// Whether the old content of the device is discarded.
     pub discard: bool,
 }
 
@@ -65,7 +65,7 @@ impl Default for Settings {
 /// What opening has found and done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Recovery {
-    /// It was closed in order: nothing had to be done.
+    /// It was closed cleanly: nothing had to be done.
     pub clean: bool,
     /// The last batch that is there.
     pub lsn: Lsn,
@@ -73,7 +73,7 @@ pub struct Recovery {
     pub replayed: u64,
     /// Data blocks read to see whether they are what the log says.
     pub verified: u64,
-    /// Batches in the log that are not there because a data block was not saved; nobody was told that they are.
+    /// Batches in the log that were dropped because a data block was not saved; none of them was reported durable.
     pub dropped: u64,
     /// A superblock was damaged, and made again from its copy.
     pub repaired: bool,

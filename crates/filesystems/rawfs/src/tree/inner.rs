@@ -19,7 +19,7 @@ pub struct Child {
     pub link: Link,
 }
 
-/// Of a key. Most are short, and lie in the node itself: who looks for a child asks many.
+/// Of a key. Most are short, and lie in the node itself: a search compares many.
 pub type Suffix = SmallVec<[u8; 24]>;
 
 impl Child {

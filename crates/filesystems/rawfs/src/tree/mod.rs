@@ -1,6 +1,6 @@
 //! An ordered map in nodes of 16 KiB, copied when written: the metadata of the file system.
 //!
-//! A B+ tree whose keys are paths (paper 001, section III.C, uses an HB+trie; docs/decisions/29 has why not). What
+//! A B+ tree whose keys are paths (NVMeDFS, section III.C, uses an HB+trie; docs/decisions/29 has why not). What
 //! all keys below a node share is not in the node: it is its parent's `prefix` for it, so a node knows nothing of what its keys begin
 //! with. That is the compression, and it is what makes the rename of a directory cheap: the range of all keys below it is cut out, one
 //! prefix is exchanged, and the range is put in again elsewhere ([`Tree::move_range`]). Only nodes on the edges of the range are

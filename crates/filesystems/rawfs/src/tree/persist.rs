@@ -31,7 +31,7 @@ impl Node {
     /// The node in these bytes, which were read from its place. Every offset and length is checked.
     pub fn parse(page: Box<[u8]>, at: NodeAt, stamp: NodeStamp) -> Result<Node, DamagedNodeError> {
         if page.len() != NODE_BYTES || crc32c::crc32c(&page[4..]) != at.sum || u32::from_le_bytes(number(&page, 0)) != at.sum {
-            return Err(DamagedNodeError("a node's bytes do not match its sum"));
+            return Err(DamagedNodeError("a node's bytes do not match its checksum"));
         }
         let known = page[4..8] == MAGIC && number(&page, 8) == at.slot.to_le_bytes() && number(&page, 12) == stamp.tag.to_le_bytes();
         if !known || page[25] != stamp.tree || u64::from_le_bytes(number(&page, 16)) > stamp.generation {

@@ -90,7 +90,7 @@ fn side(child: Option<Child>, level: u8, separator: &[u8]) -> TreePart {
     child.map(|child| (Child { separator: separator.into(), ..child }, level))
 }
 
-/// Cuts a node in two. What lies on one side whole stays as it is.
+/// Splits a node in two. A child that lies on one side whole is not changed.
 fn cut<N: Nodes>(cx: &mut ChangeContext<'_, N>, link: Link, level: u8, key: &[u8]) -> Result<SplitTree, N::Error> {
     let node = link.get(cx.nodes, level)?;
     match &node.content {

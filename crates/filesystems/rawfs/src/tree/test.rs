@@ -334,7 +334,7 @@ fn a_change_that_fails_changes_nothing() {
     }
 }
 
-/// Bytes are changed and the sums made right again: reading gives answers or errors, and ends.
+/// Bytes are changed and the checksums corrected: reading gives answers or errors, and ends.
 #[test]
 fn damaged_nodes_are_refused_or_harmless() {
     let mut random = fastrand::Rng::with_seed(11);

@@ -9,7 +9,7 @@ use super::machine::Machine;
 use super::model::Model;
 use super::{Named, open, seeds};
 
-/// An image with something in it: closed in order, or cut off with a log.
+/// An image with something in it: closed cleanly, or cut off with a log.
 fn image(seed: u64, clean: bool) -> Vec<u8> {
     let machine = Machine::new(formatted());
     let (store, _) = open(&machine).expect("opened");

@@ -1,4 +1,4 @@
-//! A device that fails now and then: what is told is true, and after opening again it is as after a cut.
+//! A device that fails now and then: what is reported is true, and after opening again it is as after a cut.
 
 use block::Op;
 use rawfs::Error;

@@ -1,4 +1,4 @@
-//! A device that loses what was not flushed, fails by rule, and tells of each change before it is made.
+//! A device that loses what was not flushed, fails by rule, and announces each change before it is made.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub type Moment = Box<dyn FnMut() + Send>;
 /// What the device is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MachineKind {
-    /// Memory, with books of what is durable above it.
+    /// Memory, with a record of what is durable in it.
     Memory,
     /// A software NVMe controller with a volatile write cache, under the driver of that name.
     #[allow(dead_code, reason = "not in every program of tests")]
@@ -96,7 +96,7 @@ fn over_nvme(content: Vec<u8>) -> (Below, Medium) {
     );
     controller.set_content(1, content);
     let namespace = nvme::Controller::open(controller.function(), nvme::Options::default()).expect("ready").namespace(1).expect("one");
-    let medium = controller.medium(1).expect("it keeps books");
+    let medium = controller.medium(1).expect("it records its medium");
     (Below::Nvme(controller, namespace), medium)
 }
 

@@ -24,7 +24,7 @@ pub fn fill(seed: u64) -> [u8; BLOCK_BYTES] {
     block
 }
 
-/// A change, as it is made and as the model makes it.
+/// A change, for the store and for the model.
 #[derive(Clone, Debug)]
 pub enum Step {
     Put(TreeId, Vec<u8>, Vec<u8>),

@@ -1,4 +1,4 @@
-//! Changes bytes of an image, and makes the sums right again.
+//! Changes bytes of an image, and corrects the checksums.
 
 use rawfs::BLOCK_BYTES;
 
@@ -75,7 +75,7 @@ pub fn forge(image: &mut Vec<u8>, rng: &mut fastrand::Rng) {
             2 | 3 => group(image, &shape, rng),
             4..=11 => node(image, &shape, rng),
             12 => {
-                // Without a sum: a bit that was lost.
+                // Without a checksum: a bit that was lost.
                 let at = rng.usize(..image.len());
                 image[at] ^= 1 << rng.u8(..8);
             }

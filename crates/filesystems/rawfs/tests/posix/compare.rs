@@ -124,7 +124,7 @@ impl Compare {
     }
 }
 
-/// What is in a directory of ours, with its numbers.
+/// What is in a directory of the image, with its numbers.
 pub fn names(path: &str, ours: &Ours) -> Result<BTreeMap<String, u64>, String> {
     let path = if path.is_empty() { "." } else { path };
     let open = || -> Result<BTreeMap<String, u64>, rawfs::fs::Error> {

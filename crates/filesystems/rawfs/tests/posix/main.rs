@@ -114,14 +114,14 @@ struct Pair {
     compare: Compare,
     story: VecDeque<String>,
     root: bool,
-    /// Access control lists are asked for.
+    /// Access control lists are requested.
     lists: bool,
     /// Who opened what.
     openers: [Option<usize>; SLOTS],
 }
 
 impl Pair {
-    /// An open file is its opener's here: what a write does to set-id bits depends on him, in the kernel on who writes.
+    /// The opener owns an open file here: what a write does to set-id bits depends on the opener, in the kernel on the writer.
     fn writer(&self, call: &Call) -> Option<Option<usize>> {
         match call {
             Call::Write { slot, .. } | Call::WriteV { slot, .. } | Call::PWrite { slot, .. } | Call::PWrite2 { slot, .. } => {

@@ -152,7 +152,7 @@ fn lives(kind: MachineKind, seeds: &[u64]) {
     assert!(cuts > 0 && orphans > 0, "the test looks at what it should");
 }
 
-/// Uses a file system on a device that fails once; returns whether somebody was told.
+/// Uses a file system on a device that fails once; returns whether an error was reported.
 fn life_with(kind: MachineKind, rule: FaultRule, seed: u64) -> bool {
     let machine = Machine::of(kind, formatted());
     let (store, _) = Store::open(machine.disk(), &settings()).expect("opened");

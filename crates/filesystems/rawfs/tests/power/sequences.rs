@@ -13,7 +13,7 @@ use sim::power_cut::CacheLoss;
 use crate::machine::Machine;
 use crate::{clean, formatted_of, fs_settings, is_full, settings};
 
-/// Small, as it is copied for each cut.
+/// Small, because each cut copies it.
 const BYTES: usize = 3 << 19;
 
 /// Every path, and what can be seen of it.

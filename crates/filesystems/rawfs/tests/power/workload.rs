@@ -16,7 +16,7 @@ const REPLACED: [&str; 3] = ["/x", "/dir/y", "/dir/below/z"];
 const TREES: [&str; 2] = ["/t", "/dir/t"];
 const DIRS: [&str; 3] = ["/dir", "/dir/below", "/junk"];
 
-/// What was promised: at least this version of each is there, and at most the last that was begun.
+/// What was promised: at least this version of each is there, and at most the last that was started.
 #[derive(Clone, Default)]
 pub struct Ledger {
     groups: [(u64, u64); 2],

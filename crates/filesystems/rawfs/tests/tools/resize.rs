@@ -13,7 +13,7 @@ use super::{clean, fs_settings, image, one_in, open, right_files, settings};
 
 const FILES: usize = 60;
 
-/// What is there after a cut: all files, in an image of the old size or the new one.
+/// The state after a cut: all files, in an image of the old size or the new one.
 fn after_cut(content: Vec<u8>, sizes: [u64; 2]) {
     let machine = Machine::new(content);
     let fs = open(&machine);

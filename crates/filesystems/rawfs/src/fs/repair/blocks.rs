@@ -31,13 +31,13 @@ impl Repair {
         }
     }
 
-    /// Blocks of two files: one keeps them, the other gets a copy. Whose bytes they are is for the sums to say.
+    /// Blocks of two files: one keeps them, the other gets a copy. The checksums say whose bytes they are.
     pub(super) fn part_shared(&mut self, extent: Extent, files: [u64; 2]) -> Result<Option<String>> {
         let ino = if files[1] == 0 { files[0] } else { files[1] };
         let parted = self.part(ino, extent, files[0] == files[1])?;
         Ok(parted.map(|parted| match parted {
-            SplitRun::Right => format!("file {ino} has a copy of its own"),
-            SplitRun::Wrong => format!("file {ino} has a copy of its own, but the bytes are not what it wrote: reading them is an error"),
+            SplitRun::Right => format!("file {ino} has its own copy"),
+            SplitRun::Wrong => format!("file {ino} has its own copy, but the bytes are not what it wrote: reading them is an error"),
             SplitRun::Holes => format!("there is no room for a copy: file {ino} has what it wrote there, and holes for the rest"),
         }))
     }

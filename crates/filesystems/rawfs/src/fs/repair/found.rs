@@ -52,7 +52,7 @@ impl Repair {
         Ok(known)
     }
 
-    /// An item of Files whose key is not known as a whole: the begin can be told if all numbers begin so, or if a record of the same
+    /// An item of Files whose key is not known as a whole: the begin is known if all numbers begin so, or if a record of the same
     /// node says its own.
     pub(super) fn adopt_item(&mut self, key: &[u8]) -> Result<Option<String>> {
         let Some(bytes) = self.core.get(TreeId::Files, key)? else { return Ok(None) };

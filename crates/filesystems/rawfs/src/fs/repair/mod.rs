@@ -66,7 +66,7 @@ pub fn repair(store: Store, told: &mut dyn FnMut(RepairAction)) -> Result<(Store
 }
 
 /// Makes what lies on the device count, where it is not what was written: reading it is no error any more. Returns how many rows of
-/// blocks that were. What the files had there is lost then, if it was not the sum that was wrong.
+/// blocks that were. What the files had there is lost then, unless only the checksum was wrong.
 ///
 /// # Errors
 /// The store's.
@@ -223,7 +223,7 @@ impl Repair {
         Ok((now.as_deref() == Some(&record.bytes())).then(|| (*tree, key.clone(), record.clone())))
     }
 
-    /// What can be kept of a record, with a number of its own if it has none.
+    /// What can be kept of a record, with a new number if it has none.
     fn mended(&self, bytes: &[u8]) -> Result<Option<Record>> {
         let mut record = Record::mend(bytes);
         if let Some(record) = record.as_mut().filter(|record| record.ino == 0) {

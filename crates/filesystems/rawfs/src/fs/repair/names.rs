@@ -95,7 +95,7 @@ impl Repair {
         if let Some(done) = self.was_zone(zone)? {
             return Ok(Some(done));
         }
-        // A number that another file has is not to be had.
+        // A number that another file has is not available.
         let kept = zone.filter(|ino| *ino > ROOT && *ino < crate::fs::record::INO_END && !self.places.contains_key(ino));
         let ino = kept.map_or_else(|| self.core.number(), Ok)?;
         let mut record = Record::new(FileKind::Dir, ino, 0o700, (0, 0), self.now);

@@ -35,7 +35,7 @@ fn direct_reads_and_writes_take_no_place_in_the_cache_and_miss_nothing() {
         direct.read_at(&mut back, 0).expect("read");
         assert_eq!((read_bytes(&fs) - before, &back), (MIB as u64, &bytes));
     }
-    // Through the cache it is read once, until the cache is told to forget it.
+    // Through the cache it is read once, until the cache has to forget it.
     for more in [MIB as u64, 0] {
         let before = read_bytes(&fs);
         plain.read_at(&mut back, 0).expect("read");

@@ -103,7 +103,7 @@ fn a_listing_tells_once_what_is_there_all_the_time() {
         if told.len() == before {
             break;
         }
-        // Even ones go before they are told, others come.
+        // Even ones go before they are listed, others come.
         for n in (cut..cut + 12).filter(|n| n % 2 == 0 && *n < 1000) {
             fs.unlink(fs.root(), format!("/d/{n:04}").as_bytes(), &root()).expect("there");
         }

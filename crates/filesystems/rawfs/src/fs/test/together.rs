@@ -159,7 +159,7 @@ fn held_directories_and_files_follow() {
 
 const NAMES: [&str; 8] = ["/a", "/b", "/d", "/d/a", "/d/b", "/e", "/e/a", "/d/d"];
 
-/// One change, done at once, or gathered.
+/// One change, done at once, or collected.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     MkDir(usize),
@@ -232,7 +232,7 @@ fn flags(exchange: bool) -> RenameFlags {
 }
 
 /// The same changes, in transactions on one file system and one by one on another, with files open and written to meanwhile: the same is
-/// seen always; what one refuses in the middle has not begun.
+/// seen always; what one refuses in the middle has not started.
 #[test]
 fn transactions_are_what_their_calls_are_one_by_one() {
     let mut rng = crate::testing::rng();
@@ -260,7 +260,7 @@ fn transactions_are_what_their_calls_are_one_by_one() {
         let mut done = Vec::new();
         for _ in 0..rng.usize(1..10) {
             let change = Change::any(&mut rng);
-            // What it is about is held when it is gathered.
+            // Its file is held when the change is collected.
             if (change.is_likely(&one) || rng.u8(..20) == 0) && change.gather(&one, &mut transaction).is_ok() {
                 done.push(change);
             }
