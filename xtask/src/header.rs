@@ -15,7 +15,7 @@ const MANUAL: &str = "crates/frontends/capi/man/hotshelf.3";
 const BEGIN: &str = "\
 /* libhotshelf: files through a cache, raw devices with their queues and block cache, and a file system on them, for C and C++ programs.
  *
- * DeviceCapabilities are POSIX's: -1 or NULL and errno, which is only changed by failures; hs_error() says the same as a sentence. Offsets and
+ * Calls follow POSIX conventions: -1 or NULL and errno, which only failures change; hs_error() says the same as a sentence. Offsets and
  * lengths are in bytes. Every call is thread-safe; where that has a limit, the call says so. A pointer that was closed, is NULL or of
  * another kind is EBADF, not a crash. No call starts a thread that calls back, touches signals, or prints.
  *

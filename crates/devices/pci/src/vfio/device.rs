@@ -51,7 +51,7 @@ impl Device {
         self.fd.as_fd()
     }
 
-    /// Whether it is on its iommu out: from then on it is as if it were gone. Costs a call of the kernel.
+    /// Whether it is being removed: from then on it counts as gone. Costs a call of the kernel.
     pub fn is_leaving(&self) -> bool {
         if self.leaves.load(Ordering::Relaxed) {
             return true;

@@ -21,7 +21,7 @@ pub enum IommuInterface {
     Iommufd(OwnedFd, u32),
 }
 
-/// A iommu, the device behind it, and the addresses that may be used if the choice is ours.
+/// The IOMMU interface, the device behind it, and the addresses that may be used if the driver chooses them.
 pub struct Opened {
     pub iommu: IommuInterface,
     pub device: OwnedFd,

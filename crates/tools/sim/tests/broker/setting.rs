@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::broker::client::Admin;
-use block::broker::{BrokerDevice, BrokerError, ConnectOptions, Journal, Refusal, Server, ServerOptions, GrantSpec, Who};
+use block::broker::{BrokerDevice, BrokerError, ConnectOptions, GrantSpec, Journal, Refusal, Server, ServerOptions, Who};
 use block::{Completion, Queue};
 use nvme::{Controller, Options};
 use sim::nvme::{ControllerConfig, NamespaceConfig, SoftController};

@@ -75,7 +75,7 @@ impl<C: Commands> OwnerState<C> {
     /// Lets go of the memory. Without this call it is leaked.
     ///
     /// # Safety
-    /// Called once; the owner are not used afterwards.
+    /// Called once; this state is not used afterwards.
     pub(super) unsafe fn free(&mut self) {
         assert!(self.in_kernel == 0, "the kernel may still write into this memory");
         // SAFETY: nothing is in the kernel, and nobody else has these two.

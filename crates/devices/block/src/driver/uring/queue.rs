@@ -408,7 +408,7 @@ impl<C: Commands> Drop for UringQueue<C> {
             tracing::error!("a queue is closed with {} requests in the kernel: their memory is kept for ever", self.owner.in_kernel);
             return;
         }
-        // SAFETY: this is the end of the queue, and of its owner.
+        // SAFETY: this is the end of the queue, and of its state.
         unsafe { self.owner.free() };
     }
 }
