@@ -329,9 +329,8 @@ struct timespec;
 #define UAIO_ONE_THREAD (1 << 0)
 
 /**
- * With UAIO_ONE_THREAD: uaio_reap is called only to wait, with a `min` of 1 or more. A waiting thread may poll for up to 20 microseconds
- * before it sleeps, or collect further completions when it is woken, where that is measured to be as fast or faster without more CPU
- * time. A uaio_reap that finds nothing is a system call, so the flag is wrong for programs that poll.
+ * With UAIO_ONE_THREAD: uaio_reap is called only to wait, with a `min` of 1 or more. Completions then cost less CPU time, because the
+ * kernel does not flag them in memory. A uaio_reap that finds nothing is a system call, so the flag is wrong for programs that poll.
  */
 #define UAIO_WAITS (1 << 1)
 

@@ -321,9 +321,8 @@ pub const UAIO_FDATASYNC: u32 = 3;
 /// submitted and reaped a few at a time. Other threads get EBUSY; they may destroy it when no read is in flight, or when the one thread
 /// has ended. If they do (or hs_shutdown) while it lives, the SSD stays open until it has ended too.
 pub const UAIO_ONE_THREAD: u32 = 1 << 0;
-/// With UAIO_ONE_THREAD: uaio_reap is called only to wait, with a `min` of 1 or more. A waiting thread may poll for up to 20 microseconds
-/// before it sleeps, or collect further completions when it is woken, where that is measured to be as fast or faster without more CPU
-/// time. A uaio_reap that finds nothing is a system call, so the flag is wrong for programs that poll.
+/// With UAIO_ONE_THREAD: uaio_reap is called only to wait, with a `min` of 1 or more. Completions then cost less CPU time, because the
+/// kernel does not flag them in memory. A uaio_reap that finds nothing is a system call, so the flag is wrong for programs that poll.
 pub const UAIO_WAITS: u32 = 1 << 1;
 /// With both: a waiting thread polls for up to 100 microseconds before it sleeps, at the cost of CPU time. Hits on the SSD complete sooner
 /// where waking a CPU is slow, above all in a virtual machine.

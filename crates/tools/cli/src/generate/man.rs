@@ -54,7 +54,7 @@ const SIZES: &str = ".SH SIZES AND DURATIONS\nA size is a number of bytes, or ha
 pub fn write(dir: &Path) -> anyhow::Result<()> {
     let mut root = Cli::command();
     root.build();
-    let names: Vec<String> = root.get_subcommands().filter(|sub| !sub.is_hide_set()).map(|sub| page_name(sub)).collect();
+    let names: Vec<String> = root.get_subcommands().filter(|sub| !sub.is_hide_set()).map(page_name).collect();
     add(dir, &root, &names)?;
     for (name, about, document) in FILES {
         let page = dir.join(format!("{name}.5"));
