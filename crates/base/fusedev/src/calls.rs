@@ -75,7 +75,7 @@ impl Drop for Backing {
     }
 }
 
-/// Another descriptor of the same mount, with a list of its own of what was read and not yet answered.
+/// Opens another descriptor of the same mount, with a separate list of unanswered requests.
 pub fn clone_of(device: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     let fresh = File::options().read(true).write(true).open("/dev/fuse")?;
     let mut of = device.as_raw_fd().cast_unsigned();

@@ -67,7 +67,7 @@ impl Entry {
         std::array::from_fn(|byte| self.all()[at + byte])
     }
 
-    /// What was asked, if the kernel says of itself that it fits.
+    /// Returns the request, if its stated size fits.
     pub fn request(&self) -> Option<Request<'_>> {
         let length = u32::from_ne_bytes(self.number(LENGTH)) as usize;
         let all = self.all();

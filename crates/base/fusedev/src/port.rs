@@ -23,7 +23,7 @@ struct Vector {
     len: usize,
 }
 
-/// One place of one processor's queue: a ring of its own, for one thread and one entry at a time. What the kernel does for it, it
+/// One slot of one CPU's queue: a separate ring, for one thread and one entry at a time. What the kernel does for it, it
 /// does when this thread asks (no interruption of others), so requests wait while the thread is busy and never for another's ring.
 pub struct Port {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Port {
 }
 
 impl Port {
-    /// A place of this processor's queue, still closed. The thread that calls [`Port::register`] is the one that may use it.
+    /// Creates an unregistered slot of this CPU's queue. The thread that calls [`Port::register`] is the one that may use it.
     pub fn new(queue: u16) -> io::Result<Port> {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         builder.setup_r_disabled().setup_single_issuer().setup_defer_taskrun();
@@ -49,7 +49,7 @@ impl Port {
     }
 
     /// Gives the kernel an entry and waits for the first request in it. When it refuses one, it ends FUSE over io_uring for this mount
-    /// if that has not begun yet (not every processor has an entry): all comes through the device then.
+    /// if that has not started yet (not every CPU has an entry): all comes through the device then.
     pub fn register(&mut self, device: &Arc<OwnedFd>, entry: Entry) -> io::Result<Entry> {
         if self.device.is_none() {
             self.ring.submitter().register_enable_rings()?;

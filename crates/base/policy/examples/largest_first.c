@@ -1,41 +1,41 @@
-/* The largest file leaves first: frees the most space with the fewest moves.
+/* The largest file is evicted first: frees the most space with the fewest moves.
  * Build:  cc -shared -fPIC -O2 -I../include -o largest_first.so largest_first.c
  */
 #include <stdlib.h>
 #include "hotshelf_policy.h"
 
 struct entry { uint64_t file, size; };
-struct books { struct entry *entries; size_t len, room; int sorted; };
+struct state { struct entry *entries; size_t len, room; int sorted; };
 
-static void *create(void) { return calloc(1, sizeof(struct books)); }
+static void *create(void) { return calloc(1, sizeof(struct state)); }
 
 static void destroy(void *policy) {
-    struct books *books = policy;
-    free(books->entries);
-    free(books);
+    struct state *state = policy;
+    free(state->entries);
+    free(state);
 }
 
-static struct entry *find(struct books *books, uint64_t file) {
-    for (size_t i = 0; i < books->len; i++)
-        if (books->entries[i].file == file)
-            return &books->entries[i];
+static struct entry *find(struct state *state, uint64_t file) {
+    for (size_t i = 0; i < state->len; i++)
+        if (state->entries[i].file == file)
+            return &state->entries[i];
     return NULL;
 }
 
 static void insert(void *policy, uint64_t file, uint64_t size, uint32_t last_open_s, uint16_t opens) {
-    struct books *books = policy;
+    struct state *state = policy;
     (void)last_open_s;
     (void)opens;
-    if (books->len == books->room) {
-        size_t room = books->room ? books->room * 2 : 64;
-        struct entry *grown = realloc(books->entries, room * sizeof *grown);
+    if (state->len == state->room) {
+        size_t room = state->room ? state->room * 2 : 64;
+        struct entry *grown = realloc(state->entries, room * sizeof *grown);
         if (!grown)
             return;
-        books->entries = grown;
-        books->room = room;
+        state->entries = grown;
+        state->room = room;
     }
-    books->entries[books->len++] = (struct entry){file, size};
-    books->sorted = 0;
+    state->entries[state->len++] = (struct entry){file, size};
+    state->sorted = 0;
 }
 
 static void touch(void *policy, uint64_t file, uint32_t now_s) { (void)policy; (void)file; (void)now_s; }
@@ -44,15 +44,15 @@ static void resize(void *policy, uint64_t file, uint64_t size) {
     struct entry *entry = find(policy, file);
     if (entry)
         entry->size = size;
-    ((struct books *)policy)->sorted = 0;
+    ((struct state *)policy)->sorted = 0;
 }
 
 static void forget(void *policy, uint64_t file) {
-    struct books *books = policy;
-    struct entry *entry = find(books, file);
+    struct state *state = policy;
+    struct entry *entry = find(state, file);
     if (entry) {
-        *entry = books->entries[--books->len];
-        books->sorted = 0;
+        *entry = state->entries[--state->len];
+        state->sorted = 0;
     }
 }
 
@@ -62,14 +62,14 @@ static int larger(const void *a, const void *b) {
 }
 
 static int victim(void *policy, uint64_t nth, uint64_t *file) {
-    struct books *books = policy;
-    if (!books->sorted) {
-        qsort(books->entries, books->len, sizeof *books->entries, larger);
-        books->sorted = 1;
+    struct state *state = policy;
+    if (!state->sorted) {
+        qsort(state->entries, state->len, sizeof *state->entries, larger);
+        state->sorted = 1;
     }
-    if (nth >= books->len)
+    if (nth >= state->len)
         return 0;
-    *file = books->entries[nth].file;
+    *file = state->entries[nth].file;
     return 1;
 }
 

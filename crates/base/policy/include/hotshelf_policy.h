@@ -1,6 +1,6 @@
 /* A policy of your own for `hotshelf mount --policy ./mine.so` (version 1 of the interface).
  *
- * A policy is the order in which files leave the SSD. It keeps books only: hotshelf tells it what happens to files
+ * A policy decides the order in which files are evicted from the SSD. It keeps metadata only: hotshelf reports what happens to files
  * and asks it who is next; hotshelf does the moving.
  *
  * BUILD   cc -shared -fPIC -O2 -Wall -I DIRECTORY_OF_THIS_HEADER -o mine.so mine.c
@@ -27,7 +27,7 @@
  *
  * OWNERS  The table and the name are yours, constant, and valid as long as the object is loaded. The policy is yours,
  *         from `create` to `destroy`; hotshelf only hands the pointer back. `*file` in `victim` is hotshelf's, and
- *         valid during the call. hotshelf keeps records of its own of every file (size, last open, opens), saves
+ *         valid during the call. hotshelf keeps separate records of every file (size, last open, opens), saves
  *         them, and gives them back by `insert` at the next mount, the longest not opened first: a policy has nothing
  *         to save.
  */
@@ -50,7 +50,7 @@ struct hotshelf_policy_v1_table {
     const char *name;             /* shown by `hotshelf status`: UTF-8, ends with a zero byte, the first 64
                                    * characters without control characters; NULL: the path is shown */
 
-    /* A new, empty policy. NULL: there is none to be had, and the mount is refused. */
+    /* A new, empty policy. NULL: it failed, and the mount is refused. */
     void *(*create)(void);
     /* Frees the policy, whatever it still holds. Called once; the object is unloaded after it. */
     void (*destroy)(void *policy);
@@ -67,7 +67,7 @@ struct hotshelf_policy_v1_table {
     /* Who leaves as number `nth`, from 0, goes into `*file`. Returns 1, or 0 when there are not so many; anything
      * else is taken for 0.
      *
-     * hotshelf asks for 0, 1, 2, ... until it hears of a file that can be moved now (not in use, not pinned, not moving
+     * hotshelf requests 0, 1, 2, ... until it gets a file that can be moved now (not in use, not pinned, not moving
      * already), and begins at 0 again at the next search, also to answer `hotshelf why`. It asks for no more than there
      * are files, and 4096 at most. So name each file once, keep the order the same while nothing else was called, and
      * make `nth` cheap: sort once, not at each question. A file that is not inserted ends the search as 0 does. */

@@ -73,7 +73,7 @@ mod test {
     use super::*;
     use crate::oracle::{Oracle, check, ops};
 
-    /// The files, the next to leave first.
+    /// The files, the next victim first.
     #[derive(Default)]
     struct Model(Vec<Record>);
 

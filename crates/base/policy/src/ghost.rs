@@ -107,7 +107,7 @@ mod test {
     }
 
     /// One place in the bound: a file and its opens, or nothing any more.
-    type Place = Option<(u64, u32, u16)>;
+    type SeenRecord = Option<(u64, u32, u16)>;
 
     proptest! {
         #[test]
@@ -117,7 +117,7 @@ mod test {
             steps in proptest::collection::vec((0..12u64, 0..8u32, any::<bool>()), 0..300),
         ) {
             let mut ghost = Ghost::new(entries, window);
-            let mut places: Vec<Place> = Vec::new();
+            let mut places: Vec<SeenRecord> = Vec::new();
             let mut now = 0;
             for (file, later, forget) in steps {
                 now += later;

@@ -92,7 +92,7 @@ impl Policy for Lfu {
         self.files.get(file).copied()
     }
 
-    /// By frequency: the share of files in lower queues, plus half of its own.
+    /// By frequency: the share of files in lower queues, plus half of those in the same queue.
     fn rank(&self, file: FileId) -> Option<f64> {
         let queue = self.files.queue_of(file)?;
         let below: usize = (0..queue).map(|lower| self.files.queue_len(lower)).sum();

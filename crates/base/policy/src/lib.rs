@@ -1,4 +1,4 @@
-//! Which file leaves the SSD next (paper 003, section IV.B).
+//! Which file is evicted from the SSD next (HyCache, section IV.B).
 //!
 //! Pure bookkeeping: no I/O, no clock (times are handed in), no threads. The mover asks for a victim,
 //! the file system tells what was opened, made and removed. Built in are LRU, LFU, FIFO and S3-FIFO; a
@@ -38,7 +38,7 @@ pub struct Record {
     pub opens: u16,
 }
 
-/// An order in which files leave the SSD.
+/// Decides the order in which files are evicted from the SSD.
 pub trait Policy: Send {
     /// As `status` shows it.
     fn name(&self) -> &str;
@@ -50,12 +50,12 @@ pub trait Policy: Send {
     fn resize(&mut self, file: FileId, size: u64);
     /// A file left the SSD.
     fn remove(&mut self, file: FileId);
-    /// The next file to leave for which `usable` holds. At most `limit` files are asked about. The victim stays
+    /// Returns the next file to evict for which `usable` holds. `usable` is called for at most `limit` files. The victim stays
     /// known until `remove`.
     fn victim(&mut self, limit: usize, usable: &mut dyn FnMut(FileId) -> bool) -> Option<FileId>;
     /// What is remembered of a file.
     fn record(&self, file: FileId) -> Option<Record>;
-    /// An estimate of the place in the order: 0.0 leaves next, 1.0 last. No file has less than the next one.
+    /// An estimate of the place in the order: 0.0 is evicted next, 1.0 last. No file has less than the next one.
     /// For people's questions: may look at every file.
     fn rank(&self, file: FileId) -> Option<f64>;
     /// Files known.
@@ -64,7 +64,7 @@ pub trait Policy: Send {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Every record, the next to leave first. Inserted in this order into an empty policy of the same name, they
+    /// Exports every record, the next victim first. Inserted in this order into an empty policy of the same name, they
     /// leave in the same order, as far as records can tell: those of `s3-fifo` know nothing of rounds, and those of a
     /// plug-in come by last open, for its own order cannot be had in bounded time.
     fn export(&self, each: &mut dyn FnMut(Record));

@@ -1,6 +1,6 @@
 //! Files in queues: one slab of records, doubly linked by index, found through one hash table of indices.
 //!
-//! 40 bytes a file in the slab and 5 to 10 in the index; no allocation of its own for any file.
+//! 40 bytes a file in the slab and 5 to 10 in the index; no separate allocation for any file.
 
 use std::hash::BuildHasher;
 
@@ -11,7 +11,7 @@ use crate::{FileId, Record};
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct ListSlot {
     record: Record,
     prev: u32,
     next: u32,
@@ -19,7 +19,7 @@ struct Slot {
     queue: u32,
 }
 
-/// One queue: the head leaves first.
+/// Ends of one queue: the head is evicted first.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     head: u32,
@@ -30,7 +30,7 @@ struct Ends {
 /// Files in any number of queues.
 #[derive(Debug, Default)]
 pub struct Queues {
-    slots: Vec<Slot>,
+    slots: Vec<ListSlot>,
     free: Vec<u32>,
     index: HashTable<u32>,
     hasher: DefaultHashBuilder,
@@ -56,7 +56,7 @@ impl Queues {
     /// Puts a new file at the tail of a queue.
     pub fn push(&mut self, queue: u32, record: Record) {
         debug_assert!(self.slot(record.file).is_none(), "pushed twice");
-        let slot = Slot { record, prev: NONE, next: NONE, queue: NONE };
+        let slot = ListSlot { record, prev: NONE, next: NONE, queue: NONE };
         let at = match self.free.pop() {
             Some(at) => {
                 self.slots[at as usize] = slot;
@@ -90,7 +90,7 @@ impl Queues {
     }
 
     fn unlink(&mut self, at: u32) {
-        let Slot { prev, next, queue, .. } = self.slots[at as usize];
+        let ListSlot { prev, next, queue, .. } = self.slots[at as usize];
         let ends = &mut self.queues[queue as usize];
         ends.len -= 1;
         if prev == NONE {

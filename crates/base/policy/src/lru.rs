@@ -79,7 +79,7 @@ mod test {
     use super::*;
     use crate::oracle::{Op, Oracle, check, ops, run};
 
-    /// The files, the next to leave first.
+    /// The files, the next victim first.
     #[derive(Default)]
     struct Model(Vec<Record>);
 

@@ -60,7 +60,7 @@ pub fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 0..200)
 }
 
-/// The model. It is only told of files it may be told of: `insert` of new ones, the rest of known ones.
+/// The model. It gets valid calls only: `insert` for new files, the others for known files.
 pub trait Oracle {
     fn insert(&mut self, record: Record);
     fn touch(&mut self, file: FileId, now_s: u32);
@@ -77,7 +77,7 @@ pub trait Oracle {
         }
     }
     /// Whether the records say all there is to know of the order.
-    fn told_by_records(&self) -> bool {
+    fn determined_by_records(&self) -> bool {
         true
     }
 }
@@ -95,7 +95,7 @@ pub fn check<P: Policy>(ops: &[Op], empty: fn() -> P, mut model: impl Oracle) {
     let mut restored = empty();
     policy.export(&mut |record| restored.insert(record));
     assert_eq!(drain(&mut policy), order);
-    match model.told_by_records() {
+    match model.determined_by_records() {
         true => assert_eq!(drain(&mut restored), order, "order after a restart"),
         false => assert_eq!(drain(&mut restored).len(), order.len()),
     }

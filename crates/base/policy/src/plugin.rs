@@ -2,7 +2,7 @@
 //!
 //! The shared object is code of the user's choice and runs with our rights; so it must belong to us or root
 //! and nobody else may be able to write or exchange it. What it answers is not trusted: records are kept here,
-//! a victim that is not known ends the search, and no more files are asked for than there are. The only unsafe
+//! a victim that is not known ends the search, and at most as many files are requested as there are. The only unsafe
 //! code of this crate is here.
 #![expect(unsafe_code, reason = "calls into a shared object")]
 
@@ -149,7 +149,7 @@ impl Plugin {
         let name = if table.name.is_null() {
             path.display().to_string()
         } else {
-            // SAFETY: the header asks for a string that ends with a zero byte.
+            // SAFETY: the header requires a string that ends with a zero byte.
             let name = unsafe { CStr::from_ptr(table.name) }.to_string_lossy();
             name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect()
         };

@@ -7,7 +7,7 @@
 //!
 //! Other than in the paper:
 //! - One open in the small queue is enough, not two: a file is opened far more seldom than a block is read.
-//! - The tenth is of the files there are, not of a capacity: we are asked for victims, we do not wait to be full.
+//! - The tenth is of the files there are, not of a capacity: victims are requested, it does not wait until it is full.
 //! - The ghost queue is [`Ghost`](crate::Ghost), kept by the caller: who comes with more than one open was seen
 //!   before and goes to the main queue at once.
 //! - A file that cannot leave now (in use, pinned) stays where it is and does not count, as if it were not there;
@@ -233,7 +233,7 @@ mod test {
             (victim, aside.iter().map(|(_, record)| record.file).collect())
         }
 
-        fn told_by_records(&self) -> bool {
+        fn determined_by_records(&self) -> bool {
             self.small.iter().all(|(record, rounds)| record.opens <= 1 && *rounds == 0)
                 && self.main.iter().all(|(record, _)| record.opens > 1)
         }

@@ -25,7 +25,7 @@ static void resize(void *p, uint64_t file, uint64_t size) { (void)p; (void)file;
 static void forget(void *p, uint64_t file) { (void)p; (void)file; }
 "#;
 
-/// Writes down what it is told in the file LOG.
+/// Records its calls in the file LOG.
 const LOGGER: &str = r#"
 #include <stdio.h>
 #include "hotshelf_policy.h"
@@ -66,7 +66,7 @@ fn table(fields: &[&str]) -> String {
     )
 }
 
-/// The policy that does nothing, with a search of its own and one field changed.
+/// The policy that does nothing, with another search and one field changed.
 fn source(victim: &str, at: usize, value: &str) -> String {
     let mut fields = FIELDS;
     fields[at] = value;
@@ -134,7 +134,7 @@ fn any_file(_: FileId) -> bool {
     true
 }
 
-/// Searches in vain; tells how many files were asked about.
+/// Searches without success; returns how many files were checked.
 fn search_in_vain(policy: &mut Plugin, limit: usize) -> usize {
     let mut asked = 0;
     let victim = policy.victim(limit, &mut |_| {

@@ -268,7 +268,7 @@ fn find_or_make(config: &Config, place: InstancePaths) -> Result<Found, Error> {
 /// A segment that cannot be used, and what to do.
 pub fn refused(segment: &Path, why: &dyn std::fmt::Display) -> Error {
     let what = format!(
-        "{}: {why}. It may hold what no file has yet: end the programs that use it in good order, and see `hotshelf cache destroy --help`",
+        "{}: {why}. It may hold what no file has yet: end the programs that use it cleanly, and see `hotshelf cache destroy --help`",
         segment.display()
     );
     Error::new(Kind::Segment, Errno::PROTO, what)

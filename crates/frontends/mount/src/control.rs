@@ -22,7 +22,7 @@ const LINE_MAX: usize = 1 << 20;
 /// What a daemon may answer in one line. It may be another user's.
 const ANSWER_MAX: usize = 4 << 20;
 const CLIENTS_MAX: usize = 16;
-/// A client may do nothing for so long, and take so long for a request that it has begun.
+/// Longest time a client may be idle, and may take to send one request.
 const IDLE: Duration = Duration::from_secs(60);
 const REQUEST: Duration = Duration::from_secs(10);
 
@@ -180,7 +180,7 @@ impl LineReader {
         LineReader { stream, max, read: Vec::new(), searched: 0 }
     }
 
-    /// The next line until the deadline; once it has begun it must end within `whole`. None: the peer has closed.
+    /// The next line until the deadline; after its first byte it must end within `whole`. None: the peer has closed.
     fn next(&mut self, mut deadline: Option<Instant>, whole: Option<Duration>) -> std::io::Result<Option<Vec<u8>>> {
         let mut limit = whole.filter(|_| !self.read.is_empty());
         loop {
@@ -346,7 +346,7 @@ pub fn escape(path: &Path) -> String {
     text
 }
 
-/// Undoes [`escape`]; what is no escape stays as it is.
+/// Undoes [`escape`]; other text stays unchanged.
 pub fn unescape(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -391,7 +391,7 @@ mod test {
             Err(format!("{}: no such file", String::from_utf8_lossy(path)))
         }
         fn pin(&self, path: &[u8], on: bool) -> Result<String, String> {
-            assert_ne!(path, b"panic", "a bug of ours, for a test");
+            assert_ne!(path, b"panic", "a panic, for a test");
             Ok(on.to_string())
         }
         fn migrate(&self, path: &[u8], _: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> Result<String, String> {

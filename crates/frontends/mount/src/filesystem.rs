@@ -49,7 +49,7 @@ pub(crate) struct MountShared {
     pub handles: Handles,
     /// Which open inodes bypass the daemon.
     pub modes: BypassModes,
-    /// The kernel gathers writes: its write-back cache.
+    /// Whether the kernel caches writes (FUSE_WRITEBACK_CACHE).
     pub gathers: bool,
     /// How long the kernel may use names and attributes.
     pub ttl: Duration,
@@ -77,7 +77,7 @@ fn kind(kind: Kind) -> FileType {
     }
 }
 
-fn told(attr: &Attr) -> wire::Attr {
+fn to_wire_attr(attr: &Attr) -> wire::Attr {
     let stat = &attr.stat;
     wire::Attr {
         ino: attr.ino,
@@ -136,21 +136,21 @@ impl FuseFilesystem {
         }
     }
 
-    /// Whether attributes that were read just now stay right until the kernel is told otherwise.
+    /// Whether attributes that were read just now stay right until they are invalidated.
     fn survives_direct_writes(&self, ino: u64) -> bool {
         !self.inner.direct_writes.are_under_way() || self.inner.modes.cached(ino).is_none_or(|cached| cached.give_attributes())
     }
 
     fn entry(&self, reply: ReplyEntry, made: Result<Attr, Errno>) {
         match made {
-            Ok(attr) => reply.entry(self.attr_ttl(&attr), self.inner.ttl, &told(&attr)),
+            Ok(attr) => reply.entry(self.attr_ttl(&attr), self.inner.ttl, &to_wire_attr(&attr)),
             Err(error) => reply.error(error),
         }
     }
 
     fn attr(&self, reply: ReplyAttr, attr: Result<Attr, Errno>) {
         match attr {
-            Ok(attr) => reply.attr(self.attr_ttl(&attr), &told(&attr)),
+            Ok(attr) => reply.attr(self.attr_ttl(&attr), &to_wire_attr(&attr)),
             Err(error) => reply.error(error),
         }
     }
@@ -205,7 +205,7 @@ impl FuseFilesystem {
     fn write_only(&self, handle: &FileHandle, access: i32) -> FopenFlags {
         let direct = match self.inner.gathers {
             false => access == O_WRONLY,
-            // To gather parts of pages the kernel must read the rest of them.
+            // To cache a partial page the kernel must read the rest of it.
             true => access != 0 && !handle.inode.can_read(),
         };
         if direct { WRITE_ONLY } else { FopenFlags::empty() }
@@ -242,7 +242,7 @@ impl FuseFilesystem {
                 0 | 1 => {
                     // The kernel takes no reference for these two.
                     let (number, name) = if at == 0 { (ino, ".") } else { (fs.parent_of(ino), "..") };
-                    let attr = wire::Attr { ino: number, ..told(&fs.getattr(number)?) };
+                    let attr = wire::Attr { ino: number, ..to_wire_attr(&fs.getattr(number)?) };
                     reply.add(behind(&entries, at), name, Duration::ZERO, &attr)
                 }
                 _ => {
@@ -250,7 +250,7 @@ impl FuseFilesystem {
                     match fs.entry_attr(&listing.dir, entry, true) {
                         Ok(Some(attr)) => self.entry_in(reply, behind(&entries, at), OsStr::from_bytes(&entry.name), &attr),
                         Ok(None) => false,
-                        // What has references already must be told; the error comes again when reading goes on.
+                        // Entries that already have references must be sent; the error occurs again at the next read.
                         Err(_) if at > begin => true,
                         Err(error) => return Err(error),
                     }
@@ -265,7 +265,7 @@ impl FuseFilesystem {
 
     /// Adds an entry that has a reference, which is given back if there is no room: true.
     fn entry_in(&self, reply: &mut ReplyDirectoryPlus, next: u64, name: &OsStr, attr: &Attr) -> bool {
-        let full = reply.add(next, name, self.attr_ttl(attr), &told(attr));
+        let full = reply.add(next, name, self.attr_ttl(attr), &to_wire_attr(attr));
         if full {
             self.inner.fs.forget(attr.ino, 1);
         }
@@ -320,7 +320,7 @@ impl FileSystem for FuseFilesystem {
 
     fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
         let fs = &self.inner.fs;
-        // Handles kept by an NFS server ask for these by number.
+        // An NFS server looks up these names by inode number.
         let number = match name.as_bytes() {
             b"." => Some(parent),
             b".." => Some(fs.parent_of(parent)),
@@ -339,7 +339,7 @@ impl FileSystem for FuseFilesystem {
             None => fs.lookup(parent, name),
         };
         match found {
-            // Compilers and shells ask for many names that are not there.
+            // Compilers and shells look up many missing names.
             Err(Errno::NOENT) => reply.absent(self.inner.ttl.min(ABSENT_TTL)),
             found => self.entry(reply, found),
         }
@@ -364,7 +364,7 @@ impl FileSystem for FuseFilesystem {
         // Of a write that it took, or of a cut: the kernel's own note of when.
         let noted = self.inner.gathers && changes.noted && [set.mode, set.uid, set.gid].iter().all(Option::is_none);
         let attr = match self.inner.fs.setattr(caller(req), ino, set, open.as_ref().map(|file| &file.handle)) {
-            // Who may write a file that is not his may not set its times; they are those of our write then.
+            // A caller that is not the owner may write but not set times; the times are those of the write.
             Err(error @ (Errno::PERM | Errno::ACCESS)) if noted && set.atime.is_none() => {
                 self.inner.fs.getattr(ino).and_then(|attr| if attr.stat.fixed { Err(error) } else { Ok(attr) })
             }
@@ -439,10 +439,10 @@ impl FileSystem for FuseFilesystem {
                 let fopen = FopenFlags::FOPEN_NOFLUSH | self.write_only(&handle, flags & O_ACCMODE);
                 let fh = self.inner.handles.files.add(OpenFile { handle, bypass: backing.is_some(), cached });
                 match backing {
-                    None => reply.created(self.inner.ttl, self.inner.ttl, &told(&attr), fh, fopen, None),
+                    None => reply.created(self.inner.ttl, self.inner.ttl, &to_wire_attr(&attr), fh, fopen, None),
                     Some(backing) => {
                         let flags = FopenFlags::FOPEN_NOFLUSH;
-                        reply.created(Duration::ZERO, Duration::ZERO, &told(&attr), fh, flags, Some(&backing));
+                        reply.created(Duration::ZERO, Duration::ZERO, &to_wire_attr(&attr), fh, flags, Some(&backing));
                     }
                 }
             }
@@ -575,7 +575,7 @@ impl FileSystem for FuseFilesystem {
     }
 
     fn getxattr(&self, _req: &Request<'_>, ino: u64, name: &OsStr, size: u32, reply: ReplyXattr) {
-        xattr_reply(reply, size, label_told(name, self.inner.fs.getxattr(ino, name)));
+        xattr_reply(reply, size, label_or_unsupported(name, self.inner.fs.getxattr(ino, name)));
     }
 
     fn listxattr(&self, req: &Request<'_>, ino: u64, size: u32, reply: ReplyXattr) {
@@ -604,7 +604,7 @@ impl FileSystem for FuseFilesystem {
         const SEEK_DATA: i32 = 3;
         const SEEK_HOLE: i32 = 4;
         let found = match (u64::try_from(offset), whence) {
-            // What the kernel has gathered would seem to be a hole. It takes all for data, then.
+            // Data cached by the kernel would seem to be a hole. With ENOSYS it takes all for data.
             (_, SEEK_DATA | SEEK_HOLE) if self.inner.gathers => Err(Errno::NOSYS),
             (Ok(at), SEEK_DATA | SEEK_HOLE) => self.file(fh).and_then(|file| self.inner.fs.seek(&file.handle, at, whence == SEEK_HOLE)),
             (Err(_), SEEK_DATA | SEEK_HOLE) => Err(Errno::NXIO),
@@ -634,8 +634,8 @@ impl FileSystem for FuseFilesystem {
 }
 
 /// A label of SELinux that is not there is not supported, if the kernel is without SELinux; what was labelled elsewhere keeps its label.
-/// `ls -l` asks for it of file after file, a request each, until it is told so.
-pub(crate) fn label_told(name: &OsStr, value: Result<Vec<u8>, Errno>) -> Result<Vec<u8>, Errno> {
+/// `ls -l` reads it for each file, one request each, until it gets EOPNOTSUPP.
+pub(crate) fn label_or_unsupported(name: &OsStr, value: Result<Vec<u8>, Errno>) -> Result<Vec<u8>, Errno> {
     static HAS_SELINUX: LazyLock<bool> = LazyLock::new(|| Path::new("/sys/fs/selinux").exists());
     match value {
         Err(Errno::NODATA) if name == "security.selinux" && !*HAS_SELINUX => Err(Errno::OPNOTSUPP),

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use fuser::{INodeNo, Notifier};
 
-/// Tells nothing before the kernel can be told.
+/// Does nothing before the file system is mounted.
 #[derive(Debug, Default)]
 pub struct KernelNotifier(OnceLock<Notifier>);
 

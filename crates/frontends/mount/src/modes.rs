@@ -96,7 +96,7 @@ impl BypassModes {
             Ok(backing) => Some(Arc::new(backing)),
             Err(error) => {
                 inode.unhold();
-                // EPERM is for good; others may concern this file only (a nested mount, no more ids).
+                // EPERM is permanent; other errors may concern this file only (a nested mount, no more ids).
                 if error == Errno::PERM {
                     self.disable(format!("the kernel does not let this daemon use passthrough ({error}): it needs CAP_SYS_ADMIN"));
                 } else if matches!(error, Errno::NOTTY | Errno::INVAL | Errno::OPNOTSUPP) {

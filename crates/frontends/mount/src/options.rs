@@ -34,7 +34,7 @@ pub enum PassthroughMode {
     Auto,
     /// Never.
     Off,
-    /// Never, and the kernel gathers writes in its page cache until they are flushed or the file is closed.
+    /// Never; the kernel caches writes in its page cache until they are flushed or the file is closed.
     WriteBack,
 }
 

@@ -1,11 +1,11 @@
 //! How many of the serving threads wait for requests.
 //!
 //! The kernel gives the next request to the thread that has waited longest. With many waiting, each request of a lonely
-//! client wakes another one, on whatever processor, with nothing of ours in its cache: a stat(2) took twice as long with
+//! client wakes another one, on any CPU, with a cold cache: a stat(2) took twice as long with
 //! eight threads as with two. So a thread that is done rests when enough others wait, and is called as soon as none does:
 //!
 //! ```text
-//!   waiting --request--> busy --done--> waiting, or resting when READY others have waited for a while
+//!   waiting --request--> busy --done--> waiting, or resting when READY others wait
 //!      ^                  |
 //!      +---- resting <----+ the last one that waited: calls a resting one
 //! ```

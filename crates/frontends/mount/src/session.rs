@@ -28,7 +28,7 @@ use crate::wire::{self, PreparedMount, Transport};
 /// Why there is no mount: what happened, to what, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// The pair.
+    /// The pair could not be opened.
     #[error(transparent)]
     Start(#[from] StartError),
     /// The mount point is missing or no directory.
@@ -53,7 +53,7 @@ pub enum MountError {
         /// The SSD directory.
         path: PathBuf,
     },
-    /// Something of ours is mounted there.
+    /// A hotshelf file system is already mounted there.
     #[error("{path} is in use: a hotshelf is mounted there already (`hotshelf unmount {path}`)")]
     InUse {
         /// As given.
@@ -70,7 +70,7 @@ pub enum MountError {
     /// No FUSE for us.
     #[error("/dev/fuse cannot be opened: {source}: load the module (`modprobe fuse`) or let users read and write it (chmod 666)")]
     Device {
-        /// What was said.
+        /// The error of the system call.
         source: std::io::Error,
     },
     /// The kernel or fusermount3 refused.
@@ -78,7 +78,7 @@ pub enum MountError {
     Mount {
         /// As given.
         path: PathBuf,
-        /// What was said.
+        /// The error of the system call.
         source: std::io::Error,
         /// What may help.
         hint: &'static str,
@@ -88,7 +88,7 @@ pub enum MountError {
     Serve {
         /// As given.
         path: PathBuf,
-        /// What was said.
+        /// The error of the system call.
         source: std::io::Error,
     },
 }
@@ -123,7 +123,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     }
     let why_not = match options.passthrough {
         PassthroughMode::Off => Some("switched off".to_owned()),
-        PassthroughMode::WriteBack => Some("switched off by --write-back: the kernel gathers writes".to_owned()),
+        PassthroughMode::WriteBack => Some("switched off by --write-back: the kernel caches writes".to_owned()),
         PassthroughMode::Auto if !is_privileged() => Some("passthrough needs CAP_SYS_ADMIN (mount as root)".to_owned()),
         PassthroughMode::Auto => None,
     };
@@ -177,11 +177,11 @@ fn let_gather(mountpoint: &Path) {
     const PERCENT: &str = "50";
     let Some(device) = source::device_at(mountpoint) else { return };
     if let Err(error) = std::fs::write(format!("/sys/class/bdi/{device}/max_ratio"), PERCENT) {
-        tracing::info!(%error, "the kernel gathers little for an ordinary user's mount");
+        tracing::info!(%error, "the kernel caches few dirty pages for an ordinary user's mount");
     }
 }
 
-/// For passthrough the kernel asks for CAP_SYS_ADMIN in its first user namespace.
+/// For passthrough the kernel requires CAP_SYS_ADMIN in the initial user namespace.
 fn is_privileged() -> bool {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -205,10 +205,10 @@ fn take_away_dead_mounts(options: &Options) -> Result<(), MountError> {
             return Err(dead());
         }
         if let Err(refused) = unmount(&at, true) {
-            tracing::warn!(mountpoint = %at.display(), %refused, "a dead mount of this pair cannot be taken away");
+            tracing::warn!(mountpoint = %at.display(), %refused, "a dead mount of this pair cannot be removed");
             return Err(dead());
         }
-        tracing::warn!(mountpoint = %at.display(), "took away the dead mount of this pair: its daemon had ended without unmounting");
+        tracing::warn!(mountpoint = %at.display(), "removed the dead mount of this pair: its daemon had ended without unmounting");
     }
     Ok(())
 }
@@ -294,7 +294,7 @@ fn fuse_config(options: &Options, fsname: &str) -> Config {
 
 pub(crate) fn hint(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        std::io::ErrorKind::NotFound => " (is /dev/fuse there, and for ordinary users fusermount3? `hotshelf doctor` tells)",
+        std::io::ErrorKind::NotFound => " (is /dev/fuse there, and for ordinary users fusermount3? `hotshelf doctor` checks)",
         std::io::ErrorKind::PermissionDenied => {
             " (an ordinary user needs fusermount3, a mount point of their own, and user_allow_other in /etc/fuse.conf for --allow-other)"
         }
@@ -302,7 +302,7 @@ pub(crate) fn hint(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Unmounts; while files are open, tries again for a while, then takes the mount out of sight.
+/// Unmounts; while files are open, retries for 5 seconds, then detaches the mount.
 pub(crate) fn unmount_patiently(mountpoint: &Path) {
     let begun = Instant::now();
     loop {
@@ -311,7 +311,7 @@ pub(crate) fn unmount_patiently(mountpoint: &Path) {
             Ok(()) => return,
             Err(refused) if patient && refused.busy => std::thread::sleep(Duration::from_millis(100)),
             Err(refused) => {
-                tracing::warn!(%refused, "the mount could not be taken away");
+                tracing::warn!(%refused, "the mount could not be removed");
                 return;
             }
         }
@@ -328,7 +328,7 @@ pub(crate) fn watch_signals(stop: Arc<dyn Fn() + Send + Sync>) -> Option<signal_
             let handle = signals.handle();
             std::thread::spawn(move || {
                 for signal in signals.forever() {
-                    tracing::info!(signal, "asked to end");
+                    tracing::info!(signal, "signal received: unmounting");
                     stop();
                 }
             });

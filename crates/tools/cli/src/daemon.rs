@@ -120,7 +120,7 @@ fn own_log(ssd: &Path) -> std::io::Result<File> {
 
 /// A log that cannot be written (its disk is full or broken) must not end the daemon: the line is lost. An event is one write and
 /// becomes one line, whatever is in the names of users' files.
-struct Forgiving<W>(W);
+struct LossyLogWriter<W>(W);
 
 /// Escapes what would begin a line or reach the terminal; the last line feed is ours.
 fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
@@ -144,7 +144,7 @@ fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-impl<W: Write> Write for Forgiving<W> {
+impl<W: Write> Write for LossyLogWriter<W> {
     fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
         let _ = self.0.write_all(&one_line(line));
         Ok(line.len())
@@ -182,8 +182,8 @@ pub fn start_log(args: &MountArgs, options: &Options) -> anyhow::Result<()> {
     let filter = log_filter(args.log_level.as_deref(), "mount")?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false);
     let file = if args.foreground { None } else { log_file(args, options).ok() };
-    let file = file.map(|file| Mutex::new(Forgiving(file)));
-    let stderr = || Forgiving(std::io::stderr());
+    let file = file.map(|file| Mutex::new(LossyLogWriter(file)));
+    let stderr = || LossyLogWriter(std::io::stderr());
     let started = match (args.log_json, file) {
         (true, Some(file)) => builder.json().with_writer(file).try_init(),
         (false, Some(file)) => builder.with_writer(file).try_init(),
@@ -197,7 +197,7 @@ pub fn start_log(args: &MountArgs, options: &Options) -> anyhow::Result<()> {
 pub fn log_to_stderr() -> anyhow::Result<()> {
     let filter = log_filter(None, "fs mount")?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_target(false);
-    let started = builder.with_writer(|| Forgiving(std::io::stderr())).try_init();
+    let started = builder.with_writer(|| LossyLogWriter(std::io::stderr())).try_init();
     started.map_err(|error| anyhow::anyhow!("starting the log: {error}"))
 }
 

@@ -118,7 +118,7 @@ fn page(item: &Item, version: PageVersion, paths: &Paths) -> Finding {
 }
 
 fn suspect(item: &Item, paths: &Paths) -> Finding {
-    let detail = format!("{}: newer than the file below, and given up: what is missing may have been newer still", place(item, paths));
+    let detail = format!("{}: unwritten data was discarded; a newer version may be missing", place(item, paths));
     Finding { kind: "lost", detail, repaired: false }
 }
 

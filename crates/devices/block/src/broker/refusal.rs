@@ -44,7 +44,7 @@ pub enum Refusal {
         most: u32,
     },
     /// A depth is a power of two from 1 to 4096.
-    #[error("a depth of {depth} is none: use a power of two from 1 to 4096")]
+    #[error("invalid depth {depth}: use a power of two from 1 to 4096")]
     BadDepth {
         /// Asked for.
         depth: u32,

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::nodes::{Nodes, ROOT};
 use crate::direct_writes::{CompletedDirectWrite, DirectWrites, KernelCacheState};
-use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, label_told, rdev_from_fuse, xattr_reply};
+use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, label_or_unsupported, rdev_from_fuse, xattr_reply};
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
 use crate::wire::{
@@ -77,7 +77,7 @@ fn code(error: &Error) -> Errno {
     error.errno()
 }
 
-/// Who makes what is new. Permissions are the kernel's business.
+/// Whether the caller is in a group. The kernel checks permissions.
 fn is_of_group(req: &Request<'_>, gid: u32) -> bool {
     hybridfs::Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }.in_group(gid)
 }
@@ -171,14 +171,14 @@ impl ImageFilesystem {
     }
 
     /// Tells the kernel of a node, which is held from now on.
-    fn told(&self, node: Node) -> Result<Attr, Error> {
+    fn remember_node(&self, node: Node) -> Result<Attr, Error> {
         let stat = node.stat()?;
         self.inner.nodes.remember(stat.ino, node, || self.inner.direct_writes.cached());
         Ok(attr(&stat))
     }
 
     fn entry(&self, reply: ReplyEntry, node: Result<Node, Error>) {
-        match node.and_then(|node| self.told(node)) {
+        match node.and_then(|node| self.remember_node(node)) {
             Ok(attr) => reply.entry(self.attr_ttl(&attr), TTL, &attr),
             Err(error) => reply.error(code(&error)),
         }
@@ -287,7 +287,7 @@ impl ImageFilesystem {
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.lose_set_id(opened.file.node(), req)?;
         }
-        // The kernel hands a direct write over as it is; before others it removes them by itself.
+        // The kernel sends a direct write unchanged; before other writes it clears the bits itself.
         if flags.contains(WriteFlags::FUSE_WRITE_LOCKOWNER) {
             self.lose_capabilities(opened.file.node())?;
         }
@@ -338,7 +338,11 @@ impl ImageFilesystem {
             let attr = Attr { ino: entry.ino, ..attr(&dir.stat()?) };
             return Ok(!reply.add(next, name, Duration::ZERO, &attr));
         }
-        let told = self.inner.fs.lookup(dir, &entry.name, false, &Creds { check: false, ..Creds::root() }).and_then(|node| self.told(node));
+        let told = self
+            .inner
+            .fs
+            .lookup(dir, &entry.name, false, &Creds { check: false, ..Creds::root() })
+            .and_then(|node| self.remember_node(node));
         let attr = match told {
             Ok(attr) => attr,
             Err(error) if error.errno() == Errno::NOENT => return Ok(true),
@@ -475,7 +479,7 @@ impl FileSystem for ImageFilesystem {
             let exclusive = OFlags::from_bits_retain(flags as u32) & OFlags::EXCL;
             let how = open_flags(flags) | exclusive | OFlags::CREATE | OFlags::NOFOLLOW;
             let file = fs.open_at(dir, name.as_bytes(), how, (new.mode & 0o7777) as u16, &creds(req, new.umask))?;
-            let attr = self.told(file.node().clone())?;
+            let attr = self.remember_node(file.node().clone())?;
             Ok((file, attr))
         });
         match made {
@@ -553,7 +557,7 @@ impl FileSystem for ImageFilesystem {
                     any |= room;
                     room
                 }
-                // What has references already must be told; the error comes again when reading goes on.
+                // Entries that already have references must be sent; the error occurs again at the next read.
                 Err(_) if any => false,
                 Err(error) => {
                     failed = Some(error);
@@ -593,7 +597,7 @@ impl FileSystem for ImageFilesystem {
 
     fn getxattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = self.node(ino).and_then(|node| self.inner.fs.get_xattr(&node, name.as_bytes(), &creds(req, 0)));
-        xattr_reply(reply, size, label_told(name, value.map_err(|error| error.errno())));
+        xattr_reply(reply, size, label_or_unsupported(name, value.map_err(|error| error.errno())));
     }
 
     fn listxattr(&self, req: &Request<'_>, ino: u64, size: u32, reply: ReplyXattr) {

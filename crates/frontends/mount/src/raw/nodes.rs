@@ -15,7 +15,7 @@ pub const ROOT: u64 = 1;
 
 struct KnownInode {
     node: Node,
-    /// How often the kernel was told of it, and has not forgotten.
+    /// Number of lookups that the kernel has not forgotten.
     lookups: u64,
     cached: Arc<KernelCacheState>,
 }
@@ -37,7 +37,7 @@ impl Nodes {
         self.map.read().get(&ino).map(|known| Arc::clone(&known.cached))
     }
 
-    /// The kernel is told of it.
+    /// Adds one lookup by the kernel.
     pub fn remember(&self, ino: u64, node: Node, cached: impl FnOnce() -> Arc<KernelCacheState>) {
         match self.map.write().entry(ino) {
             Entry::Occupied(mut known) => known.get_mut().lookups += 1,

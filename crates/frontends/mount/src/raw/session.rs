@@ -21,7 +21,7 @@ use crate::options::MountFlags;
 use crate::session::{MountError, check_mountpoint, hint, unmount_patiently, watch_signals};
 use crate::wire::{self, PreparedMount, UringMode};
 
-/// What is written is durable after so long, if nobody asks for it before; ext4 takes as long.
+/// Time after which writes are durable without a sync; ext4 has the same default.
 const COMMIT: Duration = Duration::from_secs(5);
 /// As mount(8) shows it.
 const FS_TYPE: &str = "fuse.hotshelf-image";

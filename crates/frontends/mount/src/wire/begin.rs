@@ -18,7 +18,7 @@ pub struct PreparedMount<F: FileSystem> {
     pub(super) fs: Arc<F>,
     pub(super) session: Session<Handshake<F>>,
     pub(super) device: Arc<OwnedFd>,
-    /// A place of each processor's queue and one to spare, if the kernel agreed.
+    /// One port for each CPU's queue and a spare one, if the kernel agreed.
     pub(super) ports: Vec<Port>,
     pub(super) way: Arc<Transport>,
     pub(super) config: Config,
@@ -63,16 +63,16 @@ fn refused(error: std::io::Error) -> String {
     format!("the kernel does not let this process use io_uring ({error}; see sysctl kernel.io_uring_disabled)")
 }
 
-/// A place of each processor's queue, and one to spare: everything that may be refused is asked for before we agree on it.
+/// Opens one port for each CPU's queue and a spare one, before io_uring is negotiated, so that refusals come early.
 fn open_ports(uring: UringMode, threads: usize) -> Result<Vec<Port>, String> {
     if uring == UringMode::Off {
         return Err("switched off".into());
     }
     if threads == 1 {
-        return Err("a single thread serves no queue for each processor".into());
+        return Err("a single thread cannot serve a queue for each CPU".into());
     }
     uring_offered()?;
-    let processors = processors().ok_or("it is not known how many processors there may be")?;
+    let processors = processors().ok_or("the number of possible CPUs is unknown")?;
     (0..processors).chain([0]).map(|queue| Port::new(queue).map_err(refused)).collect()
 }
 

@@ -1,4 +1,4 @@
-//! On which processor a thread of a queue is.
+//! Chooses the CPU on which a thread of a queue runs.
 //!
 //! A request that somebody waits for is served fastest where he waited: his processor goes from him to us and back, and nobody wakes
 //! another one, which takes several times as long. But one who reads through the page cache goes on while the kernel reads ahead for
@@ -20,7 +20,7 @@ pub struct CpuPlacement {
 }
 
 impl CpuPlacement {
-    /// Goes to the queue's processor, if it is one where the daemon may run.
+    /// Moves the thread to the queue's CPU, if the daemon may run there.
     pub fn of(processor: usize, allowed: CpuSet) -> CpuPlacement {
         let mut place = CpuPlacement { own: None, others: None, beside: false, against: 0 };
         if processor < CpuSet::MAX_CPU && allowed.is_set(processor) {
@@ -33,7 +33,7 @@ impl CpuPlacement {
         place
     }
 
-    /// A request has come; `waited_for` by somebody who does nothing meanwhile.
+    /// Records a request; `waited_for`: the caller blocks until the reply.
     pub fn note(&mut self, waited_for: bool) {
         if waited_for != self.beside {
             self.against = 0;

@@ -10,7 +10,7 @@ use super::opcodes as op;
 /// Size of `struct fuse_in_header` in bytes.
 pub const HEADER: usize = 40;
 
-/// Who asks what, of which inode.
+/// Caller, operation and inode of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
     /// Operation code of the request, see `opcodes`.
@@ -222,7 +222,7 @@ fn string(from: &[u8]) -> Result<(&OsStr, &[u8]), MalformedRequestError> {
     Ok((OsStr::from_bytes(&from[..end]), &from[end + 1..]))
 }
 
-/// The name of something in a directory: one that would lead elsewhere is none. LOOKUP may ask for "." and "..".
+/// Returns a name within a directory; one that would lead elsewhere is refused. LOOKUP allows "." and "..".
 fn name(from: &[u8], dots: bool) -> Result<(&OsStr, &[u8]), MalformedRequestError> {
     let (name, rest) = string(from)?;
     let bytes = name.as_bytes();
@@ -250,7 +250,7 @@ pub fn split(message: &[u8]) -> Result<(RequestHeader, &[u8], &[u8]), MalformedR
     Ok((head, args, rest))
 }
 
-/// What is asked. `args` may be longer than the request's.
+/// Decodes the operation. `args` may be longer than the request's.
 pub fn decode<'a>(opcode: u32, args: &'a [u8], rest: &'a [u8]) -> Result<FuseOp<'a>, MalformedRequestError> {
     let mut n = ArgReader(args.get(..op::args_len(opcode)).ok_or(MalformedRequestError)?);
     Ok(match opcode {
@@ -381,7 +381,7 @@ impl FuseOp<'_> {
         })
     }
 
-    /// The same, if it is one that brings no bytes of its own, and whose answer may need the room of the request.
+    /// Returns the operation if it carries no data and its reply may reuse the buffer of the request.
     pub fn answered_in_place(&self) -> Option<FuseOp<'static>> {
         match *self {
             FuseOp::Read { fh, offset, size, read_flags, flags } => Some(FuseOp::Read { fh, offset, size, read_flags, flags }),

@@ -70,7 +70,7 @@ impl<'env, F: FileSystem> Readers<'env, F> {
         Ok(())
     }
 
-    /// Whether one of those has ended before its time, or a request in a bug of ours.
+    /// Returns whether a reader thread ended early or a request panicked.
     pub fn failed(&self) -> bool {
         self.failed.load(Relaxed)
     }

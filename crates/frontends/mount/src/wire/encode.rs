@@ -11,7 +11,7 @@ pub const HEADER: usize = 16;
 pub const ENTRY: usize = 128;
 const DIRENT: usize = 24;
 
-/// What the kernel is told of an inode.
+/// Attributes of an inode as the kernel receives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
     /// Inode number that users see.
@@ -138,7 +138,7 @@ pub struct Entries<'a> {
 }
 
 impl Entries<'_> {
-    /// Adds `fuse_dirent`, behind what a name stands for if that is told, too. False: it does not fit.
+    /// Adds a `fuse_dirent`, after the attributes if there are any; returns false if it does not fit.
     pub fn add(&mut self, told: &[u8], ino: u64, next: u64, kind: u32, name: &[u8]) -> bool {
         let head = Message::<DIRENT>::new().u64(ino).u64(next).u32(name.len() as u32).u32(kind);
         let length = (told.len() + DIRENT + name.len()).next_multiple_of(8);
@@ -152,7 +152,7 @@ impl Entries<'_> {
         true
     }
 
-    /// Adds an entry of which nothing but its type is told.
+    /// Adds an entry with its type only.
     pub fn add_plain(&mut self, ino: u64, next: u64, kind: FileType, name: &[u8]) -> bool {
         self.add(&[], ino, next, type_bits(kind), name)
     }

@@ -31,7 +31,7 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Of whom the files are that he makes.
+    /// Returns the user ID that owns files which the caller creates.
     pub fn uid(&self) -> u32 {
         self.head.uid
     }
@@ -60,7 +60,7 @@ impl Request<'_> {
 /// Holds the permissions of a new file or directory.
 #[derive(Clone, Copy, Debug)]
 pub struct NewMode {
-    /// Type and permissions that were asked for.
+    /// Requested file type and permissions.
     pub mode: u32,
     /// What is taken from them, unless a list is inherited.
     pub umask: u32,

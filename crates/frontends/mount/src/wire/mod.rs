@@ -3,7 +3,7 @@
 //! ```text
 //!   device.rs: read(2) and write(2) on /dev/fuse, threads in turn -----.
 //!                                                                      +--> decode.rs --> perform.rs --> a FileSystem
-//!   queues.rs: FUSE over io_uring, a queue for each processor ---------'                     ^                |
+//!   queues.rs: FUSE over io_uring, a queue for each CPU ---------------'                     ^                |
 //!        ^                                                                                   |                v
 //!        '----------------------------------------- pending_reply.rs <---------------------------- reply.rs: what it answers
 //! ```

@@ -44,7 +44,7 @@ pub fn forgets(fs: &impl FileSystem, head: &RequestHeader, op: &FuseOp<'_>) -> b
     true
 }
 
-/// Does what was asked. `owner`: nobody else is served.
+/// Performs the request. If `owner` is set, other users are refused.
 pub fn perform(
     fs: &impl FileSystem,
     owner: Option<u32>,

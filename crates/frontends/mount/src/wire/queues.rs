@@ -1,8 +1,8 @@
-//! Requests over io_uring: the kernel has a queue for each processor, and puts a request into the queue of the processor where
-//! somebody asks.
+//! Requests over io_uring: the kernel has a queue for each CPU, and puts a request into the queue of the CPU on which
+//! the caller runs.
 //!
 //! A thread of a queue has one place in it ([`Port`]) and serves what is put there, all by itself. The place that was free last is
-//! taken first, so somebody alone has the same thread again and again, with all it needs in the processor's cache. A request may
+//! taken first, so somebody alone has the same thread again and again, with a warm CPU cache. A request may
 //! take as long as a disk does: a queue has `threads` of them, and of all queues together up to [`SLOW_MAX`] more are started when
 //! requests say that they will be long.
 //!
@@ -35,12 +35,12 @@ use super::{DATA_MAX, encode};
 const SLOW_MAX: usize = 64;
 /// Threads that wait before another is started.
 const SPARE: usize = 2;
-/// Threads at first, of all queues together: a machine may have hundreds of processors.
+/// Threads started at first for all queues together: a machine may have hundreds of CPUs.
 const FIRST_MAX: usize = 512;
-/// From here on data are worth another processor.
+/// From this size on, a transfer gains from a second CPU.
 const LARGE: usize = 64 << 10;
 
-/// The threads of one processor's queue.
+/// The threads of one CPU's queue.
 #[derive(Debug, Default)]
 struct CpuQueue {
     /// Waiting for a request, or about to.
@@ -138,7 +138,7 @@ impl<'env, F: FileSystem> CpuQueues<'env, F> {
         }
     }
 
-    /// Whether a request ended in a bug of ours.
+    /// Returns whether a request panicked.
     pub fn panicked(&self) -> bool {
         self.panicked.load(Relaxed)
     }
@@ -182,7 +182,7 @@ impl<'scope, 'env, F: FileSystem> QueueContext<'scope, 'env, F> {
         }
     }
 
-    /// The kernel has not begun with the queues and never will.
+    /// The kernel did not start the queues and never will.
     fn back_to_the_device(&self, why: &io::Error) {
         if self.all.way.is_device(format!("the kernel refused its queues ({why})"))
             && let Err(error) = self.all.readers.start_others(self.scope)

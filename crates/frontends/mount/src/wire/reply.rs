@@ -122,7 +122,7 @@ impl ReplyCreate {
 }
 
 impl ReplyData {
-    /// Where to put so many bytes: from there they go to the kernel without another copy of ours.
+    /// Where to put so many bytes: from there the kernel takes them without another copy.
     pub fn room(&mut self, length: usize) -> &mut [u8] {
         self.0.room(length.min(DATA_MAX))
     }

@@ -13,7 +13,7 @@ use stack::rawfs::fs::{Creds, Error, FileKind, Fs, FsSettings, Node, Stat, Times
 use stack::rawfs::{Settings, Store};
 
 use super::args::ExportArgs;
-use super::aside::{self, NewFile, Staging};
+use super::staging::{self, NewFile, Staging};
 use super::{Progress, Stopped, open};
 
 const PIECE: usize = 1 << 20;
@@ -154,13 +154,13 @@ impl Export<'_> {
         if stat.kind == FileKind::Dir {
             return self.dir(node, &stat, path, to, name, &here);
         }
-        if let Some(what) = aside::is_in_the_way(to, name, self.force)? {
+        if let Some(what) = staging::is_in_the_way(to, name, self.force)? {
             bail!("{what}");
         }
         if stat.nlink > 1
             && let Some(first) = self.links.get(&stat.ino)
         {
-            return taken(aside::link(to, first.open(&self.top)?.as_fd(), name, self.force));
+            return taken(staging::link(to, first.open(&self.top)?.as_fd(), name, self.force));
         }
         let made = match stat.kind {
             FileKind::File => self.regular(node, &stat, to, name)?,

@@ -65,18 +65,18 @@ struct Import<'f> {
 }
 
 /// A failure of the image ends the import; a failure of one source is reported, and the next one follows.
-enum Failed {
+enum ImportError {
     Image(anyhow::Error),
     Source(anyhow::Error),
 }
 
-type Outcome = Result<(), Failed>;
+type Outcome = Result<(), ImportError>;
 
-fn of_image(path: &Path) -> impl Fn(Error) -> Failed + '_ {
+fn of_image(path: &Path) -> impl Fn(Error) -> ImportError + '_ {
     move |error| {
         let full = error.errno() == Errno::NOSPC;
         let what = anyhow::Error::new(error).context(format!("{}", path.display()));
-        Failed::Image(if full {
+        ImportError::Image(if full {
             what.context("the image is full: make it larger with `hotshelf fs resize`, or give it more metadata")
         } else {
             what
@@ -84,8 +84,8 @@ fn of_image(path: &Path) -> impl Fn(Error) -> Failed + '_ {
     }
 }
 
-fn of_source(path: &Path) -> impl Fn(std::io::Error) -> Failed + '_ {
-    move |error| Failed::Source(anyhow::Error::new(error).context(format!("{}", path.display())))
+fn of_source(path: &Path) -> impl Fn(std::io::Error) -> ImportError + '_ {
+    move |error| ImportError::Source(anyhow::Error::new(error).context(format!("{}", path.display())))
 }
 
 impl Import<'_> {
@@ -105,16 +105,16 @@ impl Import<'_> {
         }
         for source in sources {
             let outcome = self.source(source, &dir);
-            self.told(outcome)?;
+            self.report_outcome(outcome)?;
         }
         Ok(())
     }
 
-    fn told(&mut self, outcome: Outcome) -> anyhow::Result<()> {
+    fn report_outcome(&mut self, outcome: Outcome) -> anyhow::Result<()> {
         match outcome {
             Ok(()) => Ok(()),
-            Err(Failed::Image(error)) => Err(error),
-            Err(Failed::Source(error)) => {
+            Err(ImportError::Image(error)) => Err(error),
+            Err(ImportError::Source(error)) => {
                 self.left_out(&format!("{error:#}"));
                 Ok(())
             }
@@ -138,7 +138,11 @@ impl Import<'_> {
         }
         let absolute = std::path::absolute(source).map_err(of_source(source))?;
         let Some(name) = absolute.file_name().filter(|_| !bytes.ends_with(b"..")) else {
-            return Err(Failed::Source(anyhow::anyhow!("{}: has no name: say {}/. for what is in it", source.display(), source.display())));
+            return Err(ImportError::Source(anyhow::anyhow!(
+                "{}: has no name: say {}/. for what is in it",
+                source.display(),
+                source.display()
+            )));
         };
         self.one(source, &meta, &[dir, b"/", name.as_bytes()].concat())
     }
@@ -151,7 +155,7 @@ impl Import<'_> {
                 Ok(meta) => self.one(&path, &meta, &[dir, b"/", entry.file_name().as_bytes()].concat()),
                 Err(error) => Err(of_source(&path)(error)),
             };
-            self.told(outcome).map_err(Failed::Image)?;
+            self.report_outcome(outcome).map_err(ImportError::Image)?;
         }
         Ok(())
     }
@@ -175,7 +179,7 @@ impl Import<'_> {
                 linked => linked.map_err(of_image(source)),
             };
         }
-        self.progress.go_on().map_err(|stopped| Failed::Image(stopped.into()))?;
+        self.progress.go_on().map_err(|stopped| ImportError::Image(stopped.into()))?;
         if kind.is_dir() {
             let node = self.dir(source, to)?;
             return self.attributes(source, meta, &node);
@@ -188,13 +192,13 @@ impl Import<'_> {
         Ok(())
     }
 
-    fn dir(&mut self, source: &Path, to: &[u8]) -> Result<Node, Failed> {
+    fn dir(&mut self, source: &Path, to: &[u8]) -> Result<Node, ImportError> {
         let node = match self.fs.mkdir(self.fs.root(), to, 0o700, &self.creds) {
             Ok(node) => node,
             Err(error) if error.errno() == Errno::EXIST => {
                 let node = self.fs.lookup(self.fs.root(), to, false, &self.creds).map_err(of_image(source))?;
                 if node.kind() != FileKind::Dir {
-                    return Err(Failed::Source(anyhow::anyhow!(
+                    return Err(ImportError::Source(anyhow::anyhow!(
                         "{}: the image has a file of that name, and this is a directory",
                         source.display()
                     )));
@@ -213,10 +217,10 @@ impl Import<'_> {
             Err(error) if error.errno() == Errno::NOENT => Ok(()),
             Err(error) => Err(of_image(source)(error)),
             Ok(node) if node.kind() == FileKind::Dir => {
-                Err(Failed::Source(anyhow::anyhow!("{}: the image has a directory of that name", source.display())))
+                Err(ImportError::Source(anyhow::anyhow!("{}: the image has a directory of that name", source.display())))
             }
             Ok(_) if !self.force => {
-                Err(Failed::Source(anyhow::anyhow!("{}: is there already and is kept (--force replaces it)", source.display())))
+                Err(ImportError::Source(anyhow::anyhow!("{}: is there already and is kept (--force replaces it)", source.display())))
             }
             Ok(_) => Ok(()),
         }
@@ -259,7 +263,7 @@ impl Import<'_> {
         let from = File::options().read(true).custom_flags(flags).open(source).map_err(of_source(source))?;
         let now = from.metadata().map_err(of_source(source))?;
         if (now.dev(), now.ino()) != (meta.dev(), meta.ino()) {
-            return Err(Failed::Source(anyhow::anyhow!("{}: is another file now", source.display())));
+            return Err(ImportError::Source(anyhow::anyhow!("{}: is another file now", source.display())));
         }
         let root = self.fs.root();
         let dir = to.iter().rposition(|byte| *byte == b'/').map_or(&b"/"[..], |at| &to[..at.max(1)]);
@@ -290,7 +294,7 @@ impl Import<'_> {
             let end = rustix::fs::seek(from, SeekFrom::Hole(data)).unwrap_or(u64::MAX);
             at = data;
             while at < end {
-                self.progress.go_on().map_err(|stopped| Failed::Image(stopped.into()))?;
+                self.progress.go_on().map_err(|stopped| ImportError::Image(stopped.into()))?;
                 let want = usize::try_from(end - at).unwrap_or(PIECE).min(PIECE);
                 let got = from.read_at(&mut bytes[..want], at).map_err(of_source(source))?;
                 if got == 0 {

@@ -14,7 +14,7 @@ use stack::rawfs::fs::{Creds, Fs, FsSettings, SetAttr, Timestamp};
 use stack::rawfs::{BLOCK_BYTES, Block, Disk, FormatOptions, QueueClass, Settings, Store};
 
 use super::args::MkfsArgs;
-use super::aside::{NewFile, by_number};
+use super::staging::{NewFile, by_number};
 use super::{bytes, human, is_path, open};
 use crate::Usage;
 

@@ -1,7 +1,6 @@
 //! `hotshelf fs`: file systems on raw devices and images.
 
 pub mod args;
-mod aside;
 mod check;
 mod df;
 mod dump;
@@ -11,6 +10,7 @@ mod mkfs;
 mod mount;
 mod resize;
 pub mod shell;
+mod staging;
 
 use std::path::Path;
 use std::sync::Arc;

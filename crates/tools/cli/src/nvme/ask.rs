@@ -17,7 +17,7 @@ use super::drive::{Drive, place};
 use crate::Usage;
 
 /// Who answers.
-enum Way {
+enum DriveAccess {
     Ours(Controller),
     Kernel(AdminNode, PathBuf),
 }
@@ -25,9 +25,9 @@ enum Way {
 /// Zero Kelvin.
 const KELVIN: i32 = 273;
 
-fn way(tree: &Tree, drive: &str) -> anyhow::Result<Way> {
+fn way(tree: &Tree, drive: &str) -> anyhow::Result<DriveAccess> {
     if let Some(socket) = drive.strip_prefix("vfio-user:") {
-        return Ok(Way::Ours(stack::open_controller(&FunctionName::VfioUser(socket.into()), None)?));
+        return Ok(DriveAccess::Ours(stack::open_controller(&FunctionName::VfioUser(socket.into()), None)?));
     }
     if drive.starts_with('/') {
         return kernel(Path::new(drive));
@@ -35,7 +35,7 @@ fn way(tree: &Tree, drive: &str) -> anyhow::Result<Way> {
     let address: Address = drive.strip_prefix("nvme:").unwrap_or(drive).parse().map_err(|error| Usage(format!("{error}")))?;
     let found = Drive::of(tree, &place(tree, address)?);
     if found.is_ours() {
-        return Ok(Way::Ours(stack::open_controller(&FunctionName::Pci(address.to_string()), None)?));
+        return Ok(DriveAccess::Ours(stack::open_controller(&FunctionName::Pci(address.to_string()), None)?));
     }
     let Some(node) = found.node else {
         bail!("{address} belongs to no driver: `hotshelf nvme bind {address}` takes it, `unbind {address}` gives it to the kernel")
@@ -43,17 +43,17 @@ fn way(tree: &Tree, drive: &str) -> anyhow::Result<Way> {
     kernel(&tree.path("dev").join(node))
 }
 
-fn kernel(path: &Path) -> anyhow::Result<Way> {
+fn kernel(path: &Path) -> anyhow::Result<DriveAccess> {
     let node = AdminNode::open(path).with_context(|| format!("{}", path.display()))?;
-    Ok(Way::Kernel(node, path.to_owned()))
+    Ok(DriveAccess::Kernel(node, path.to_owned()))
 }
 
 type Namespaces = Vec<(u32, Result<NamespaceInfo, Unusable>)>;
 
-fn identified(way: &Way) -> anyhow::Result<(ControllerInfo, Namespaces)> {
+fn identified(way: &DriveAccess) -> anyhow::Result<(ControllerInfo, Namespaces)> {
     match way {
-        Way::Ours(controller) => Ok((controller.info(), controller.namespaces())),
-        Way::Kernel(node, path) => {
+        DriveAccess::Ours(controller) => Ok((controller.info(), controller.namespaces())),
+        DriveAccess::Kernel(node, path) => {
             let ask = |what, id| node.identify(what, id).with_context(|| format!("{}: Identify (root may)", path.display()));
             let info = ControllerInfo::from_page(&*ask(what::CONTROLLER, 0)?);
             let mut namespaces = Vec::new();
@@ -132,8 +132,8 @@ fn namespace(id: u32, found: &Result<NamespaceInfo, Unusable>) -> Value {
 /// `hotshelf nvme smart`. False: it warns.
 pub fn smart(tree: &Tree, drive: &str, as_json: bool) -> anyhow::Result<bool> {
     let smart = match way(tree, drive)? {
-        Way::Ours(controller) => controller.smart().with_context(|| drive.to_owned())?,
-        Way::Kernel(node, path) => {
+        DriveAccess::Ours(controller) => controller.smart().with_context(|| drive.to_owned())?,
+        DriveAccess::Kernel(node, path) => {
             let page = node.log_page(log::SMART).with_context(|| format!("{}: its health (root may)", path.display()))?;
             Smart::from_page(&page)
         }

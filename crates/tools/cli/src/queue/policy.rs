@@ -14,20 +14,20 @@ use super::{default_journal, device_name, show, socket, who};
 use crate::Usage;
 
 /// Who keeps the grants.
-enum Keeper {
+enum GrantStore {
     Broker(Admin),
     Journal(Journal),
 }
 
-impl Keeper {
+impl GrantStore {
     /// A broker that runs, unless a journal was named.
-    fn find(args: &PolicyArgs) -> anyhow::Result<Keeper> {
+    fn find(args: &PolicyArgs) -> anyhow::Result<GrantStore> {
         if let Some(journal) = &args.journal {
             return open(journal);
         }
         let socket = socket(&args.socket);
         match Admin::connect(&socket) {
-            Ok(admin) => Ok(Keeper::Broker(admin)),
+            Ok(admin) => Ok(GrantStore::Broker(admin)),
             // One that was named has to be there.
             Err(BrokerError::NotThere { source, .. }) if args.socket.socket.is_none() && nobody_listens(&source) => {
                 open(&default_journal())
@@ -38,9 +38,15 @@ impl Keeper {
 
     fn grants(&mut self) -> anyhow::Result<Vec<Grant>> {
         match self {
+<<<<<<< HEAD
             Keeper::Journal(journal) => Ok(journal.policy().grants().cloned().collect()),
             Keeper::Broker(admin) => match admin.ask(&Ask::List)? {
                 Reply::Grants { grants } => Ok(grants),
+=======
+            GrantStore::Journal(journal) => Ok(journal.policy().grants().cloned().collect()),
+            GrantStore::Broker(admin) => match admin.ask(&Ask::List)? {
+                Answer::Grants { grants } => Ok(grants),
+>>>>>>> aa503ea (mount, policy, cli: replace private words in names, comments and messages)
                 _ => bail!("the broker sent an unexpected reply"),
             },
         }
@@ -48,8 +54,8 @@ impl Keeper {
 
     fn grant(&mut self, terms: GrantSpec) -> anyhow::Result<(GrantId, Option<GrantId>, u32)> {
         match self {
-            Keeper::Broker(admin) => Ok(admin.grant(terms)?),
-            Keeper::Journal(journal) => {
+            GrantStore::Broker(admin) => Ok(admin.grant(terms)?),
+            GrantStore::Journal(journal) => {
                 let (id, replaced) = journal.grant(terms, rustix::process::getuid().as_raw())?;
                 Ok((id, replaced, 0))
             }
@@ -58,11 +64,16 @@ impl Keeper {
 
     fn revoke(&mut self, id: GrantId) -> anyhow::Result<(Grant, u32)> {
         match self {
+<<<<<<< HEAD
             Keeper::Broker(admin) => match admin.ask(&Ask::Revoke { id })? {
                 Reply::Revoked { grant, closed } => Ok((grant, closed)),
+=======
+            GrantStore::Broker(admin) => match admin.ask(&Ask::Revoke { id })? {
+                Answer::Revoked { grant, closed } => Ok((grant, closed)),
+>>>>>>> aa503ea (mount, policy, cli: replace private words in names, comments and messages)
                 _ => bail!("the broker sent an unexpected reply"),
             },
-            Keeper::Journal(journal) => {
+            GrantStore::Journal(journal) => {
                 let grant = journal.revoke(id, rustix::process::getuid().as_raw());
                 Ok((grant.with_context(|| format!("grant {}: `hotshelf queue list` shows them", id.0))?, 0))
             }
@@ -74,10 +85,10 @@ fn nobody_listens(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
 }
 
-fn open(journal: &Path) -> anyhow::Result<Keeper> {
+fn open(journal: &Path) -> anyhow::Result<GrantStore> {
     make_parent(journal, 0o700)?;
     match Journal::open(journal) {
-        Ok(journal) => Ok(Keeper::Journal(journal)),
+        Ok(journal) => Ok(GrantStore::Journal(journal)),
         Err(error @ JournalError::InUse { .. }) => Err(error).context("the broker that has it does not listen there: name its --socket"),
         Err(error) => Err(error.into()),
     }
@@ -93,7 +104,7 @@ pub fn make_parent(path: &Path, mode: u32) -> anyhow::Result<()> {
 
 /// Runs `hotshelf queue list` and prints all grants.
 pub fn list(args: &ListArgs) -> anyhow::Result<bool> {
-    let grants = Keeper::find(&args.policy)?.grants()?;
+    let grants = GrantStore::find(&args.policy)?.grants()?;
     if args.json {
         say_lines!("{}", serde_json::to_string_pretty(&grants)?);
     } else {
@@ -123,7 +134,7 @@ pub fn grant(args: &GrantArgs) -> anyhow::Result<bool> {
         bytes_per_s: args.rate.map(|rate| bytes(rate, "--rate")).transpose()?,
         requests_per_s: args.iops,
     };
-    let (id, replaced, closed) = Keeper::find(&args.policy)?.grant(terms)?;
+    let (id, replaced, closed) = GrantStore::find(&args.policy)?.grant(terms)?;
     if args.json {
         say!("{}", json!({ "id": id, "replaced": replaced, "closed": closed }));
         return Ok(true);
@@ -135,7 +146,7 @@ pub fn grant(args: &GrantArgs) -> anyhow::Result<bool> {
 
 /// Runs `hotshelf queue revoke` and closes the queues of the grant.
 pub fn revoke(args: &RevokeArgs) -> anyhow::Result<bool> {
-    let mut keeper = Keeper::find(&args.policy)?;
+    let mut keeper = GrantStore::find(&args.policy)?;
     let mut ids: Vec<GrantId> = args.grants.iter().map(|id| GrantId(*id)).collect();
     if args.grants.is_empty() {
         let user = args.user.as_deref().map(who::parse).transpose()?;

@@ -11,7 +11,7 @@ use rustyline::hint::Hinter;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 
 use super::session::{Session, join};
-use super::words::{self, Bad, Partial};
+use super::words::{self, Partial, QuotingError};
 use super::{definitions, shown};
 use stack::rawfs::fs::FileKind;
 
@@ -36,7 +36,7 @@ impl Hinter for Helper<'_> {
 impl Validator for Helper<'_> {
     /// A quote that is open goes on in the next line.
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        let open = words::commands(context.input().as_bytes()) == Err(Bad::Unfinished);
+        let open = words::commands(context.input().as_bytes()) == Err(QuotingError::Unfinished);
         Ok(if open { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
     }
 }

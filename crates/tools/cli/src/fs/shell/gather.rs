@@ -10,7 +10,7 @@ use super::session::Session;
 use super::shown;
 
 /// The changes since `begin`, which `commit` writes together.
-pub struct Gathered {
+pub struct OpenTransaction {
     /// The transaction that collects the changes since `begin`.
     pub transaction: Transaction,
     /// By path, whether they have a name already or get it.
@@ -22,7 +22,7 @@ pub fn begin(session: &mut Session) -> anyhow::Result<()> {
     if session.gathered.is_some() {
         bail!("there is a transaction already: `commit` or `abort` it first");
     }
-    session.gathered = Some(Gathered { transaction: session.fs()?.begin(), files: BTreeMap::new() });
+    session.gathered = Some(OpenTransaction { transaction: session.fs()?.begin(), files: BTreeMap::new() });
     Ok(())
 }
 
@@ -49,14 +49,14 @@ impl Session {
     ) -> anyhow::Result<()> {
         let mut gathered = self.gathered.take().context("there is no transaction")?;
         let outcome = self.gathered_file(&mut gathered, path).and_then(|()| {
-            let Gathered { transaction, files } = &mut gathered;
+            let OpenTransaction { transaction, files } = &mut gathered;
             change(transaction, &files[path]).with_context(|| shown(path))
         });
         self.gathered = Some(gathered);
         outcome
     }
 
-    fn gathered_file(&self, gathered: &mut Gathered, path: &[u8]) -> anyhow::Result<()> {
+    fn gathered_file(&self, gathered: &mut OpenTransaction, path: &[u8]) -> anyhow::Result<()> {
         if gathered.files.contains_key(path) {
             return Ok(());
         }

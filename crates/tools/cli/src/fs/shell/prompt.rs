@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT};
 
 use super::complete::Helper;
 use super::session::{Next, Session};
-use super::words::{self, Bad};
+use super::words::{self, QuotingError};
 use super::{complain, is_broken_pipe, shown};
 
 /// Lines remembered.
@@ -86,8 +86,8 @@ fn lines<'s>(editor: &mut Editor<Helper<'s>, DefaultHistory>, session: &RefCell<
 /// The commands of a line, until one fails.
 fn one(session: &mut Session, line: &str) -> anyhow::Result<Next> {
     let commands = words::commands(line.as_bytes()).map_err(|bad| match bad {
-        Bad::Unfinished => anyhow!("a quote or a backslash has no end"),
-        Bad::Operator { byte, .. } => anyhow!("`{}` has no meaning here: put it in quotes", char::from(byte)),
+        QuotingError::Unfinished => anyhow!("a quote or a backslash has no end"),
+        QuotingError::Operator { byte, .. } => anyhow!("`{}` has no meaning here: put it in quotes", char::from(byte)),
     })?;
     for typed in commands {
         let next = session.run(&typed.words)?;

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::session::{Next, Session};
-use super::words::{self, Bad};
+use super::words::{self, QuotingError};
 use super::{complain, is_broken_pipe};
 
 /// Longest command, in bytes: who forgot a quote hears of it before memory is full.
@@ -19,7 +19,7 @@ const COMMAND_MAX: usize = 1 << 20;
 
 /// How a script goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Going {
+enum ScriptProgress {
     On,
     /// Quit, or the first failure with `-e`, or a signal.
     Over,
@@ -37,7 +37,7 @@ struct Script<'s> {
 pub fn text(session: &mut Session, text: &[u8], ends_at_failure: bool) -> anyhow::Result<bool> {
     stop_at_signals(session)?;
     let mut script = Script { session, ends_at_failure, line: 0, well: true };
-    if script.take(text)? == Taken::Unfinished {
+    if script.take(text)? == ConsumedInput::Unfinished {
         script.failed(0, &unfinished());
     }
     Ok(script.well)
@@ -59,13 +59,13 @@ pub fn stdin(session: &mut Session, ends_at_failure: bool) -> anyhow::Result<boo
         // Up to the end of the last line, or all there is.
         let whole = if got == 0 { text.len() } else { text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
         match script.take(&text[..whole])? {
-            Taken::Over => return Ok(script.well),
-            Taken::All => drop(text.drain(..whole)),
-            Taken::Unfinished if got == 0 || text.len() > COMMAND_MAX => {
+            ConsumedInput::Over => return Ok(script.well),
+            ConsumedInput::All => drop(text.drain(..whole)),
+            ConsumedInput::Unfinished if got == 0 || text.len() > COMMAND_MAX => {
                 script.failed(script.line, &unfinished());
                 break;
             }
-            Taken::Unfinished => {}
+            ConsumedInput::Unfinished => {}
         }
         if got == 0 {
             break;
@@ -111,7 +111,7 @@ fn next(input: &mut std::io::StdinLock<'_>, wake: &UnixStream, piece: &mut [u8])
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Taken {
+enum ConsumedInput {
     All,
     /// More has to come before anything of it can be done.
     Unfinished,
@@ -120,58 +120,58 @@ enum Taken {
 
 impl Script<'_> {
     /// Does the commands of a text that begins with a command. If its end is missing, what is whole before it is done when it comes.
-    fn take(&mut self, text: &[u8]) -> anyhow::Result<Taken> {
+    fn take(&mut self, text: &[u8]) -> anyhow::Result<ConsumedInput> {
         match words::commands(text) {
             Ok(commands) => {
                 for typed in commands {
-                    if self.carry_out(self.line + typed.line, &typed.words)? == Going::Over {
-                        return Ok(Taken::Over);
+                    if self.carry_out(self.line + typed.line, &typed.words)? == ScriptProgress::Over {
+                        return Ok(ConsumedInput::Over);
                     }
                 }
             }
-            Err(Bad::Unfinished) => return Ok(Taken::Unfinished),
-            Err(Bad::Operator { line, byte }) => return self.without_line(text, line, byte),
+            Err(QuotingError::Unfinished) => return Ok(ConsumedInput::Unfinished),
+            Err(QuotingError::Operator { line, byte }) => return self.without_line(text, line, byte),
         }
         self.line += text.iter().filter(|byte| **byte == b'\n').count();
-        Ok(Taken::All)
+        Ok(ConsumedInput::All)
     }
 
     /// A line that cannot be read counts as one failure: those before and after it count.
-    fn without_line(&mut self, text: &[u8], bad: usize, byte: u8) -> anyhow::Result<Taken> {
+    fn without_line(&mut self, text: &[u8], bad: usize, byte: u8) -> anyhow::Result<ConsumedInput> {
         let starts: Vec<usize> = std::iter::once(0).chain((0..text.len()).filter(|at| text[*at] == b'\n').map(|at| at + 1)).collect();
         let (begin, end) = (starts[bad], starts.get(bad + 1).copied().unwrap_or(text.len()));
         if begin > 0 {
             match self.take(&text[..begin])? {
-                Taken::All => {}
+                ConsumedInput::All => {}
                 // What the quote hides is one command with the bad line.
-                Taken::Unfinished => self.line += bad,
-                Taken::Over => return Ok(Taken::Over),
+                ConsumedInput::Unfinished => self.line += bad,
+                ConsumedInput::Over => return Ok(ConsumedInput::Over),
             }
         }
         let error = anyhow!("`{}` has no meaning here: put it in quotes", char::from(byte));
-        if self.failed(self.line, &error) == Going::Over {
-            return Ok(Taken::Over);
+        if self.failed(self.line, &error) == ScriptProgress::Over {
+            return Ok(ConsumedInput::Over);
         }
         self.line += 1;
         self.take(&text[end..])
     }
 
-    fn carry_out(&mut self, line: usize, words: &[Vec<u8>]) -> anyhow::Result<Going> {
+    fn carry_out(&mut self, line: usize, words: &[Vec<u8>]) -> anyhow::Result<ScriptProgress> {
         let outcome = self.session.run(words).and_then(|next| {
             self.session.out.flush()?;
             Ok(next)
         });
         match outcome {
-            Ok(Next::Go) => Ok(Going::On),
-            Ok(Next::Quit) => Ok(Going::Over),
-            Err(error) if is_broken_pipe(&error) => Ok(Going::Over),
+            Ok(Next::Go) => Ok(ScriptProgress::On),
+            Ok(Next::Quit) => Ok(ScriptProgress::Over),
+            Err(error) if is_broken_pipe(&error) => Ok(ScriptProgress::Over),
             Err(error) => Ok(self.failed(line, &error)),
         }
     }
 
-    fn failed(&mut self, line: usize, error: &anyhow::Error) -> Going {
+    fn failed(&mut self, line: usize, error: &anyhow::Error) -> ScriptProgress {
         complain(Some(line), error);
         self.well = false;
-        if self.ends_at_failure || self.session.stop.load(Ordering::Relaxed) { Going::Over } else { Going::On }
+        if self.ends_at_failure || self.session.stop.load(Ordering::Relaxed) { ScriptProgress::Over } else { ScriptProgress::On }
     }
 }

@@ -12,8 +12,8 @@ use stack::rawfs::fs::{Atime, Creds, Fs, FsSettings};
 use stack::rawfs::{DiskSettings, Error, Settings, Store};
 use stack::{DeviceName, DeviceOptions};
 
-use super::gather::Gathered;
-use super::verbs::{Does, HelpArgs, Line, OnePath, Verb};
+use super::gather::OpenTransaction;
+use super::verbs::{HelpArgs, Line, OnePath, Verb, VerbEffect};
 use super::{attrs, benches, content, definitions, gather, image, look, names, transfer};
 
 /// Holds the state of one shell: the image, the working directory and the output.
@@ -31,7 +31,7 @@ pub struct Session {
     /// Credentials with which the shell accesses files.
     pub creds: Creds,
     /// The open transaction, if `begin` was called.
-    pub gathered: Option<Gathered>,
+    pub gathered: Option<OpenTransaction>,
     /// The command lines of this session, oldest first.
     pub history: Vec<String>,
     /// Set by a signal: what is under way stops.
@@ -159,13 +159,13 @@ impl Session {
 
     fn carry_out(&mut self, verb: &Verb) -> anyhow::Result<Next> {
         let does = verb.does();
-        if does != Does::NeedsNone {
+        if does != VerbEffect::NeedsNone {
             self.fs()?;
         }
-        if self.read_only && (matches!(does, Does::Writes | Does::Changes) || matches!(verb, Verb::Mkfs(_))) {
+        if self.read_only && (matches!(does, VerbEffect::Writes | VerbEffect::Changes) || matches!(verb, Verb::Mkfs(_))) {
             bail!("this would change the image: it is opened with --read-only");
         }
-        if self.gathered.is_some() && (does == Does::Changes || matches!(verb, Verb::Mkfs(_))) {
+        if self.gathered.is_some() && (does == VerbEffect::Changes || matches!(verb, Verb::Mkfs(_))) {
             bail!("not allowed inside a transaction: `commit` or `abort` first");
         }
         self.go_on()?;

@@ -8,9 +8,9 @@ use super::{definitions, in_a_line, words};
 
 /// What was said.
 #[derive(Clone, Default)]
-struct Said(Arc<Mutex<Vec<u8>>>);
+struct CapturedOutput(Arc<Mutex<Vec<u8>>>);
 
-impl std::io::Write for Said {
+impl std::io::Write for CapturedOutput {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().expect("said").extend_from_slice(bytes);
         Ok(bytes.len())
@@ -23,12 +23,12 @@ impl std::io::Write for Said {
 
 struct Shell {
     session: Session,
-    said: Said,
+    said: CapturedOutput,
 }
 
 impl Shell {
     fn bare() -> Shell {
-        let said = Said::default();
+        let said = CapturedOutput::default();
         let image = "memory:64MiB".parse().expect("a device");
         Shell { session: Session::open(image, false, Box::new(said.clone())).expect("opened"), said }
     }

@@ -20,7 +20,7 @@ use super::session::Session;
 use super::shown;
 use super::verbs::{ExportArgs, ImportArgs};
 use super::walk::{below, last};
-use crate::fs::aside::{self, NewFile, Staging};
+use crate::fs::staging::{self, NewFile, Staging};
 
 /// Bytes moved at once.
 const PIECE: usize = 1 << 20;
@@ -229,7 +229,7 @@ fn place(to: &Path) -> anyhow::Result<(OwnedFd, &[u8])> {
 
 /// In place of what is there only if that is wanted.
 fn must_be_free(dir: BorrowedFd<'_>, name: &[u8], to: &Path, force: bool) -> anyhow::Result<()> {
-    match aside::is_in_the_way(dir, name, force).with_context(|| format!("{}", to.display()))? {
+    match staging::is_in_the_way(dir, name, force).with_context(|| format!("{}", to.display()))? {
         Some(_) => bail!("{}: is there already and is kept (-f replaces a file)", to.display()),
         None => Ok(()),
     }

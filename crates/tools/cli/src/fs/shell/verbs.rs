@@ -379,7 +379,7 @@ fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
 
 /// What a command does to the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Does {
+pub enum VerbEffect {
     /// Works without one.
     NeedsNone,
     /// Looks.
@@ -392,17 +392,17 @@ pub enum Does {
 
 impl Verb {
     /// Returns what the command does to the file system.
-    pub fn does(&self) -> Does {
+    pub fn does(&self) -> VerbEffect {
         match self {
-            Verb::Help(_) | Verb::Mkfs(_) | Verb::History | Verb::Quit => Does::NeedsNone,
+            Verb::Help(_) | Verb::Mkfs(_) | Verb::History | Verb::Quit => VerbEffect::NeedsNone,
             Verb::Cd(_) | Verb::Pwd | Verb::Ls(_) | Verb::Lsr(_) | Verb::Tree(_) | Verb::Stat(_) | Verb::Cat(_) | Verb::Catr(_) => {
-                Does::Looks
+                VerbEffect::Looks
             }
-            Verb::Readlink(_) | Verb::Df | Verb::Du(_) | Verb::Export(_) | Verb::Checkfs | Verb::Abort => Does::Looks,
-            Verb::Write(_) | Verb::Append(_) | Verb::Owrite(_) | Verb::Truncate(_) | Verb::Touch(_) | Verb::Import(_) => Does::Writes,
-            Verb::Begin | Verb::Commit => Does::Writes,
-            Verb::Rm(_) | Verb::Mkdir(_) | Verb::Rmdir(_) | Verb::Mv(_) | Verb::Ln(_) | Verb::Cp(_) | Verb::Chmod(_) => Does::Changes,
-            Verb::Chown(_) | Verb::Sync | Verb::Bench(_) | Verb::RunExperiments(_) => Does::Changes,
+            Verb::Readlink(_) | Verb::Df | Verb::Du(_) | Verb::Export(_) | Verb::Checkfs | Verb::Abort => VerbEffect::Looks,
+            Verb::Write(_) | Verb::Append(_) | Verb::Owrite(_) | Verb::Truncate(_) | Verb::Touch(_) | Verb::Import(_) => VerbEffect::Writes,
+            Verb::Begin | Verb::Commit => VerbEffect::Writes,
+            Verb::Rm(_) | Verb::Mkdir(_) | Verb::Rmdir(_) | Verb::Mv(_) | Verb::Ln(_) | Verb::Cp(_) | Verb::Chmod(_) => VerbEffect::Changes,
+            Verb::Chown(_) | Verb::Sync | Verb::Bench(_) | Verb::RunExperiments(_) => VerbEffect::Changes,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 /// A command as it was typed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Typed {
+pub struct ParsedCommand {
     /// Number of lines before the command.
     pub line: usize,
     /// The words of the command; at least one.
@@ -13,7 +13,7 @@ pub struct Typed {
 
 /// Why a text is not a valid command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Bad {
+pub enum QuotingError {
     /// It ends within a quote, or behind a backslash: more of it may make it whole.
     Unfinished,
     /// Something that means more in a shell than here.
@@ -37,7 +37,7 @@ pub struct Partial {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Within {
+enum QuoteState {
     Nothing,
     Single,
     Double,
@@ -45,21 +45,21 @@ enum Within {
 }
 
 struct Lexer {
-    within: Within,
+    within: QuoteState,
     escaped: bool,
     line: usize,
     /// Where the command that is read begins.
     first_line: usize,
     word: Option<(usize, Vec<u8>)>,
     words: Vec<Vec<u8>>,
-    done: Vec<Typed>,
+    done: Vec<ParsedCommand>,
 }
 
 /// The commands in a text.
-pub fn commands(text: &[u8]) -> Result<Vec<Typed>, Bad> {
+pub fn commands(text: &[u8]) -> Result<Vec<ParsedCommand>, QuotingError> {
     let mut lexer = Lexer::read(text)?;
-    if lexer.escaped || matches!(lexer.within, Within::Single | Within::Double) {
-        return Err(Bad::Unfinished);
+    if lexer.escaped || matches!(lexer.within, QuoteState::Single | QuoteState::Double) {
+        return Err(QuotingError::Unfinished);
     }
     lexer.end_command();
     Ok(lexer.done)
@@ -67,14 +67,14 @@ pub fn commands(text: &[u8]) -> Result<Vec<Typed>, Bad> {
 
 /// The word at the end of a text; an empty one behind a blank.
 pub fn partial(text: &[u8]) -> Option<Partial> {
-    let lexer = Lexer::read(text).ok().filter(|lexer| lexer.within != Within::Comment)?;
+    let lexer = Lexer::read(text).ok().filter(|lexer| lexer.within != QuoteState::Comment)?;
     let (start, word) = lexer.word.unwrap_or((text.len(), Vec::new()));
     Some(Partial { before: lexer.words, start, word })
 }
 
 impl Lexer {
-    fn read(text: &[u8]) -> Result<Lexer, Bad> {
-        let within = Within::Nothing;
+    fn read(text: &[u8]) -> Result<Lexer, QuotingError> {
+        let within = QuoteState::Nothing;
         let mut lexer = Lexer { within, escaped: false, line: 0, first_line: 0, word: None, words: Vec::new(), done: Vec::new() };
         for (at, byte) in text.iter().enumerate() {
             lexer.next(at, *byte)?;
@@ -83,38 +83,38 @@ impl Lexer {
         Ok(lexer)
     }
 
-    fn next(&mut self, at: usize, byte: u8) -> Result<(), Bad> {
+    fn next(&mut self, at: usize, byte: u8) -> Result<(), QuotingError> {
         if std::mem::take(&mut self.escaped) {
             self.escape(at, byte);
             return Ok(());
         }
         match (self.within, byte) {
-            (Within::Comment, b'\n') => {
-                self.within = Within::Nothing;
+            (QuoteState::Comment, b'\n') => {
+                self.within = QuoteState::Nothing;
                 self.end_command();
             }
-            (Within::Comment, _) => {}
-            (Within::Single, b'\'') | (Within::Double, b'"') => self.within = Within::Nothing,
-            (Within::Nothing | Within::Double, b'\\') => {
+            (QuoteState::Comment, _) => {}
+            (QuoteState::Single, b'\'') | (QuoteState::Double, b'"') => self.within = QuoteState::Nothing,
+            (QuoteState::Nothing | QuoteState::Double, b'\\') => {
                 self.begin(at);
                 self.escaped = true;
             }
-            (Within::Single | Within::Double, _) => self.push(at, byte),
-            (Within::Nothing, _) => return self.plain(at, byte),
+            (QuoteState::Single | QuoteState::Double, _) => self.push(at, byte),
+            (QuoteState::Nothing, _) => return self.plain(at, byte),
         }
         Ok(())
     }
 
-    fn plain(&mut self, at: usize, byte: u8) -> Result<(), Bad> {
+    fn plain(&mut self, at: usize, byte: u8) -> Result<(), QuotingError> {
         match byte {
             b'\'' | b'"' => {
                 self.begin(at);
-                self.within = if byte == b'"' { Within::Double } else { Within::Single };
+                self.within = if byte == b'"' { QuoteState::Double } else { QuoteState::Single };
             }
             b' ' | b'\t' => self.end_word(),
             b'\n' | b';' => self.end_command(),
-            b'#' if self.word.is_none() => self.within = Within::Comment,
-            b'|' | b'&' | b'<' | b'>' | b'(' | b')' => return Err(Bad::Operator { line: self.line, byte }),
+            b'#' if self.word.is_none() => self.within = QuoteState::Comment,
+            b'|' | b'&' | b'<' | b'>' | b'(' | b')' => return Err(QuotingError::Operator { line: self.line, byte }),
             _ => self.push(at, byte),
         }
         Ok(())
@@ -129,7 +129,7 @@ impl Lexer {
             }
             return;
         }
-        if self.within == Within::Double && !b"$`\"\\".contains(&byte) {
+        if self.within == QuoteState::Double && !b"$`\"\\".contains(&byte) {
             self.push(at, b'\\');
         }
         self.push(at, byte);
@@ -153,7 +153,7 @@ impl Lexer {
     fn end_command(&mut self) {
         self.end_word();
         if !self.words.is_empty() {
-            self.done.push(Typed { line: self.first_line, words: std::mem::take(&mut self.words) });
+            self.done.push(ParsedCommand { line: self.first_line, words: std::mem::take(&mut self.words) });
         }
     }
 }
@@ -186,9 +186,9 @@ mod test {
     #[test]
     fn what_is_not_whole_is_told_from_what_is_wrong() {
         for text in ["cat 'a", "cat \"a\\", "cat a\\", "cat \"a\nb"] {
-            assert_eq!(commands(text.as_bytes()), Err(Bad::Unfinished), "{text}");
+            assert_eq!(commands(text.as_bytes()), Err(QuotingError::Unfinished), "{text}");
         }
-        assert_eq!(commands(b"pwd\nls > x"), Err(Bad::Operator { line: 1, byte: b'>' }));
+        assert_eq!(commands(b"pwd\nls > x"), Err(QuotingError::Operator { line: 1, byte: b'>' }));
         let lines: Vec<usize> = commands(b"a 'x\ny'\nb\\\n c; d").expect("whole").iter().map(|typed| typed.line).collect();
         assert_eq!(lines, [0, 2, 3]);
     }
