@@ -38,15 +38,9 @@ impl GrantStore {
 
     fn grants(&mut self) -> anyhow::Result<Vec<Grant>> {
         match self {
-<<<<<<< HEAD
-            Keeper::Journal(journal) => Ok(journal.policy().grants().cloned().collect()),
-            Keeper::Broker(admin) => match admin.ask(&Ask::List)? {
-                Reply::Grants { grants } => Ok(grants),
-=======
             GrantStore::Journal(journal) => Ok(journal.policy().grants().cloned().collect()),
             GrantStore::Broker(admin) => match admin.ask(&Ask::List)? {
-                Answer::Grants { grants } => Ok(grants),
->>>>>>> aa503ea (mount, policy, cli: replace private words in names, comments and messages)
+                Reply::Grants { grants } => Ok(grants),
                 _ => bail!("the broker sent an unexpected reply"),
             },
         }
@@ -64,13 +58,8 @@ impl GrantStore {
 
     fn revoke(&mut self, id: GrantId) -> anyhow::Result<(Grant, u32)> {
         match self {
-<<<<<<< HEAD
-            Keeper::Broker(admin) => match admin.ask(&Ask::Revoke { id })? {
-                Reply::Revoked { grant, closed } => Ok((grant, closed)),
-=======
             GrantStore::Broker(admin) => match admin.ask(&Ask::Revoke { id })? {
-                Answer::Revoked { grant, closed } => Ok((grant, closed)),
->>>>>>> aa503ea (mount, policy, cli: replace private words in names, comments and messages)
+                Reply::Revoked { grant, closed } => Ok((grant, closed)),
                 _ => bail!("the broker sent an unexpected reply"),
             },
             GrantStore::Journal(journal) => {
