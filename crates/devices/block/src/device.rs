@@ -20,19 +20,15 @@ pub struct QueueOptions {
     pub device_polled: bool,
     /// A thread of the kernel takes submissions, so that `ring` needs no system call (io_uring: SQPOLL).
     pub kernel_submits: bool,
-    /// One thread alone will use the queue, from its first request to its drop; the thread that opens it may be another.
-    /// io_uring then does the end of each request only when that thread asks (SINGLE_ISSUER, DEFER_TASKRUN): cheaper, but
-    /// a use by another thread is a mistake and panics, and one that is dropped by another keeps its file open until the thread
-    /// that used it ends. Leave it off for queues that are shared or polled by a helper.
+    /// One thread alone uses the queue, from its first request to its drop; another thread may open it. io_uring then completes
+    /// requests only when that thread enters the kernel (SINGLE_ISSUER, DEFER_TASKRUN), which is cheaper. Use by another thread panics.
+    /// A drop by another thread keeps the file open until the using thread ends. Leave it off for queues that threads share.
     pub single_issuer: bool,
-    /// Its user waits for completions, and polls when there are some. With `single_issuer`, io_uring then leaves no sign of an end
-    /// in memory that two processors write to: up to 8 % cheaper on a device that ends requests on another processor. But a
-    /// poll that finds nothing becomes a system call: leave it off where queues are looked at in turn, or in a loop. Such a wait
-    /// stays awake for up to 20 us with several requests in flight, as long as that is measured to be faster for no more
-    /// processor time.
+    /// The caller waits for completions, and polls when there are some. With `single_issuer`, io_uring then keeps no flag for
+    /// finished work in memory that two CPUs write. A poll that finds nothing becomes a system call: leave it off for queues that are
+    /// polled in a loop.
     pub waits: bool,
-    /// With `single_issuer` and `waits`: so long a wait stays awake before it sleeps, whatever that costs of the processor. Zero: as said
-    /// there.
+    /// How long a wait spins before it sleeps, with `single_issuer` and `waits`. Zero: it sleeps at once.
     pub spin_duration: Duration,
 }
 
