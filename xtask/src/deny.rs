@@ -42,7 +42,7 @@ fn refused(policy: &toml::Table, metadata: &Value) -> Result<Vec<String>> {
         let license = package["license"].as_str().unwrap_or("no licence");
         let of_it = exceptions.iter().filter(|one| one.get("crate").and_then(toml::Value::as_str) == Some(name));
         let allowed: Vec<String> = of_it.flat_map(|one| list(one.get("allow"))).chain(allowed.iter().cloned()).collect();
-        if !Expression::of(license).is_allowed(&allowed) {
+        if !Expression::of(license).complies(&allowed) {
             wrong.push(format!("{name} ({license})"));
         }
     }
@@ -65,7 +65,7 @@ impl<'a> Expression<'a> {
     }
 
     /// Whether the user of the package can comply by these licences alone.
-    fn is_allowed(mut self, allowed: &[String]) -> bool {
+    fn complies(mut self, allowed: &[String]) -> bool {
         self.any(allowed) && self.words.peek().is_none()
     }
 
@@ -120,7 +120,7 @@ mod test {
             ("(MIT", false),
             ("", false),
         ] {
-            assert_eq!(Expression::of(text).is_allowed(&allowed), expected, "{text}");
+            assert_eq!(Expression::of(text).complies(&allowed), expected, "{text}");
         }
     }
 
