@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 
-use datapath::shelf::{AttachFailed, Layout, Limits, Look, Parts, Seen, Shelf, Sizes, World};
-use pagecache::shared::Shape as Frames;
+use datapath::engine::{CacheEngine, EngineAttachError, EngineStatus, Environment, FileStatus, Layout, Limits, Parts, Sizes};
+use pagecache::Shape as Frames;
 use parking_lot::Mutex;
 use rustix::fs::{CWD, MemfdFlags, fstat, memfd_create, statat, statvfs, unlink};
 use rustix::io::Errno;
 use shm::{AttachError, ProcessSlots, Region};
 use ssdcache::Shape;
 
-use crate::below::{Around, Listed};
+use crate::below::{CacheEnvironment, Listed};
 use crate::config::Config;
 use crate::error::{Error, Kind};
 use crate::note::{Note, NoteContent};
@@ -36,9 +36,9 @@ const COMES_BACK: u32 = 5;
 /// One process's part in an instance.
 pub struct Attachment {
     /// The cache engine of this process.
-    pub shelf: Arc<Shelf>,
+    pub engine: Arc<CacheEngine>,
     /// What the engine tells people, and how it opens files.
-    pub around: Arc<Around>,
+    pub around: Arc<CacheEnvironment>,
     /// What the instance was made with; ours may differ.
     pub running: Config,
     /// The compiled rules of `running`.
@@ -116,7 +116,7 @@ impl Attachment {
         let (ssd, without) = match &self.ssd {
             None => (None, None),
             Some(ssd) => {
-                let look = self.shelf.look().map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?;
+                let look = self.engine.look().map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?;
                 joined_ssd(&ssd.path, ssd.shape, &self.running, &look, false)?
             }
         };
@@ -141,10 +141,10 @@ impl Attachment {
 
     fn close_again(&self, comes_back: u32) -> Result<(), Error> {
         self.watch.stop();
-        let clean = || self.shelf.clean_all(&mut |_| ()).map_err(|errno| self.unwritten(errno));
+        let clean = || self.engine.clean_all(&mut |_| ()).map_err(|errno| self.unwritten(errno));
         // Nothing that takes long is done while others wait to come or go.
         let written = if self.is_alone() { clean() } else { Ok(()) };
-        self.shelf.detach();
+        self.engine.detach();
         if let Some(worker) = self.worker.lock().take() {
             let _ = worker.join();
         }
@@ -170,7 +170,7 @@ impl Attachment {
         if is_dirty {
             return Ok(());
         }
-        if let Some(note) = self.around.note.as_ref().filter(|_| self.ssd.is_some() && self.shelf.ssd_state().failed.is_none()) {
+        if let Some(note) = self.around.note.as_ref().filter(|_| self.ssd.is_some() && self.engine.ssd_state().failed.is_none()) {
             // If that fails it says what it said: less.
             let _ = note.write(Some(NoteContent::Clean));
         }
@@ -178,19 +178,19 @@ impl Attachment {
     }
 
     fn free_process_slot(&self) {
-        self.shelf.free_process_slot();
+        self.engine.free_process_slot();
         if let Some(ssd) = &self.ssd {
             ssd.let_go();
         }
     }
 
     fn is_dirty(&self) -> bool {
-        self.shelf.pages().marked_count() > 0 || self.shelf.ssd_state().dirty > 0
+        self.engine.pages().marked_count() > 0 || self.engine.ssd_state().dirty > 0
     }
 
     /// What could not be written, for people.
     pub fn unwritten(&self, errno: Errno) -> Error {
-        let stranded = self.shelf.look().map(|look| look.files()).unwrap_or_default();
+        let stranded = self.engine.look().map(|look| look.files()).unwrap_or_default();
         unwritten(errno, &self.around, &stranded)
     }
 
@@ -215,7 +215,7 @@ impl Attachment {
     /// An error of write-back: the dirty pages stay.
     pub fn withdraw(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         let key = crate::key::key_of(fd)?;
-        self.shelf.withdraw(key)
+        self.engine.withdraw(key)
     }
 
     /// Whether it is the segment's file.
@@ -229,9 +229,9 @@ impl Attachment {
     }
 }
 
-fn unwritten(errno: Errno, around: &Around, files: &[Seen]) -> Error {
+fn unwritten(errno: Errno, around: &CacheEnvironment, files: &[FileStatus]) -> Error {
     let why = std::io::Error::from(errno);
-    let is_it = |file: &&Seen| match errno {
+    let is_it = |file: &&FileStatus| match errno {
         Errno::STALE => file.is_conflict,
         Errno::NOENT => file.is_missing,
         _ => !file.is_over && file.failures.1 == Some(errno),
@@ -290,7 +290,7 @@ fn join(place: InstancePaths, region: Region) -> Result<Found, Error> {
     let (ssd, without) = match layout.sizes().ssd.zip(running.ssd.as_deref()) {
         None => (None, None),
         Some((shape, path)) => {
-            let look = Look::at(&region, &processes).map_err(|why| refused(&place.segment, &why))?;
+            let look = EngineStatus::at(&region, &processes).map_err(|why| refused(&place.segment, &why))?;
             joined_ssd(path, shape, &running, &look, is_first)?
         }
     };
@@ -302,7 +302,13 @@ fn join(place: InstancePaths, region: Region) -> Result<Found, Error> {
 
 /// The SSD of an instance that is there. Who cannot use it does without where it failed already, where nobody is left who can, or
 /// where it has nothing that files lack; the segment knows what only the SSD has.
-fn joined_ssd(path: &Path, shape: Shape, running: &Config, look: &Look, is_first: bool) -> Result<(Option<Ssd>, Option<Error>), Error> {
+fn joined_ssd(
+    path: &Path,
+    shape: Shape,
+    running: &Config,
+    look: &EngineStatus,
+    is_first: bool,
+) -> Result<(Option<Ssd>, Option<Error>), Error> {
     let take = if is_first { Take::First(None) } else { Take::Join(shape) };
     let error = match Ssd::open(path, take, running) {
         Ok(ssd) => return Ok((Some(ssd), None)),
@@ -352,9 +358,9 @@ struct Plan {
 
 impl Plan {
     fn format(&self, region: &Region) {
-        Shelf::format(region, self.sizes, &self.limits, self.running.mode, seed(), &self.settings);
+        CacheEngine::format(region, self.sizes, &self.limits, self.running.mode, seed(), &self.settings);
         if let Some(error) = &self.without {
-            Shelf::without_ssd(region, error.errno());
+            CacheEngine::without_ssd(region, error.errno());
         }
     }
 }
@@ -368,7 +374,7 @@ fn plan(config: &Config) -> Result<Plan, Error> {
     let sizes = Sizes { frames: Frames::new(frames), ssd: ssd.as_ref().map(|ssd| ssd.shape), files: config.files };
     let settings = toml::to_string(&std::collections::BTreeMap::from([("cache", &running)]))
         .map_err(|error| Error::invalid(format!("the configuration cannot be stored: {error}")))?;
-    if settings.len() > datapath::shelf::SETTINGS_BYTES - 8 {
+    if settings.len() > datapath::engine::SETTINGS_BYTES - 8 {
         return Err(Error::invalid("[cache] rules: too many: the whole table has 12 KiB at most"));
     }
     Ok(Plan { limits: limits(config, &sizes, u64::from(frames) * 4096), sizes, ssd, without, settings, running })
@@ -512,7 +518,7 @@ impl Found {
         }
         let group = place.as_ref().and_then(|place| place.sharing.group);
         let (note, listed) = (note_of(&running), Listed::default());
-        let around = Arc::new(Around { direct: running.direct, notes: Mutex::default(), note, group, listed });
+        let around = Arc::new(CacheEnvironment { direct: running.direct, notes: Mutex::default(), note, group, listed });
         if let Some(error) = &without {
             around.report(&format!("the cache goes on without its SSD: {error}"));
         }
@@ -522,24 +528,24 @@ impl Found {
             processes: Arc::clone(&processes),
             device: ssd.as_ref().map(|ssd| Arc::clone(&ssd.device)),
             plain: ssd.as_ref().map(|ssd| Arc::clone(&ssd.plain)),
-            world: Arc::clone(&around) as Arc<dyn datapath::shelf::World>,
+            world: Arc::clone(&around) as Arc<dyn datapath::engine::Environment>,
             limits: limits(&running, &sizes, u64::from(sizes.frames.frames) * 4096),
         };
-        let shelf = Shelf::attach(parts).map_err(|failed| match failed {
-            AttachFailed::NoProcessSlot(why) => Error::new(Kind::Full, Errno::NFILE, format!("the cache `{}`: {why}", running.name)),
+        let engine = CacheEngine::attach(parts).map_err(|failed| match failed {
+            EngineAttachError::NoProcessSlot(why) => Error::new(Kind::Full, Errno::NFILE, format!("the cache `{}`: {why}", running.name)),
             other => Error::new(Kind::Segment, Errno::PROTO, format!("the cache `{}`: {other}", running.name)),
         })?;
-        let leads = Arc::clone(&shelf);
+        let leads = Arc::clone(&engine);
         let worker = std::thread::Builder::new().name("hotshelf-lead".into()).spawn(move || leads.work());
         let worker = worker.map_err(|error| {
-            shelf.detach();
-            shelf.free_process_slot();
+            engine.detach();
+            engine.free_process_slot();
             Error::new(Kind::System, Errno::from_io_error(&error).unwrap_or(Errno::AGAIN), format!("a thread for the cache: {error}"))
         })?;
         let rules = Rules::new(&running.rules)?;
         let watch = Watch::new();
         Ok(Attachment {
-            shelf,
+            engine,
             around,
             rules,
             ssd,

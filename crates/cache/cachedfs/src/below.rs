@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use datapath::shelf::{Below, Stamp};
+use datapath::engine::{BackingFile, Stamp};
 use parking_lot::Mutex;
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens, openat};
 use rustix::io::Errno;
@@ -154,7 +154,7 @@ fn write_all(fd: BorrowedFd<'_>, mut at: u64, mut from: &[u8]) -> Result<(), Err
     Ok(())
 }
 
-impl Below for Local {
+impl BackingFile for Local {
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
         if let Some(direct) = self.direct.as_ref().filter(|_| is_aligned(at, to.len())) {
             match direct.read_at(at, to) {
@@ -293,7 +293,7 @@ impl Listed {
 
 /// What is around the engine of this process.
 #[derive(Debug)]
-pub struct Around {
+pub struct CacheEnvironment {
     /// Whether backing files are read and written with `O_DIRECT`.
     pub direct: bool,
     /// What people should know, newest last; at most a few.
@@ -312,8 +312,8 @@ const HANDLES: (usize, usize) = (64, 1024);
 /// Notes that are kept.
 const NOTES_MAX: usize = 32;
 
-impl datapath::shelf::World for Around {
-    fn open(&self, key: FileKey, path: &Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn Below>> {
+impl datapath::engine::Environment for CacheEnvironment {
+    fn open(&self, key: FileKey, path: &Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn BackingFile>> {
         let Some(group) = self.group else { return Ok(Arc::new(Local::new(find(key, path, pids, writable, &self.listed)?, self.direct))) };
         // What a member wrote into the segment must not make us read or write for it what it may not read or write itself.
         let found = find(key, path, pids, false, &self.listed)?;

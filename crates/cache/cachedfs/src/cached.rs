@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use datapath::shelf::{Advice, How, Open, OpenFailed, Shelf};
-use pagecache::shared::Pin;
+use datapath::engine::{Advice, CacheEngine, Open, OpenFileError, OpenOptions};
+use pagecache::Pin;
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, fstat};
 use rustix::io::Errno;
@@ -84,7 +84,7 @@ pub struct Opening {
     /// The open backing file.
     pub local: Arc<Local>,
     /// Mode and admission, from the rules and the options.
-    pub how: How,
+    pub how: OpenOptions,
     /// The expected pattern of reads.
     pub advice: Advice,
     /// Whether its pages are pinned in memory, as far as the limit for pinned pages allows.
@@ -99,19 +99,19 @@ impl Cached {
     /// Opens a file in the cache engine and watches it.
     ///
     /// # Errors
-    /// Those of [`OpenFailed`].
-    pub fn open(to: &Arc<Attachment>, opening: &Opening, count: &Arc<AtomicUsize>) -> Result<Arc<Cached>, OpenFailed> {
+    /// Those of [`OpenFileError`].
+    pub fn open(to: &Arc<Attachment>, opening: &Opening, count: &Arc<AtomicUsize>) -> Result<Arc<Cached>, OpenFileError> {
         let Opening { local, how, advice, pin, discard, dirty_age } = opening;
-        let key = crate::key::key_of(local.fd()).map_err(OpenFailed::Failed)?;
-        let path = path_of(local.fd()).ok_or(OpenFailed::Failed(Errno::NOENT))?;
+        let key = crate::key::key_of(local.fd()).map_err(OpenFileError::Failed)?;
+        let path = path_of(local.fd()).ok_or(OpenFileError::Failed(Errno::NOENT))?;
         let mut how = *how;
-        if to.shelf.has_ssd() && !crate::key::is_lasting(local.fd()).map_err(OpenFailed::Failed)? {
+        if to.engine.has_ssd() && !crate::key::is_lasting(local.fd()).map_err(OpenFileError::Failed)? {
             how.mode = how.mode.within(Mode::WriteThrough);
         }
-        let open = || to.shelf.open(key, &path, how, Arc::clone(local) as Arc<dyn datapath::shelf::Below>);
+        let open = || to.engine.open(key, &path, how, Arc::clone(local) as Arc<dyn datapath::engine::BackingFile>);
         let open = match open() {
-            Err(OpenFailed::Conflict) if *discard => {
-                to.shelf.discard(key, &**local).map_err(OpenFailed::Failed)?;
+            Err(OpenFileError::Conflict) if *discard => {
+                to.engine.discard(key, &**local).map_err(OpenFileError::Failed)?;
                 open()?
             }
             opened => opened?,
@@ -119,7 +119,7 @@ impl Cached {
         count.fetch_add(1, Ordering::AcqRel);
         let counted = Counted(Arc::clone(count));
         let made = Arc::new(Cached {
-            settled: AtomicU64::new(u64::from(to.shelf.mode_changes().wrapping_sub(1)) | IS_NEW),
+            settled: AtomicU64::new(u64::from(to.engine.mode_changes().wrapping_sub(1)) | IS_NEW),
             settling: Mutex::new(()),
             local: Arc::clone(local),
             generation: crate::forks::now(),
@@ -149,7 +149,7 @@ impl Cached {
             }
         }
         made.open.advise(*advice);
-        let bypasses = made.bypasses().map_err(OpenFailed::Failed)?;
+        let bypasses = made.bypasses().map_err(OpenFileError::Failed)?;
         if *pin && !bypasses {
             made.keep_pages();
         }
@@ -158,20 +158,20 @@ impl Cached {
 
     /// Returns the cache engine of the file.
     #[inline]
-    pub fn shelf(&self) -> &Arc<Shelf> {
-        self.open.shelf()
+    pub fn engine(&self) -> &Arc<CacheEngine> {
+        self.open.engine()
     }
 
     /// Returns the time of the coarse clock in milliseconds.
     #[inline]
     pub fn now_ms(&self) -> u32 {
-        datapath::shelf::World::now_ms(&*self.part.around)
+        datapath::engine::Environment::now_ms(&*self.part.around)
     }
 
     /// Returns what `bypasses` does, or none if the mode changed since the last call.
     #[inline(always)]
     pub fn is_settled_bypass(&self) -> Option<bool> {
-        let (now, settled) = (u64::from(self.shelf().mode_changes()), self.settled.load(Ordering::Acquire));
+        let (now, settled) = (u64::from(self.engine().mode_changes()), self.settled.load(Ordering::Acquire));
         if settled == now {
             return Some(false);
         }
@@ -194,7 +194,7 @@ impl Cached {
     fn settle(&self) -> Result<bool, Errno> {
         let _settling = self.settling.lock();
         loop {
-            let change = self.shelf().mode_changes();
+            let change = self.engine().mode_changes();
             let bypasses = self.open.bypasses_cache();
             let refuses_writes = bypasses && self.open.mode() == Mode::ReadOnly;
             // Until this is done, the calls of other threads come here, too.
@@ -213,7 +213,7 @@ impl Cached {
             }
             let bits = if bypasses { BYPASSES } else { 0 } | if refuses_writes { REFUSES_WRITES } else { 0 };
             self.settled.store(u64::from(change) | bits, Ordering::Release);
-            if self.shelf().mode_changes() == change {
+            if self.engine().mode_changes() == change {
                 return Ok(bypasses);
             }
         }
@@ -245,8 +245,8 @@ impl Cached {
     pub fn look_below(&self) -> Result<(), Errno> {
         self.check_shared(false);
         self.open.look_below().map_err(|failed| match failed {
-            OpenFailed::Conflict => Errno::STALE,
-            OpenFailed::Failed(errno) => errno,
+            OpenFileError::Conflict => Errno::STALE,
+            OpenFileError::Failed(errno) => errno,
             _ => Errno::IO,
         })?;
         // Another program made it longer than the cache can index.
@@ -269,7 +269,7 @@ impl Cached {
         }
         let result = call();
         // Compared with the mode before the call: since a change of it, other threads may have cached what the call overwrote.
-        if settled & !DROPPED != u64::from(self.shelf().mode_changes()) | BYPASSES {
+        if settled & !DROPPED != u64::from(self.engine().mode_changes()) | BYPASSES {
             // First: until the change is recorded as ours, a check drops the older pages.
             self.drop_range(range)?;
             self.open.was_changed_past();
@@ -285,7 +285,7 @@ impl Cached {
             return None;
         }
         let result = call();
-        (settled & !DROPPED == u64::from(self.shelf().mode_changes()) | BYPASSES).then_some(result)
+        (settled & !DROPPED == u64::from(self.engine().mode_changes()) | BYPASSES).then_some(result)
     }
 
     /// Drops all cached pages of the file, before the first write that bypasses the cache.
@@ -309,7 +309,7 @@ impl Cached {
 
     /// Reads and pins its pages, until this process has pinned a quarter of the memory.
     fn keep_pages(&self) {
-        let most = self.shelf().sizes().frames.frames as usize / 4;
+        let most = self.engine().sizes().frames.frames as usize / 4;
         let mut pins = self.pins.lock();
         for page in 0..self.open.size().div_ceil(PAGE_BYTES as u64) {
             if self.part.pinned.fetch_add(1, Ordering::AcqRel) >= most {

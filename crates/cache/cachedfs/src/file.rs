@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use datapath::shelf::Open;
+use datapath::engine::Open;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Stat, Timestamps};
 use rustix::io::Errno;
@@ -43,7 +43,7 @@ pub struct File {
 }
 
 /// The result of a write to the cache.
-enum Wrote {
+enum WriteOutcome {
     /// This number of bytes was written at this position.
     At(u64, usize),
     /// Nothing was written: this number of bytes has to be written to the backing file, since the file is too long for the cache.
@@ -106,7 +106,7 @@ impl File {
     /// Whether dirty pages of the instance are lost.
     fn has_lost(&self) -> bool {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
-        here.is_some_and(|cached| cached.shelf().ssd_state().lost > 0)
+        here.is_some_and(|cached| cached.engine().ssd_state().lost > 0)
     }
 
     /// Returns the path of the last call. None: this process has not opened the file yet, or a mode has changed since.
@@ -142,7 +142,7 @@ impl File {
     /// Whether a file that is not cached may be changed: in read-only mode nothing is written, whatever way it would go.
     #[inline]
     pub(crate) fn may_change(&self) -> Result<(), Errno> {
-        let is_refused = self.is_regular && self.instance.part().is_ok_and(|part| part.shelf.mode() == Mode::ReadOnly);
+        let is_refused = self.is_regular && self.instance.part().is_ok_and(|part| part.engine.mode() == Mode::ReadOnly);
         if is_refused { Err(Errno::ROFS) } else { Ok(()) }
     }
 
@@ -235,7 +235,7 @@ impl File {
         read.map_err(|errno| self.to_error("reading", errno))
     }
 
-    /// For [`crate::Reads`]: where it is cached in this process. None: `read_at` knows what to do.
+    /// For [`crate::AsyncReader`]: where it is cached in this process. None: `read_at` knows what to do.
     #[inline]
     pub(crate) fn to_read(&self) -> Option<&Arc<Cached>> {
         self.may_read().ok()?;
@@ -289,8 +289,8 @@ impl File {
     fn write_by(&self, at: u64, from: &[u8], write: impl Fn(&Open, u64, &[u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
         let written = match self.io_path("writing")? {
             IoPath::Cached(cached) => match self.write_through(cached, Some(at), from, &write)? {
-                Wrote::At(_, len) => return Ok(len),
-                Wrote::TooFar(len) => return self.write_by(at, &from[..len], write),
+                WriteOutcome::At(_, len) => return Ok(len),
+                WriteOutcome::TooFar(len) => return self.write_by(at, &from[..len], write),
             },
             IoPath::Bypass(_) if self.appends() => return self.append_some(from).map(|(_, len)| len),
             IoPath::Bypass(cached) => cached.bypass(at..at.saturating_add(from.len() as u64), || plain::write_at(self.fd(), at, from)),
@@ -307,7 +307,7 @@ impl File {
         at: Option<u64>,
         from: &[u8],
         write: impl Fn(&Open, u64, &[u8]) -> Result<usize, Errno>,
-    ) -> Result<Wrote, Error> {
+    ) -> Result<WriteOutcome, Error> {
         self.may_write()?;
         if let Some(at) = at {
             self.is_range("writing", at, from.len())?;
@@ -319,7 +319,7 @@ impl File {
             from = &from[..self.bounded(cached, begin, from.len())?];
             if begin.saturating_add(from.len() as u64) > limits::FILE_BYTES_MAX {
                 self.leave_cache(cached, "writing")?;
-                return Ok(Wrote::TooFar(from.len()));
+                return Ok(WriteOutcome::TooFar(from.len()));
             }
         }
         let written = match at {
@@ -330,7 +330,7 @@ impl File {
         if self.flags.intersects(OFlags::SYNC | OFlags::DSYNC) && !from.is_empty() {
             cached.open.sync().map_err(|errno| self.to_error("writing", errno))?;
         }
-        Ok(Wrote::At(at, from.len()))
+        Ok(WriteOutcome::At(at, from.len()))
     }
 
     /// Writes several buffers at a position.
@@ -366,8 +366,8 @@ impl File {
         let mut from = from;
         if let Some(cached) = self.cached_path("writing")? {
             match self.write_through(cached, None, from, Open::write)? {
-                Wrote::At(at, len) => return Ok((at, len)),
-                Wrote::TooFar(len) => from = &from[..len],
+                WriteOutcome::At(at, len) => return Ok((at, len)),
+                WriteOutcome::TooFar(len) => from = &from[..len],
             }
         }
         self.bypass("writing", 0..u64::MAX, || plain::append(self.fd(), from))

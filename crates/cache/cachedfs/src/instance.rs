@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use datapath::shelf::{Advice, Count, How, Open, OpenFailed};
+use datapath::engine::{Advice, Count, Open, OpenFileError, OpenOptions};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::{AtFlags, FileType, OFlags, RenameFlags, Stat, fstat, fstatfs, openat};
 use rustix::io::Errno;
@@ -167,7 +167,7 @@ impl Instance {
         {
             holds.mode = holds.mode.within(Mode::PassThrough);
         }
-        let how = How { mode: holds.mode, rule: holds.admit };
+        let how = OpenOptions { mode: holds.mode, rule: holds.admit };
         let direct = part.running.direct;
         let local = Arc::new(if is_plain { Local::duplicate(below, direct) } else { Local::new(below, direct) });
         let Options { advice, discard, dirty_age, .. } = *options;
@@ -184,14 +184,14 @@ impl Instance {
         Cached::open(part, opening, &part.open_files).map_err(|failed| {
             let to_error = |errno| Error::system(errno, "opening", path);
             match failed {
-                OpenFailed::NoRecord | OpenFailed::LongPath => to_error(Errno::NFILE).because(Kind::Full, &failed.to_string()),
-                OpenFailed::Conflict => to_error(Errno::STALE).because(Kind::Conflict, crate::stranded::CONFLICT),
-                OpenFailed::Unsure => to_error(Errno::IO).because(
+                OpenFileError::NoRecord | OpenFileError::LongPath => to_error(Errno::NFILE).because(Kind::Full, &failed.to_string()),
+                OpenFileError::Conflict => to_error(Errno::STALE).because(Kind::Conflict, crate::stranded::CONFLICT),
+                OpenFileError::Unsure => to_error(Errno::IO).because(
                     Kind::Device,
                     "the cache's SSD cannot be read, and may hold newer pages of this file: bring the SSD back and start the programs \
                      anew, or give up what only it has with `hotshelf cache flush --discard-lost`",
                 ),
-                OpenFailed::Failed(errno) => to_error(errno),
+                OpenFileError::Failed(errno) => to_error(errno),
             }
         })
     }
@@ -205,13 +205,13 @@ impl Instance {
         if is_regular(&stat)
             && let Ok(key) = key_at(at, path, flags)
         {
-            let shelf = &self.part()?.shelf;
+            let engine = &self.part()?.engine;
             for _ in 0..STATS {
-                if let Some((size, written_ns)) = shelf.peek(key, crate::below::stamp_of(&stat)) {
+                if let Some((size, written_ns)) = engine.peek(key, crate::below::stamp_of(&stat)) {
                     plain::as_cached(&mut stat, size, written_ns);
                     break;
                 }
-                if !shelf.knows(key) {
+                if !engine.knows(key) {
                     break;
                 }
                 // Changed by another program; or one of us wrote dirty pages back after it was looked at, and it is newer now.
@@ -288,18 +288,18 @@ impl Instance {
         if !fstat(&fd).is_ok_and(|stat| is_regular(&stat)) {
             return None;
         }
-        if !self.part().ok()?.shelf.knows(key_of(fd.as_fd()).ok()?) {
+        if !self.part().ok()?.engine.knows(key_of(fd.as_fd()).ok()?) {
             return None;
         }
         let below = reopen(fd.as_fd(), OFlags::RDWR).or_else(|_| reopen(fd.as_fd(), OFlags::RDONLY)).ok()?;
         let local = Arc::new(Local::new(below, false));
-        let opening = Opening { local, how: How::default(), advice: Advice::Normal, pin: false, discard: false, dirty_age: None };
+        let opening = Opening { local, how: OpenOptions::default(), advice: Advice::Normal, pin: false, discard: false, dirty_age: None };
         self.take_in(&opening, &path.into()).ok()
     }
 
     /// Returns the mode of the instance; pass-through if this process has no part in it.
     pub fn mode(&self) -> Mode {
-        self.part().map_or(Mode::PassThrough, |part| part.shelf.mode())
+        self.part().map_or(Mode::PassThrough, |part| part.engine.mode())
     }
 
     /// Returns the state of the instance.
@@ -312,7 +312,7 @@ impl Instance {
 
     /// Returns counters of the calls of this process. If they do not change during a call, it was a hit in memory.
     pub fn met(&self) -> Met {
-        let own = |what| self.part().map_or(0, |part| part.shelf.counters().own(what));
+        let own = |what| self.part().map_or(0, |part| part.engine.counters().own(what));
         Met { misses: own(Count::SsdHits) + own(Count::Misses), waits: own(Count::Throttled) }
     }
 
@@ -338,7 +338,7 @@ impl Instance {
     /// What was dirty could not be written: the old mode stays.
     pub fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         let part = self.part()?;
-        part.shelf.set_mode(mode).map_err(|errno| part.unwritten(errno))
+        part.engine.set_mode(mode).map_err(|errno| part.unwritten(errno))
     }
 
     /// Writes everything dirty below, and ends: what is dirtied later is not waited for. `progress` hears how many pages are done,
@@ -349,7 +349,7 @@ impl Instance {
     pub fn flush(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
         let part = self.part()?;
         let mut most = 0;
-        let cleaned = part.shelf.clean_all(&mut |left| {
+        let cleaned = part.engine.clean_all(&mut |left| {
             most = most.max(left);
             progress(most - left, most);
         });
@@ -362,7 +362,7 @@ impl Instance {
     /// The process has left.
     pub fn discard_lost(&self) -> Result<u64, Error> {
         let part = self.part()?;
-        part.shelf.accept_losses().map(u64::from).map_err(|errno| part.unwritten(errno))
+        part.engine.accept_losses().map(u64::from).map_err(|errno| part.unwritten(errno))
     }
 
     /// Why this process goes on without the cache's SSD, if it does.
@@ -375,7 +375,7 @@ impl Instance {
     /// # Errors
     /// [`Kind::Segment`]: they do not.
     pub fn check(&self) -> Result<(), Error> {
-        let checked = self.part()?.shelf.pages().check();
+        let checked = self.part()?.engine.pages().check();
         checked.map_err(|damaged| Error::new(Kind::Segment, Errno::PROTO, format!("the page cache: {damaged}")))
     }
 

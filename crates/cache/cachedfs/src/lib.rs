@@ -7,7 +7,7 @@
 //! - [`Config`] is the table `[cache]` of the configuration file; [`Options`] apply to one open.
 //! - `user_space_nvme.rs`: a cache SSD on a user-space NVMe driver.
 //! - `image.rs`: creates, checks, resizes and removes an SSD that no process uses. `settings.rs`: the settings of named caches.
-//! - [`Reads`] are asynchronous reads.
+//! - [`AsyncReader`] are asynchronous reads.
 //! - `file.rs`: the calls on an open file. `file/position.rs`: those that use its position. `file/pinned.rs`: pages read in place.
 //!   `plain.rs`: calls that go to the kernel unchanged.
 #![forbid(unsafe_code)]
@@ -46,8 +46,8 @@ pub use error::{Error, Kind};
 pub use file::{File, Pinned, PinnedPage, Whence};
 pub use instance::Instance;
 pub use options::{Advice, Options};
-pub use quick::{Not, Thought};
-pub use reads::{Begun, Ended, Expected, Outcome, Reading, Reads, ReadsOptions};
+pub use quick::{FastPathMiss, PageHint};
+pub use reads::{AsyncReader, AsyncReaderOptions, Ended, Outcome, PreparedRead, Reading, SubmitResult};
 pub use size::{Age, BadSetting, Size};
 pub use ssdcache::Mode;
 pub use status::{Latency, Lost, Memory, Met, ProcessStatus, Refused, Ssd, Status, Stranded, Tier};

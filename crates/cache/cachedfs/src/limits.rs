@@ -10,7 +10,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use datapath::shelf::FILE_BYTES_MAX;
+pub use datapath::engine::FILE_BYTES_MAX;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};

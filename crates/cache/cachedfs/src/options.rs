@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use datapath::shelf::Advice;
+pub use datapath::engine::Advice;
 use ssdcache::Mode;
 
 use crate::config::Admit;

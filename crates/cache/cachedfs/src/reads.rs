@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::{Arena, Armed};
-use datapath::shelf::{self, Open};
+use datapath::engine::{self, Open};
 
-pub use datapath::shelf::{Outcome, ReadsOptions};
+pub use datapath::engine::{AsyncReaderOptions, Outcome};
 
 use crate::cached::Cached;
 use crate::file::File;
@@ -20,7 +20,7 @@ use crate::forks;
 /// thread of its own.
 ///
 /// `B` is the buffer, which the read owns until it completes; `T` is a token of the caller. One thread at a time may use it, in the process
-/// that created it: in a forked child every read is slow. [`Reads::with`] takes the promise that only one thread uses it.
+/// that created it: in a forked child every read is slow. [`AsyncReader::with`] takes the promise that only one thread uses it.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,13 +45,13 @@ use crate::forks;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Reads<T, B> {
+pub struct AsyncReader<T, B> {
     depth: u32,
-    options: ReadsOptions,
+    options: AsyncReaderOptions,
     generation: u32,
     memory: Vec<Arena>,
     /// Of the instance whose file was read last; none before the first.
-    engine: ManuallyDrop<Option<Engine<T, B>>>,
+    engine: ManuallyDrop<Option<DeviceReader<T, B>>>,
 }
 
 /// A read that has ended.
@@ -68,16 +68,16 @@ pub struct Ended<T, B> {
 /// What became of a read.
 #[derive(Debug)]
 #[must_use]
-pub enum Begun<T, B> {
+pub enum SubmitResult<T, B> {
     /// It ended at once.
     Ended(Ended<T, B>),
-    /// It will end: [`Reads::take`].
+    /// It will end: [`AsyncReader::take`].
     UnderWay,
     /// No place: as many as it was made for are under way, or ended and not taken.
     Full(T, B),
 }
 
-type Engine<T, B> = shelf::Reads<Share, Job<T, B>>;
+type DeviceReader<T, B> = engine::AsyncReader<Share, Job<T, B>>;
 
 struct Share(Arc<Cached>);
 
@@ -99,28 +99,28 @@ impl<T, B: AsMut<[u8]>> AsMut<[u8]> for Job<T, B> {
     }
 }
 
-/// A file for several reads in a row with [`Reads::begin_next`]. Not to be kept between calls.
+/// A file for several reads in a row with [`AsyncReader::begin_next`]. Not to be kept between calls.
 #[derive(Clone, Copy)]
 pub struct Reading<'a>(Option<&'a Arc<Cached>>);
 
 impl<'a> Reading<'a> {
     /// Announces a read at this byte, some reads ahead, so that its metadata can be prefetched. None: nothing to prefetch; the read starts
-    /// with [`Reads::begin_next`].
+    /// with [`AsyncReader::begin_next`].
     #[inline(always)]
-    pub fn expect(self, at: u64) -> Option<Expected<'a>> {
+    pub fn expect(self, at: u64) -> Option<PreparedRead<'a>> {
         let file = self.0?;
-        Some(Expected { file, read: file.open.expect(at)? })
+        Some(PreparedRead { file, read: file.open.expect(at)? })
     }
 }
 
 /// A read that was announced. Not to be kept.
 #[derive(Clone, Copy, Debug)]
-pub struct Expected<'a> {
+pub struct PreparedRead<'a> {
     file: &'a Arc<Cached>,
-    read: shelf::Expected<'a>,
+    read: engine::PreparedRead<'a>,
 }
 
-impl Expected<'_> {
+impl PreparedRead<'_> {
     /// It is one of the next. Only a hint.
     #[inline]
     pub fn is_next(&self) {
@@ -129,11 +129,11 @@ impl Expected<'_> {
 }
 
 #[inline]
-fn begun<T, B>(begun: shelf::Begun<Job<T, B>>) -> Begun<T, B> {
+fn begun<T, B>(begun: engine::SubmitResult<Job<T, B>>) -> SubmitResult<T, B> {
     match begun {
-        shelf::Begun::Ended(job, outcome) => Begun::Ended(ended((job, outcome))),
-        shelf::Begun::UnderWay => Begun::UnderWay,
-        shelf::Begun::Full(job) => Begun::Full(job.token, job.buffer),
+        engine::SubmitResult::Ended(job, outcome) => SubmitResult::Ended(ended((job, outcome))),
+        engine::SubmitResult::UnderWay => SubmitResult::UnderWay,
+        engine::SubmitResult::Full(job) => SubmitResult::Full(job.token, job.buffer),
     }
 }
 
@@ -142,16 +142,16 @@ fn ended<T, B>((job, outcome): (Job<T, B>, Outcome)) -> Ended<T, B> {
     Ended { token: job.token, buffer: job.buffer, outcome }
 }
 
-impl<T, B: AsMut<[u8]>> Reads<T, B> {
+impl<T, B: AsMut<[u8]>> AsyncReader<T, B> {
     /// Creates it for so many reads, in flight or completed and not taken.
-    pub fn new(depth: u32) -> Reads<T, B> {
-        Reads::with(depth, ReadsOptions::default())
+    pub fn new(depth: u32) -> AsyncReader<T, B> {
+        AsyncReader::with(depth, AsyncReaderOptions::default())
     }
 
     /// Creates it with options. If it is limited to one thread and another thread drops it, reads in flight are waited for only if the
     /// first thread has ended; until then the SSD's file stays open.
-    pub fn with(depth: u32, options: ReadsOptions) -> Reads<T, B> {
-        Reads { depth, options, generation: forks::now(), memory: Vec::new(), engine: ManuallyDrop::new(None) }
+    pub fn with(depth: u32, options: AsyncReaderOptions) -> AsyncReader<T, B> {
+        AsyncReader { depth, options, generation: forks::now(), memory: Vec::new(), engine: ManuallyDrop::new(None) }
     }
 
     /// Memory into which the device itself writes pages of the SSD that are read whole, at multiples of their size: without a copy. Else
@@ -170,18 +170,18 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
     }
 
     /// Begins a read as [`File::read_at`] has it. The device hears of it at the next `ring`, `take` or `wait`.
-    pub fn begin(&mut self, file: &File, at: u64, buffer: B, token: T) -> Begun<T, B> {
+    pub fn begin(&mut self, file: &File, at: u64, buffer: B, token: T) -> SubmitResult<T, B> {
         self.begin_next(self.reading(file), at, buffer, token)
     }
 
-    /// Returns a file as [`Reads::begin_next`] takes it.
+    /// Returns a file as [`AsyncReader::begin_next`] takes it.
     pub fn reading<'a>(&self, file: &'a File) -> Reading<'a> {
         Reading(file.to_read())
     }
 
     /// Starts one of several reads of the same file, which is checked only once.
     #[inline]
-    pub fn begin_next(&mut self, file: Reading<'_>, at: u64, buffer: B, token: T) -> Begun<T, B> {
+    pub fn begin_next(&mut self, file: Reading<'_>, at: u64, buffer: B, token: T) -> SubmitResult<T, B> {
         let Some(cached) = file.0.filter(|_| self.is_here()) else { return slow(buffer, token) };
         let Some(engine) = self.engine_for(cached) else { return slow(buffer, token) };
         begun(engine.begin(&cached.open, || Share(Arc::clone(cached)), at, Job { buffer, token }))
@@ -189,12 +189,12 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
 
     /// Starts a read that was announced.
     #[inline]
-    pub fn begin_expected(&mut self, Expected { file, read }: &Expected<'_>, buffer: B, token: T) -> Begun<T, B> {
+    pub fn submit_prepared(&mut self, PreparedRead { file, read }: &PreparedRead<'_>, buffer: B, token: T) -> SubmitResult<T, B> {
         if !self.is_here() {
             return slow(buffer, token);
         }
         let Some(engine) = self.engine_for(file) else { return slow(buffer, token) };
-        begun(engine.begin_expected(read, || Share(Arc::clone(file)), Job { buffer, token }))
+        begun(engine.submit_prepared(read, || Share(Arc::clone(file)), Job { buffer, token }))
     }
 
     /// Not in a child of the process that made it, whose ring it is. (Before the first open no generation is known.)
@@ -208,8 +208,8 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
 
     /// None: there is one of another instance, which is busy.
     #[inline]
-    fn engine_for(&mut self, file: &Cached) -> Option<&mut Engine<T, B>> {
-        if self.engine.as_ref().is_none_or(|engine| !Arc::ptr_eq(engine.shelf(), file.shelf())) {
+    fn engine_for(&mut self, file: &Cached) -> Option<&mut DeviceReader<T, B>> {
+        if self.engine.as_ref().is_none_or(|engine| !Arc::ptr_eq(engine.engine(), file.engine())) {
             self.make_engine_for(file)?;
         }
         self.engine.as_mut()
@@ -221,7 +221,7 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
             return None;
         }
         *self.engine = None;
-        let mut engine = shelf::Reads::new(file.shelf(), self.depth, self.options);
+        let mut engine = engine::AsyncReader::new(file.engine(), self.depth, self.options);
         self.memory.iter().for_each(|memory| engine.know(memory));
         *self.engine = Some(engine);
         Some(())
@@ -229,7 +229,7 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
 
     /// Returns the number of reads in flight.
     pub fn under_way(&self) -> usize {
-        self.engine.as_ref().map_or(0, shelf::Reads::under_way)
+        self.engine.as_ref().map_or(0, engine::AsyncReader::under_way)
     }
 
     /// Submits all started reads to the device.
@@ -244,7 +244,7 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
         self.engine.as_mut()?.take().map(ended)
     }
 
-    /// Returns a read that [`Reads::poll`] or [`Reads::wait`] found completed. Does not poll.
+    /// Returns a read that [`AsyncReader::poll`] or [`AsyncReader::wait`] found completed. Does not poll.
     #[inline]
     pub fn take_seen(&mut self) -> Option<Ended<T, B>> {
         self.engine.as_mut()?.take_seen().map(ended)
@@ -265,23 +265,24 @@ impl<T, B: AsMut<[u8]>> Reads<T, B> {
         }
     }
 
-    /// Returns a descriptor for poll(2). It is readable when a read may have completed since [`Reads::arm`] returned `Waiting`. None: there
+    /// Returns a descriptor for poll(2). It is readable when a read may have completed since [`AsyncReader::arm`] returned `Waiting`.
+    /// None: there
     /// is no such descriptor.
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
         self.engine.as_ref()?.event()
     }
 
-    /// Arms the descriptor of [`Reads::event`].
+    /// Arms the descriptor of [`AsyncReader::event`].
     pub fn arm(&mut self) -> Armed {
-        self.engine.as_mut().map_or(Armed::Ready, shelf::Reads::arm)
+        self.engine.as_mut().map_or(Armed::Ready, engine::AsyncReader::arm)
     }
 }
 
-fn slow<T, B>(buffer: B, token: T) -> Begun<T, B> {
-    Begun::Ended(Ended { token, buffer, outcome: Outcome::Slow })
+fn slow<T, B>(buffer: B, token: T) -> SubmitResult<T, B> {
+    SubmitResult::Ended(Ended { token, buffer, outcome: Outcome::Slow })
 }
 
-impl<T, B> Drop for Reads<T, B> {
+impl<T, B> Drop for AsyncReader<T, B> {
     fn drop(&mut self) {
         // What is another process's is not ours to give back.
         if self.generation == forks::now() {
@@ -290,7 +291,7 @@ impl<T, B> Drop for Reads<T, B> {
     }
 }
 
-impl<T, B> std::fmt::Debug for Reads<T, B> {
+impl<T, B> std::fmt::Debug for AsyncReader<T, B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Reads({} at most)", self.depth)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datapath::shelf::{Count, Layout, Look, Seen, Tier as Of, percentile};
+use datapath::engine::{Count, EngineStatus, FileStatus, Layout, Tier as Of, percentile};
 use shm::{AttachError, ProcessSlot, ProcessSlots, Region};
 
 use crate::attach::{Attachment, refused};
@@ -17,7 +17,7 @@ const LOST_MAX: usize = 4096;
 
 /// Of an instance in which this process takes part.
 pub fn of(part: &Attachment, config: &Config) -> Status {
-    let mut status = match part.shelf.look() {
+    let mut status = match part.engine.look() {
         Ok(look) => look_at(&look, &part.running, part.segment_bytes()),
         Err(error) => Status { notes: vec![error.to_string()], ..Status::default() },
     };
@@ -52,7 +52,7 @@ pub fn look(config: &Config) -> Result<Option<Status>, Error> {
     let running = Config::parse(&Layout::settings(&region)).map_err(|why| refused(&place.segment, &why))?;
     let locks = ProcessSlots::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
     let processes = ProcessSlots::open(Arc::clone(&region), layout.processes_at(), locks).map_err(|why| refused(&place.locks, &why))?;
-    let look = Look::at(&region, &Arc::new(processes)).map_err(|why| refused(&place.segment, &why))?;
+    let look = EngineStatus::at(&region, &Arc::new(processes)).map_err(|why| refused(&place.segment, &why))?;
     let mut status = look_at(&look, &running, region.len() as u64);
     status.segment = Some(place.segment);
     since(&mut status);
@@ -72,7 +72,7 @@ fn since(status: &mut Status) {
     }
 }
 
-fn look_at(look: &Look, running: &Config, segment_bytes: u64) -> Status {
+fn look_at(look: &EngineStatus, running: &Config, segment_bytes: u64) -> Status {
     let stats = look.pages().stats();
     let (counters, state) = (look.counters(), look.ssd_state());
     let files = look.files();
@@ -161,7 +161,7 @@ fn processes(processes: &ProcessSlots) -> Vec<ProcessStatus> {
     .collect()
 }
 
-fn tiers(look: &Look, ram_hits: u64, ram_writes: u64) -> Vec<Tier> {
+fn tiers(look: &EngineStatus, ram_hits: u64, ram_writes: u64) -> Vec<Tier> {
     let counters = look.counters();
     let sum = |what| counters.sum(what);
     let (ssd_hits, misses) = (sum(Count::SsdHits), sum(Count::Misses));
@@ -202,17 +202,17 @@ fn latency(buckets: &[u64]) -> Latency {
 }
 
 /// A file about which the user has to decide.
-fn stranded(look: &Look, file: &Seen) -> Option<Stranded> {
+fn stranded(look: &EngineStatus, file: &FileStatus) -> Option<Stranded> {
     let why = match file {
-        Seen { is_conflict: true, .. } => "conflict",
-        Seen { is_missing: true, .. } => "missing",
+        FileStatus { is_conflict: true, .. } => "conflict",
+        FileStatus { is_missing: true, .. } => "missing",
         _ => return None,
     };
     Some(Stranded { path: file.path.clone(), why: why.to_owned(), dirty_bytes: look.dirty_bytes(file) })
 }
 
 /// What somebody has to look after: what an SSD that failed took with it, range by range; else the file.
-fn troubles(look: &Look, file: &Seen) -> Vec<Lost> {
+fn troubles(look: &EngineStatus, file: &FileStatus) -> Vec<Lost> {
     let ranges = if file.is_owed { look.only_on_ssd(file) } else { Vec::new() };
     if ranges.is_empty() {
         return trouble(file).into_iter().collect();
@@ -222,7 +222,7 @@ fn troubles(look: &Look, file: &Seen) -> Vec<Lost> {
 }
 
 /// A file that needs attention.
-fn trouble(file: &Seen) -> Option<Lost> {
+fn trouble(file: &FileStatus) -> Option<Lost> {
     let why = match file.failures {
         _ if file.is_over && !file.is_conflict && !file.is_missing => return None,
         // With what can be done about them they are in a list of their own, too.

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use datapath::shelf::{Below, Open, Seen};
+use datapath::engine::{BackingFile, FileStatus, Open};
 use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use ssdcache::PAGE_BYTES;
@@ -113,9 +113,9 @@ impl Instance {
     /// A stranded file: by what its path names now, or by where it was when it was last open.
     fn stranded(&self, path: &Path) -> Result<Found, Error> {
         let failed = |errno| Error::system(errno, "looking for it in the cache", &path.into());
-        let shelf = &self.part()?.shelf;
-        let files = || shelf.look().map(|look| look.files()).map_err(|_| failed(Errno::PROTO));
-        let opened = |seen: &Seen, below: Option<Arc<dyn Below>>| shelf.open_stranded(seen, below);
+        let engine = &self.part()?.engine;
+        let files = || engine.look().map(|look| look.files()).map_err(|_| failed(Errno::PROTO));
+        let opened = |seen: &FileStatus, below: Option<Arc<dyn BackingFile>>| engine.open_stranded(seen, below);
         let named = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty());
         if let Ok(named) = named {
             let key = key_of(named.as_fd()).map_err(failed)?;
@@ -131,7 +131,7 @@ impl Instance {
         }
         let whole = std::path::absolute(path).map_err(|_| failed(Errno::NOENT))?;
         let real = whole.parent().and_then(|dir| dir.canonicalize().ok()).zip(whole.file_name()).map(|(dir, name)| dir.join(name));
-        let is_it = |seen: &&Seen| seen.is_missing && (seen.path == whole || real.as_ref() == Some(&seen.path));
+        let is_it = |seen: &&FileStatus| seen.is_missing && (seen.path == whole || real.as_ref() == Some(&seen.path));
         if let Some(open) = files()?.iter().find(is_it).and_then(|seen| opened(seen, None)) {
             return Ok(Found { open, is_missing: true });
         }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cachedfs::{Config, Instance, Mode, Options, Size};
-use datapath::shelf::Layout;
+use datapath::engine::Layout;
 use fastrand::Rng;
 use rustix::fs::{CWD, OFlags};
 use shm::{OwnedLock, ProcessSlots, Region};

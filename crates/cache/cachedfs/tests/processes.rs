@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cachedfs::{Begun, Config, File, Instance, Kind, Mode, Options, Reads, Size};
+use cachedfs::{AsyncReader, Config, File, Instance, Kind, Mode, Options, Size, SubmitResult};
 use rustix::fs::{CWD, OFlags};
 
 /// What a child finds in its environment: the directory, the mode, whether there is an SSD.
@@ -134,12 +134,12 @@ fn child() {
 
 /// Asynchronously, until it is killed.
 fn read_on(file: &File) -> ! {
-    let mut reads = Reads::new(32);
+    let mut reads = AsyncReader::new(32);
     let pages = file.len().expect("a length") / 4096;
     loop {
         while reads.under_way() < 32 {
             // Reads from memory or from the backing file have completed; those that waited are forgotten.
-            if let Begun::Ended(ended) = reads.begin(file, fastrand::u64(..pages) * 4096, vec![0; 4096], ()) {
+            if let SubmitResult::Ended(ended) = reads.begin(file, fastrand::u64(..pages) * 4096, vec![0; 4096], ()) {
                 drop(ended);
             }
         }

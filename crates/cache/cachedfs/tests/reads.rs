@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cachedfs::{Begun, Config, Ended, Expected, File, Instance, Mode, Options, Outcome, Reads, Size};
+use cachedfs::{AsyncReader, Config, Ended, File, Instance, Mode, Options, Outcome, PreparedRead, Size, SubmitResult};
 use rustix::fs::{CWD, OFlags};
 
 const PAGE: usize = 4096;
@@ -63,7 +63,7 @@ fn write(file: &File, versions: &mut [u64], page: u64) {
 
 struct Trial {
     file: File,
-    reads: Reads<Asked, Vec<u8>>,
+    reads: AsyncReader<Asked, Vec<u8>>,
     versions: Vec<u64>,
     random: fastrand::Rng,
     seed: u64,
@@ -97,7 +97,7 @@ impl Trial {
         // Announced or not it is the same read, whatever is written after that and before it begins.
         let reading = self.reads.reading(&self.file);
         let announced = if self.random.bool() { reading.expect(at) } else { reading.expect(self.random.u64(..)).and(None) };
-        announced.iter().filter(|_| self.random.bool()).for_each(Expected::is_next);
+        announced.iter().filter(|_| self.random.bool()).for_each(PreparedRead::is_next);
         if self.random.u8(..8) == 0 {
             let page = (at / PAGE as u64).min(PAGES - 1);
             write(&self.file, &mut self.versions, page);
@@ -107,13 +107,13 @@ impl Trial {
         }
         let (buffer, asked) = (vec![0xee; len], Asked { at, before: self.versions.clone() });
         let begun = match &announced {
-            Some(announced) => self.reads.begin_expected(announced, buffer, asked),
+            Some(announced) => self.reads.submit_prepared(announced, buffer, asked),
             None => self.reads.begin(&self.file, at, buffer, asked),
         };
         match begun {
-            Begun::Ended(ended) => self.end(ended, 0),
-            Begun::UnderWay => self.begun += 1,
-            Begun::Full(..) => panic!("never more than it was made for"),
+            SubmitResult::Ended(ended) => self.end(ended, 0),
+            SubmitResult::UnderWay => self.begun += 1,
+            SubmitResult::Full(..) => panic!("never more than it was made for"),
         }
     }
 
@@ -152,7 +152,7 @@ fn run(has_ssd: bool, mode: Mode, seed: u64, steps: usize) -> [u32; 3] {
     // Now the SSD has them all, and memory a tenth.
     file.sync(false).expect("synced");
     let depth = 16;
-    let (reads, versions, random) = (Reads::new(depth), vec![0; PAGES as usize], fastrand::Rng::with_seed(seed));
+    let (reads, versions, random) = (AsyncReader::new(depth), vec![0; PAGES as usize], fastrand::Rng::with_seed(seed));
     let mut trial = Trial { file, reads, versions, random, seed, begun: 0, ended: [0; 3] };
     (0..steps).for_each(|_| trial.step(depth as usize));
     while trial.begun > 0 {
@@ -189,15 +189,15 @@ fn what_finds_no_place_goes_on_later() {
         file.write_at(page * PAGE as u64, &stamped(page, 1)).expect("written");
     }
     file.sync(false).expect("synced");
-    let mut reads = Reads::new(4);
+    let mut reads = AsyncReader::new(4);
     let mut left = 0;
     for n in 0..4_u64 {
         match reads.begin(&file, n * 100 * PAGE as u64, vec![0; 100 * PAGE], n) {
-            Begun::UnderWay => left += 1,
+            SubmitResult::UnderWay => left += 1,
             other => panic!("{other:?}"),
         }
     }
-    assert!(matches!(reads.begin(&file, 500 * PAGE as u64, vec![0; PAGE], 9), Begun::Full(9, _) | Begun::Ended(_)));
+    assert!(matches!(reads.begin(&file, 500 * PAGE as u64, vec![0; PAGE], 9), SubmitResult::Full(9, _) | SubmitResult::Ended(_)));
     while left > 0 {
         reads.wait(Duration::from_secs(60));
         while let Some(mut ended) = reads.take() {

@@ -10,12 +10,12 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use block::{Error, OpenError};
-use pagecache::shared::Shape;
+use pagecache::Shape;
 use rustix::io::Errno;
 use shm::{PageSize, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode, PAGE_BYTES};
 
-use crate::shelf::{Below, How, Layout, Limits, Open, Parts, Shelf, Sizes, World};
+use crate::engine::{BackingFile, CacheEngine, Environment, Layout, Limits, Open, OpenOptions, Parts, Sizes};
 
 /// The device's number among the files of its engine.
 const DEVICE: FileKey = FileKey(1);
@@ -48,7 +48,7 @@ impl DeviceCacheOptions {
 
 /// A device behind a cache. Every thread may use it; each user has a [`DeviceHandle`].
 pub struct DeviceCache {
-    engine: Arc<Shelf>,
+    engine: Arc<CacheEngine>,
     environment: Arc<DeviceEnvironment>,
     bytes: u64,
     /// Keeps the device's record while no handle is open.
@@ -60,12 +60,12 @@ pub struct DeviceCache {
 pub struct DeviceHandle(Open);
 
 struct DeviceEnvironment {
-    device: Arc<dyn Below>,
+    device: Arc<dyn BackingFile>,
     begun: Instant,
 }
 
-impl World for DeviceEnvironment {
-    fn open(&self, _: FileKey, _: &Path, _: &[u32], _: bool) -> std::io::Result<Arc<dyn Below>> {
+impl Environment for DeviceEnvironment {
+    fn open(&self, _: FileKey, _: &Path, _: &[u32], _: bool) -> std::io::Result<Arc<dyn BackingFile>> {
         Ok(Arc::clone(&self.device))
     }
 
@@ -87,7 +87,7 @@ impl DeviceCache {
     ///
     /// # Errors
     /// No memory, or no thread.
-    pub fn open(device: Arc<dyn Below>, options: &DeviceCacheOptions) -> Result<DeviceCache, OpenError> {
+    pub fn open(device: Arc<dyn BackingFile>, options: &DeviceCacheOptions) -> Result<DeviceCache, OpenError> {
         let failed = |what: &str, error: std::io::Error| OpenError::system(format!("{what} for the cache of a device"), error);
         let bytes = device.stamp().map_err(|error| failed("the size", error))?.size;
         let sizes = Sizes { frames: Shape::new(options.frames.max(FRAMES_MIN)), ssd: None, files: FILES };
@@ -104,12 +104,12 @@ impl DeviceCache {
         }
         let region = Arc::new(region);
         let seed = std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), DEVICE.0);
-        Shelf::format(&region, sizes, &limits, Mode::WriteBack, seed, "");
+        CacheEngine::format(&region, sizes, &limits, Mode::WriteBack, seed, "");
         let processes = Arc::new(ProcessSlots::in_process(Arc::clone(&region), layout.processes_at()));
         let environment = Arc::new(DeviceEnvironment { device, begun: Instant::now() });
-        let world = Arc::clone(&environment) as Arc<dyn World>;
+        let world = Arc::clone(&environment) as Arc<dyn Environment>;
         let parts = Parts { region, processes, device: None, plain: None, world, limits };
-        let engine = Shelf::attach(parts).map_err(|error| OpenError::Unusable(format!("the cache of a device: {error}")))?;
+        let engine = CacheEngine::attach(parts).map_err(|error| OpenError::Unusable(format!("the cache of a device: {error}")))?;
         let leads = Arc::clone(&engine);
         let leader = std::thread::Builder::new().name("hotshelf-nvmed".into()).spawn(move || leads.work());
         let leader = leader.map_err(|error| failed("a thread", error))?;
@@ -124,7 +124,7 @@ impl DeviceCache {
     /// The leader does not answer.
     pub fn handle(&self) -> Result<DeviceHandle, Errno> {
         let device = Arc::clone(&self.environment.device);
-        let opened = self.engine.open(DEVICE, Path::new("device"), How::default(), device);
+        let opened = self.engine.open(DEVICE, Path::new("device"), OpenOptions::default(), device);
         opened.map(DeviceHandle).map_err(|_| Errno::IO)
     }
 
@@ -176,7 +176,7 @@ impl DeviceCache {
         let Some(open) = &self.open else { return Ok(()) };
         let pages = self.pages_of(&bytes);
         // A concurrent writer may make pages dirty again; its bytes are the newer ones then.
-        let mut tries = crate::shelf::Tries::new();
+        let mut tries = crate::engine::Retries::new();
         while tries.again() {
             self.write_back(bytes.clone())?;
             if open.drop_clean_range(pages.clone())? {

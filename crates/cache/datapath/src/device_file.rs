@@ -9,7 +9,7 @@ use block::{Arena, Buf, Clock, Error, Geometry, OpenError, Params, Queue, Shared
 use parking_lot::{Condvar, Mutex};
 use ssdcache::PAGE_BYTES;
 
-use crate::shelf::{Below, Stamp};
+use crate::engine::{BackingFile, Stamp};
 
 /// Bytes of one request, at most; the handle divides it further if the device needs that.
 const TRANSFER: usize = 128 << 10;
@@ -122,7 +122,7 @@ fn to_io(error: Error) -> io::Error {
 }
 
 /// The engine reads from and writes to multiples of a page, up to the end of the device: always whole blocks.
-impl<Q: Queue, C: Clock> Below for DeviceFile<Q, C> {
+impl<Q: Queue, C: Clock> BackingFile for DeviceFile<Q, C> {
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
         let len = usize::try_from(self.bytes.saturating_sub(at)).unwrap_or(usize::MAX).min(to.len());
         for (number, part) in to[..len].chunks_mut(TRANSFER).enumerate() {

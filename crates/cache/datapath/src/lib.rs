@@ -1,6 +1,6 @@
 //! The path of a read, a write and a flush: the only crate in which caches meet devices.
 //!
-//! - [`shelf`]: the engine: page cache, SSD cache and backing files, for several processes. Its `read.rs`, `write.rs` and `flush.rs`
+//! - [`engine`]: the engine: page cache, SSD cache and backing files, for several processes. Its `read.rs`, `write.rs` and `flush.rs`
 //!   are one path each; read them from top to bottom to understand the system.
 //! - [`migrate`]: the leader, the worker that moves data between the tiers.
 //! - [`DeviceCache`]: the engine in a private region, with a block device ([`DeviceFile`]) as its only file.
@@ -8,8 +8,8 @@
 
 mod device_cache;
 mod device_file;
+pub mod engine;
 pub mod migrate;
-pub mod shelf;
 
 pub use device_cache::{DeviceCache, DeviceCacheOptions, DeviceHandle, FRAMES_MIN};
 pub use device_file::DeviceFile;

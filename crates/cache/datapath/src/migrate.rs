@@ -8,11 +8,11 @@
 //! - `failed.rs`: what becomes of an SSD that fails, and of what only it had.
 //! - `files.rs`: which file is which, its catalogue entry, its handle below. `asked.rs`: the requests.
 
-mod asked;
 mod demote;
 mod failed;
 mod files;
 mod frames;
+mod requests;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,14 +21,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use block::Time;
-use pagecache::shared::{Name, Which};
+use pagecache::{MarkFilter, Name};
 use rustix::io::Errno;
 use shm::futex;
 use ssdcache::{Admission, AdmissionVerdict, FileKey, LookupResult, PAGE_BYTES, Page, PageIndex, PageVersion};
 
-use crate::shelf::layout::Word;
-use crate::shelf::log::{Log, Stop};
-use crate::shelf::{Asked, CATALOGUE, Count, FileNo, Hint, Shelf, Stale};
+use crate::engine::layout::Word;
+use crate::engine::log::{Log, Stop};
+use crate::engine::{CATALOGUE, CacheEngine, Count, FileNo, Hint, Request, StaleSlots};
 use files::Known;
 
 /// How long the leader sleeps when nothing is to be done: dead processes are looked for then.
@@ -52,7 +52,7 @@ pub struct Worker {
     admission: Option<Admission>,
     known: BTreeMap<FileKey, Known>,
     hints_read: u64,
-    asked: Vec<Asked>,
+    asked: Vec<Request>,
     hints: Vec<Hint>,
     marked: Vec<(Name, u32)>,
     /// Frames of pages that nobody asked for, until the SSD has these.
@@ -88,7 +88,7 @@ pub struct Worker {
     /// Slots of the requests it is at: if it panics over one, that one has failed.
     at_hand: Vec<usize>,
     /// Slots that are watched because nothing happens in them.
-    stale: Stale,
+    stale: StaleSlots,
     /// The words of the header that the leader alone writes, as it left them.
     own_words: [u32; OWN_WORDS.len()],
     /// More closed files have dirty pages than half of the handles there may be: the oldest are written back.
@@ -116,9 +116,9 @@ const OWN_WORDS: [Word; 9] = [
 
 impl Worker {
     /// Takes the lead over: recovers the SSD, takes up what was asked.
-    pub fn begin(shelf: &Shelf) -> Box<Worker> {
-        shelf.header.set(Word::Beginning, 1);
-        shelf.header.word(Word::Term).fetch_add(1, Ordering::AcqRel);
+    pub fn begin(engine: &CacheEngine) -> Box<Worker> {
+        engine.header.set(Word::Beginning, 1);
+        engine.header.word(Word::Term).fetch_add(1, Ordering::AcqRel);
         let mut worker = Box::new(Worker {
             log: None,
             admission: None,
@@ -131,10 +131,10 @@ impl Worker {
             unasked: 0,
             swept: (FileKey(0), PageIndex(0)),
             begun: Instant::now(),
-            took_over: shelf.world.now_ms(),
-            last_reap: shelf.world.now_ms(),
-            last_idle_work: shelf.world.now_ms(),
-            last_look_at_files: shelf.world.now_ms(),
+            took_over: engine.world.now_ms(),
+            last_reap: engine.world.now_ms(),
+            last_idle_work: engine.world.now_ms(),
+            last_look_at_files: engine.world.now_ms(),
             settled: FileKey(0),
             uses: 0,
             below_reads: 0,
@@ -147,78 +147,78 @@ impl Worker {
             last_due: FileKey(0),
             looked_at: 0,
             at_hand: Vec::new(),
-            stale: Stale::default(),
+            stale: StaleSlots::default(),
             own_words: [0; OWN_WORDS.len()],
             is_crowded: false,
             has_others: false,
             dirty_since: HashMap::new(),
         });
         // As it was last, if somebody wrote over it.
-        shelf.header.set_mode(shelf.header.mode());
-        worker.open_log(shelf);
+        engine.header.set_mode(engine.header.mode());
+        worker.open_log(engine);
         // What the last one had taken is posted again; then the requests of the dead are reaped with them, and what they had begun
         // to cut is cut on the SSD too.
-        shelf.requests.again();
-        worker.reap(shelf, Duration::MAX);
-        worker.take_up_writing(shelf);
-        let now = shelf.world.now_ms();
+        engine.requests.again();
+        worker.reap(engine, Duration::MAX);
+        worker.take_up_writing(engine);
+        let now = engine.world.now_ms();
         let dirty = worker.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
         worker.dirty_since = dirty.into_iter().filter(|key| *key != CATALOGUE).map(|key| (key, now)).collect();
-        Worker::forget_held(shelf);
-        worker.hold_others(shelf);
+        Worker::forget_held(engine);
+        worker.hold_others(engine);
         // What the last one told may be less: its marks that pages are below may not have been durable.
-        worker.tell(shelf);
-        shelf.header.set(Word::Beginning, 0);
-        worker.keep_words(shelf);
+        worker.tell(engine);
+        engine.header.set(Word::Beginning, 0);
+        worker.keep_words(engine);
         worker
     }
 
     /// Remembers the words that it alone writes.
-    fn keep_words(&mut self, shelf: &Shelf) {
-        self.own_words = OWN_WORDS.map(|word| shelf.header.word(word).load(Ordering::Relaxed));
+    fn keep_words(&mut self, engine: &CacheEngine) {
+        self.own_words = OWN_WORDS.map(|word| engine.header.word(word).load(Ordering::Relaxed));
     }
 
     /// Words that somebody else wrote over are as they were.
-    fn put_back(&self, shelf: &Shelf) {
+    fn put_back(&self, engine: &CacheEngine) {
         for (word, own) in OWN_WORDS.into_iter().zip(self.own_words) {
-            if shelf.header.word(word).load(Ordering::Relaxed) != own {
-                shelf.header.set(word, own);
+            if engine.header.word(word).load(Ordering::Relaxed) != own {
+                engine.header.set(word, own);
             }
         }
     }
 
     /// It panicked: what it was at has failed, so that its successor does not panic over the same.
-    fn give_up(&self, shelf: &Shelf) {
-        self.at_hand.iter().for_each(|slot| shelf.requests.answer(*slot, Err(Errno::IO)));
+    fn give_up(&self, engine: &CacheEngine) {
+        self.at_hand.iter().for_each(|slot| engine.requests.answer(*slot, Err(Errno::IO)));
     }
 
     /// A leader panicked before it could lead: who waits for one is told that there is none.
-    pub(crate) fn refuse_all(shelf: &Shelf) {
+    pub(crate) fn refuse_all(engine: &CacheEngine) {
         let mut asked = Vec::new();
-        shelf.requests.take(&mut asked);
-        asked.iter().for_each(|asked| shelf.requests.answer(asked.slot, Err(Errno::IO)));
+        engine.requests.take(&mut asked);
+        asked.iter().for_each(|asked| engine.requests.answer(asked.slot, Err(Errno::IO)));
     }
 
     /// Leads until the process detaches.
-    pub(crate) fn run(shelf: &Arc<Shelf>) {
-        let mut worker = Worker::begin(shelf);
-        while !shelf.stopping.load(Ordering::Acquire) {
-            let bell = shelf.header.get(Word::Bell);
-            match catch_unwind(AssertUnwindSafe(|| worker.step(shelf))) {
+    pub(crate) fn run(engine: &Arc<CacheEngine>) {
+        let mut worker = Worker::begin(engine);
+        while !engine.stopping.load(Ordering::Acquire) {
+            let bell = engine.header.get(Word::Bell);
+            match catch_unwind(AssertUnwindSafe(|| worker.step(engine))) {
                 Ok(true) => continue,
                 Ok(false) => {}
                 Err(panic) => {
-                    worker.give_up(shelf);
+                    worker.give_up(engine);
                     resume_unwind(panic);
                 }
             }
-            shelf.header.word(Word::Asleep).store(1, Ordering::SeqCst);
-            if shelf.header.word(Word::Bell).load(Ordering::SeqCst) == bell {
-                futex::wait(shelf.header.word(Word::Bell), bell, Some(worker.rest(shelf)));
+            engine.header.word(Word::Asleep).store(1, Ordering::SeqCst);
+            if engine.header.word(Word::Bell).load(Ordering::SeqCst) == bell {
+                futex::wait(engine.header.word(Word::Bell), bell, Some(worker.rest(engine)));
             }
-            shelf.header.word(Word::Asleep).store(0, Ordering::SeqCst);
+            engine.header.word(Word::Asleep).store(0, Ordering::SeqCst);
         }
-        worker.note_names(shelf);
+        worker.note_names(engine);
         worker.end();
     }
 
@@ -230,34 +230,34 @@ impl Worker {
     }
 
     /// Until when nothing is to be done: hints wait for a moment, so that they come together.
-    fn rest(&self, shelf: &Shelf) -> Duration {
-        if shelf.hints.waiting(self.hints_read) { Duration::from_millis(5) } else { IDLE }
+    fn rest(&self, engine: &CacheEngine) -> Duration {
+        if engine.hints.waiting(self.hints_read) { Duration::from_millis(5) } else { IDLE }
     }
 
     /// One round; whether there was something to do.
-    pub fn step(&mut self, shelf: &Shelf) -> bool {
-        let now = shelf.world.now_ms();
-        self.put_back(shelf);
+    pub fn step(&mut self, engine: &CacheEngine) -> bool {
+        let now = engine.world.now_ms();
+        self.put_back(engine);
         if now.wrapping_sub(self.last_reap) >= IDLE.as_millis() as u32 {
             self.last_reap = now;
-            shelf.processes.answer_owner_queries();
-            self.reap(shelf, IDLE);
-            shelf.requests.recycle(&mut self.stale, now);
+            engine.processes.answer_owner_queries();
+            self.reap(engine, IDLE);
+            engine.requests.recycle(&mut self.stale, now);
         }
-        let mut busy = self.answer(shelf);
+        let mut busy = self.answer(engine);
         // It takes as long as the disk below: who waits comes first, for a while; and a sync does it itself.
         if !busy || now.wrapping_sub(self.took_over) >= TAKING_UP_MS {
-            busy |= self.end_others_writing(shelf);
+            busy |= self.end_others_writing(engine);
         }
-        busy |= self.age(shelf);
-        busy |= self.promote(shelf);
-        busy |= self.write_back_ahead(shelf);
-        busy |= self.write_back_held(shelf);
-        busy |= self.bound_files(shelf, now);
-        self.free_frames(shelf);
-        self.tell(shelf);
-        self.note_clean(shelf);
-        self.keep_words(shelf);
+        busy |= self.age(engine);
+        busy |= self.promote(engine);
+        busy |= self.write_back_ahead(engine);
+        busy |= self.write_back_held(engine);
+        busy |= self.bound_files(engine, now);
+        self.free_frames(engine);
+        self.tell(engine);
+        self.note_clean(engine);
+        self.keep_words(engine);
         busy
     }
 
@@ -267,24 +267,24 @@ impl Worker {
 
     /// Dead processes: their locks, frames, pins, requests and opens. No more of them than in that time, and one at least: somebody may
     /// have written into the table that all process slots are the dead's, and requests wait.
-    fn reap(&mut self, shelf: &Shelf, at_most: Duration) {
+    fn reap(&mut self, engine: &CacheEngine, at_most: Duration) {
         let begun = Instant::now();
-        for dead in shelf.processes.dead() {
-            shelf.pages.reap(dead);
-            shelf.requests.reap(dead);
-            for no in (0..shelf.records.count).map(FileNo) {
-                if shelf.records.lock_of(no).owner() == Some(dead)
-                    && let Some(held) = shelf.records.lock_of(no).take_over()
+        for dead in engine.processes.dead() {
+            engine.pages.reap(dead);
+            engine.requests.reap(dead);
+            for no in (0..engine.records.count).map(FileNo) {
+                if engine.records.lock_of(no).owner() == Some(dead)
+                    && let Some(held) = engine.records.lock_of(no).take_over()
                 {
-                    match self.mend(shelf, no) {
+                    match self.mend(engine, no) {
                         Ok(()) => drop(held),
                         Err(_) => held.abandon(),
                     }
                 }
             }
-            drop(shelf.records.lock().take_over());
-            shelf.records.reap(dead);
-            shelf.processes.clear(dead);
+            drop(engine.records.lock().take_over());
+            engine.records.reap(dead);
+            engine.processes.clear(dead);
             if begun.elapsed() > at_most {
                 break;
             }
@@ -292,51 +292,51 @@ impl Worker {
     }
 
     /// Frames that have been dirty for long, or are too many.
-    fn age(&mut self, shelf: &Shelf) -> bool {
-        let count = shelf.pages.marked_count();
+    fn age(&mut self, engine: &CacheEngine) -> bool {
+        let count = engine.pages.marked_count();
         if count == 0 {
             return false;
         }
-        let crowded = count > shelf.header.get(Word::DirtyLimit) / 2;
+        let crowded = count > engine.header.get(Word::DirtyLimit) / 2;
         let which = if crowded {
-            Which::All
+            MarkFilter::All
         } else {
-            let age = shelf.header.get(Word::DirtyAge);
-            Which::OlderThan(shelf.world.now_ms().wrapping_sub(age))
+            let age = engine.header.get(Word::DirtyAge);
+            MarkFilter::OlderThan(engine.world.now_ms().wrapping_sub(age))
         };
         let mut marked = std::mem::take(&mut self.marked);
         marked.clear();
-        shelf.pages.marked(which, STEP_PAGES, &mut marked);
-        let cleaned = if marked.is_empty() { 0 } else { self.clean_frames(shelf, &marked).0 };
+        engine.pages.marked(which, STEP_PAGES, &mut marked);
+        let cleaned = if marked.is_empty() { 0 } else { self.clean_frames(engine, &marked).0 };
         self.marked = marked;
         cleaned > 0
     }
 
     /// Pages that were read below go to the SSD, if they are worth it.
-    fn promote(&mut self, shelf: &Shelf) -> bool {
+    fn promote(&mut self, engine: &CacheEngine) -> bool {
         let mut hints = std::mem::take(&mut self.hints);
         hints.clear();
-        shelf.hints.take(&mut self.hints_read, STEP_HINTS, &mut hints);
-        let busy = !hints.is_empty() && self.has_log(shelf);
-        if busy && hints.iter().try_for_each(|hint| self.promote_one(shelf, hint)).is_ok() {
-            self.close_batch(shelf);
+        engine.hints.take(&mut self.hints_read, STEP_HINTS, &mut hints);
+        let busy = !hints.is_empty() && self.has_log(engine);
+        if busy && hints.iter().try_for_each(|hint| self.promote_one(engine, hint)).is_ok() {
+            self.close_batch(engine);
         }
-        self.release_staged(shelf);
+        self.release_staged(engine);
         self.hints = hints;
         busy
     }
 
     /// Error: the log takes no more now.
-    fn promote_one(&mut self, shelf: &Shelf, hint: &Hint) -> Result<(), Errno> {
+    fn promote_one(&mut self, engine: &CacheEngine, hint: &Hint) -> Result<(), Errno> {
         let now = self.now();
         let (Some(log), Some(admission)) = (&self.log, &mut self.admission) else { return Err(Errno::NODEV) };
-        let record = shelf.records.get(hint.file);
+        let record = engine.records.get(hint.file);
         let (Some(key), page) = (record.key(), PageIndex(hint.page)) else { return Ok(()) };
         if log.books.lookup(key, page) != LookupResult::Miss {
             return Ok(());
         }
         if hint.is_around {
-            self.staged.push(shelf.name(hint.file, hint.page));
+            self.staged.push(engine.name(hint.file, hint.page));
             if !log.books.has_room() {
                 return Ok(());
             }
@@ -352,23 +352,23 @@ impl Worker {
             AdmissionVerdict::Rule => Some(Count::RefusedRule),
         };
         if let Some(why) = refused {
-            shelf.counters.add(why, 1);
+            engine.counters.add(why, 1);
             return Ok(());
         }
         let mut bytes = [0; PAGE_BYTES];
-        if !self.bytes_of(shelf, hint, key, &mut bytes) {
+        if !self.bytes_of(engine, hint, key, &mut bytes) {
             if let Some(admission) = &mut self.admission {
                 admission.remember(key, page);
             }
             return Ok(());
         }
-        if self.note(shelf, hint.file).is_err() {
+        if self.note(engine, hint.file).is_err() {
             return Ok(());
         }
         let Some(log) = &mut self.log else { return Err(Errno::NODEV) };
         match log.put(key, page, PageVersion::Clean, &bytes) {
             Ok(()) => {
-                shelf.counters.add(Count::Promoted, 1);
+                engine.counters.add(Count::Promoted, 1);
                 if hint.is_around {
                     self.unasked += 1;
                 } else if instead {
@@ -377,96 +377,96 @@ impl Worker {
                 if let Some(admission) = &mut self.admission {
                     admission.spend(now, PAGE_BYTES as u64);
                 }
-                self.room_ahead(shelf)
+                self.room_ahead(engine)
             }
-            Err(Stop::Room) => self.make_room(shelf),
+            Err(Stop::Room) => self.make_room(engine),
             Err(Stop::Never) => {
-                shelf.counters.add(Count::RefusedFull, 1);
+                engine.counters.add(Count::RefusedFull, 1);
                 Ok(())
             }
-            Err(stop) => Err(self.stopped(shelf, stop)),
+            Err(stop) => Err(self.stopped(engine, stop)),
         }
     }
 
     /// What was promoted can be read when its batch is written. A summary for each few pages is no waste.
-    fn close_batch(&mut self, shelf: &Shelf) {
+    fn close_batch(&mut self, engine: &CacheEngine) {
         let Some(log) = &mut self.log else { return };
         if log.waiting() >= BATCH_WORTH_WRITING
             && let Err(stop) = log.seal()
         {
-            self.stopped(shelf, stop);
+            self.stopped(engine, stop);
         }
     }
 
     /// What nobody asked for stays in frames until the SSD can be read for it, and makes room for what is.
-    fn release_staged(&mut self, shelf: &Shelf) {
+    fn release_staged(&mut self, engine: &CacheEngine) {
         if self.log.as_ref().is_none_or(|log| log.waiting() == 0) || self.staged.len() > STAGED_MOST {
-            self.staged.drain(..).for_each(|name| _ = shelf.pages.release(name));
+            self.staged.drain(..).for_each(|name| _ = engine.pages.release(name));
         }
     }
 
     /// A page as it is below: from its frame. Not if it is marked: that goes its own way. One that has left its frame is read again
     /// if that is fast: readers of a slow disk have better use for it.
-    fn bytes_of(&mut self, shelf: &Shelf, hint: &Hint, key: FileKey, bytes: &mut Page) -> bool {
+    fn bytes_of(&mut self, engine: &CacheEngine, hint: &Hint, key: FileKey, bytes: &mut Page) -> bool {
         let at = hint.page * PAGE_BYTES as u64;
-        let size = shelf.records.get(hint.file).size().load(Ordering::Acquire);
+        let size = engine.records.get(hint.file).size().load(Ordering::Acquire);
         if at >= size {
             // It is being cut off, and its frame goes last.
             return false;
         }
-        if let Some(snapshot) = shelf.pages.snapshot(shelf.name(hint.file, hint.page), bytes) {
+        if let Some(snapshot) = engine.pages.snapshot(engine.name(hint.file, hint.page), bytes) {
             return snapshot.marks.is_none();
         }
         if hint.was_slow || hint.is_around {
             return false;
         }
-        let Ok(below) = self.below(shelf, key) else { return false };
+        let Ok(below) = self.below(engine, key) else { return false };
         let Ok(got) = below.read_at(at, &mut bytes[..]) else { return false };
         let end = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
         bytes[got.min(end)..].fill(0);
-        shelf.counters.add(Count::BelowRead, got as u64);
+        engine.counters.add(Count::BelowRead, got as u64);
         true
     }
 
     /// Some frames are always free, so that a miss need not look for one.
-    fn free_frames(&self, shelf: &Shelf) {
-        let low = (shelf.layout.sizes.frames.frames / FREE_SHARE).max(1);
-        if shelf.pages.free() < low {
-            shelf.pages.evict_ahead(low, 2 * low);
+    fn free_frames(&self, engine: &CacheEngine) {
+        let low = (engine.layout.sizes.frames.frames / FREE_SHARE).max(1);
+        if engine.pages.free() < low {
+            engine.pages.evict_ahead(low, 2 * low);
         }
     }
 
-    fn tell(&self, shelf: &Shelf) {
-        shelf.header.set(Word::Known, self.known.len() as u32);
+    fn tell(&self, engine: &CacheEngine) {
+        engine.header.set(Word::Known, self.known.len() as u32);
         // Where its bytes are counted, they are for what was asked for.
-        let is_counted = shelf.limits.admission.bytes_per_day != u64::MAX;
-        let has_room = self.has_log(shelf) && !is_counted && self.log.as_ref().is_some_and(|log| log.books.has_room());
-        shelf.header.set(Word::SsdRoom, has_room.into());
+        let is_counted = engine.limits.admission.bytes_per_day != u64::MAX;
+        let has_room = self.has_log(engine) && !is_counted && self.log.as_ref().is_some_and(|log| log.books.has_room());
+        engine.header.set(Word::SsdRoom, has_room.into());
         if let Some(log) = &self.log {
             let (live, dirty) = log.books.len();
             // Those of the catalogue stay dirty for ever, and nobody waits for them.
-            let dirty = dirty.saturating_sub(u64::from(log.books.dirty_of(CATALOGUE))) + u64::from(shelf.header.get(Word::Unknown));
+            let dirty = dirty.saturating_sub(u64::from(log.books.dirty_of(CATALOGUE))) + u64::from(engine.header.get(Word::Unknown));
             let ever = log.books.written_ever_pages() * PAGE_BYTES as u64;
-            shelf.header.wide(Word::SsdLive).store(live, Ordering::Relaxed);
-            shelf.header.wide(Word::SsdDirty).store(dirty, Ordering::Relaxed);
-            shelf.header.wide(Word::SsdEver).store(ever, Ordering::Relaxed);
+            engine.header.wide(Word::SsdLive).store(live, Ordering::Relaxed);
+            engine.header.wide(Word::SsdDirty).store(dirty, Ordering::Relaxed);
+            engine.header.wide(Word::SsdEver).store(ever, Ordering::Relaxed);
         }
     }
 
     /// What a stop means beyond the call that met it.
-    fn stopped(&mut self, shelf: &Shelf, stop: Stop) -> Errno {
+    fn stopped(&mut self, engine: &CacheEngine, stop: Stop) -> Errno {
         match stop {
             Stop::Room => Errno::NOSPC,
             Stop::Never | Stop::Changed => Errno::INVAL,
             Stop::Failed(error) => {
-                self.fail(shelf, error, &error.to_string());
+                self.fail(engine, error, &error.to_string());
                 Errno::IO
             }
         }
     }
 
     /// Whether the log takes what is put.
-    fn has_log(&self, shelf: &Shelf) -> bool {
-        self.log.is_some() && shelf.header.ssd_failed() == 0
+    fn has_log(&self, engine: &CacheEngine) -> bool {
+        self.log.is_some() && engine.header.ssd_failed() == 0
     }
 }

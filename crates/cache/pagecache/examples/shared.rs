@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Barrier};
 
 use pagecache::PageIndex;
-use pagecache::shared::{FileNo, Inserted, Marks, Name, Shape, SharedPages};
+use pagecache::{FileNo, Inserted, Marks, Name, Shape, SharedPages};
 use rustix::time::{ClockId, clock_gettime};
 use shm::{ProcessSlots, Region};
 

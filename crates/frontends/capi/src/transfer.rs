@@ -46,8 +46,8 @@ pub fn offset_of(offset: i64) -> ApiResult<u64> {
 
 /// Converts an offset on the fast path.
 #[inline(always)]
-pub fn fast_path_from(offset: i64) -> Result<u64, cachedfs::Not> {
-    if offset < 0 { Err(cachedfs::Not::Done) } else { Ok(offset as u64) }
+pub fn fast_path_from(offset: i64) -> Result<u64, cachedfs::FastPathMiss> {
+    if offset < 0 { Err(cachedfs::FastPathMiss::Done) } else { Ok(offset as u64) }
 }
 
 #[cold]

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Once};
 
-use cachedfs::{File, Not, Options};
+use cachedfs::{FastPathMiss, File, Options};
 use libc::mode_t;
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -61,9 +61,12 @@ pub fn with_record<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static ThreadR
 
 /// Runs a call on the fast path if a protected read of the file suffices.
 #[inline(always)]
-pub fn fast_path<T>(ufd: i32, call: impl FnOnce(&Open, &File, &'static ThreadRecord) -> Result<T, Not>) -> Result<T, Not> {
-    let open = UFDS.protect_fast(ufd).filter(|open| open.is_plain()).ok_or(Not::Done)?;
-    open.watched(|file| call(file, file.cached().ok_or(Not::Done)?, open.record()))
+pub fn fast_path<T>(
+    ufd: i32,
+    call: impl FnOnce(&Open, &File, &'static ThreadRecord) -> Result<T, FastPathMiss>,
+) -> Result<T, FastPathMiss> {
+    let open = UFDS.protect_fast(ufd).filter(|open| open.is_plain()).ok_or(FastPathMiss::Done)?;
+    open.watched(|file| call(file, file.cached().ok_or(FastPathMiss::Done)?, open.record()))
 }
 
 /// Runs a call with a reference, if it may take long or no protection is available: in a signal handler during a read, in a thread that

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, compiler_fence};
 
-use cachedfs::{File, Not, Pinned, PinnedPage, Thought};
+use cachedfs::{FastPathMiss, File, PageHint, Pinned, PinnedPage};
 use hashbrown::HashTable;
 use libc::{off_t, ssize_t};
 use parking_lot::Mutex;
@@ -204,9 +204,13 @@ impl Pins {
 
     /// Calls with this thread's slots if they exist.
     #[inline(always)]
-    fn own_at_once<R>(&self, mine: &'static ThreadRecord, call: impl FnOnce(&PinSlots<'_, PinnedPage>) -> Option<R>) -> Result<R, Not> {
-        let thread_pins = self.few.get().ok_or(Not::Done)?;
-        thread_pins[mine.number() as usize % THREADS_MAX].own(mine, call).flatten().ok_or(Not::Done)
+    fn own_at_once<R>(
+        &self,
+        mine: &'static ThreadRecord,
+        call: impl FnOnce(&PinSlots<'_, PinnedPage>) -> Option<R>,
+    ) -> Result<R, FastPathMiss> {
+        let thread_pins = self.few.get().ok_or(FastPathMiss::Done)?;
+        thread_pins[mine.number() as usize % THREADS_MAX].own(mine, call).flatten().ok_or(FastPathMiss::Done)
     }
 
     /// Pins bytes of a page in a slot of this thread, if the page is as predicted and a slot is free; returns the length. `tell` gets the
@@ -215,11 +219,11 @@ impl Pins {
     fn lend_at_once(
         &self,
         mine: &'static ThreadRecord,
-        page: Thought<'_>,
+        page: PageHint<'_>,
         at: u64,
         n: usize,
         tell: impl FnOnce(*const u8),
-    ) -> Result<usize, Not> {
+    ) -> Result<usize, FastPathMiss> {
         self.own_at_once(mine, move |places| {
             let free = places.free()?;
             let len = page.pin(n, |lent| {
@@ -235,9 +239,9 @@ impl Pins {
 
     /// Releases a pin in a slot of this thread.
     #[inline(always)]
-    fn give_back_at_once(&self, mine: &'static ThreadRecord, file: &File, at: u64, address: usize) -> Result<(), Not> {
+    fn give_back_at_once(&self, mine: &'static ThreadRecord, file: &File, at: u64, address: usize) -> Result<(), FastPathMiss> {
         if address <= BUSY {
-            return Err(Not::Done);
+            return Err(FastPathMiss::Done);
         }
         let lent = self.own_at_once(mine, |places| places.take(at, address))?;
         file.unpin_page(lent);
@@ -359,21 +363,21 @@ pub unsafe extern "C" fn upin(ufd: c_int, off: off_t, n: usize, p: *mut *const c
 }
 
 #[inline(always)]
-unsafe fn pin_at_once<const BY_INDEX: bool>(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> Result<ssize_t, Not> {
+unsafe fn pin_at_once<const BY_INDEX: bool>(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> Result<ssize_t, FastPathMiss> {
     let at = fast_path_from(off)?;
     if p.is_null() {
-        return Err(Not::Done);
+        return Err(FastPathMiss::Done);
     }
     // SAFETY: the caller's promise.
     let tell = |address: *const u8| unsafe { store(p, address.cast()) };
-    let lent = fast_path(ufd, |open, file, record| open.pins.lend_at_once(record, file.think::<BY_INDEX>(at)?, at, n, tell));
+    let lent = fast_path(ufd, |open, file, record| open.pins.lend_at_once(record, file.predict_frame::<BY_INDEX>(at)?, at, n, tell));
     lent.map(|bytes| bytes as ssize_t)
 }
 
 #[inline(never)]
-unsafe fn pin_otherwise(not: Not, ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> ssize_t {
+unsafe fn pin_otherwise(not: FastPathMiss, ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> ssize_t {
     // SAFETY: the caller's promise.
-    let by_index = || if not == Not::Guessed { unsafe { pin_at_once::<true>(ufd, off, n, p) } } else { Err(not) };
+    let by_index = || if not == FastPathMiss::Guessed { unsafe { pin_at_once::<true>(ufd, off, n, p) } } else { Err(not) };
     // SAFETY: likewise.
     ffi_fast_path(by_index, |_| unsafe { pin_slowly(ufd, off, n, p) })
 }

@@ -1,5 +1,6 @@
 //! Execution of asynchronous requests. The submitting thread starts reads of cached files: reads from memory complete at once, reads from
-//! the SSD go through one queue (`cachedfs::Reads`), and the reaping thread collects them. Threads, started on demand, do the rest, which
+//! the SSD go through one queue (`cachedfs::AsyncReader`), and the reaping thread collects them. Threads, started on demand, do the
+//! rest, which
 //! accesses the backing file or waits.
 //!
 //! Waiting: a reaping thread without enough completions waits for the queue. It holds the lock while no other thread has used these
@@ -21,7 +22,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use block::Armed;
-use cachedfs::{Begun, Expected, Outcome as ReadOutcome, Reading, Reads, ReadsOptions};
+use cachedfs::{AsyncReader, AsyncReaderOptions, Outcome as ReadOutcome, PreparedRead, Reading, SubmitResult};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
@@ -67,7 +68,7 @@ pub struct Requests {
 }
 
 struct QueueState {
-    reads: Reads<u32, Memory>,
+    reads: AsyncReader<u32, Memory>,
     /// Unreaped requests; `free` has the unused numbers.
     jobs: Box<[QueuedRequest]>,
     free: Vec<u32>,
@@ -233,7 +234,7 @@ struct ReadAhead<'a> {
     /// Index of the next read.
     at: usize,
     /// The next reads, each at its index modulo the length.
-    expected: [Option<Expected<'a>>; AHEAD],
+    expected: [Option<PreparedRead<'a>>; AHEAD],
 }
 
 impl<'a> ReadAhead<'a> {
@@ -244,7 +245,7 @@ impl<'a> ReadAhead<'a> {
 
     /// Returns the prepared read to start now, if there is one.
     #[inline]
-    fn next(&mut self) -> Option<Expected<'a>> {
+    fn next(&mut self) -> Option<PreparedRead<'a>> {
         let at = self.at;
         self.at += 1;
         // The first one prepares all before it.
@@ -255,7 +256,7 @@ impl<'a> ReadAhead<'a> {
         }
         // Frames are prefetched later than index entries.
         for n in of_these(until(AHEAD_FOUND)) {
-            self.expected[n % AHEAD].iter().for_each(Expected::is_next);
+            self.expected[n % AHEAD].iter().for_each(PreparedRead::is_next);
         }
         self.expected[at % AHEAD]
     }
@@ -289,9 +290,10 @@ impl Requests {
         let places = depth as usize;
         let has_one_thread = flags & UAIO_ONE_THREAD != 0;
         let looks = if flags & UAIO_POLLS != 0 { AWAKE } else { Duration::ZERO };
-        let options = ReadsOptions { single_issuer: has_one_thread, waits: flags & UAIO_WAITS != 0, looks, ..ReadsOptions::default() };
+        let options =
+            AsyncReaderOptions { single_issuer: has_one_thread, waits: flags & UAIO_WAITS != 0, looks, ..AsyncReaderOptions::default() };
         let state = QueueState {
-            reads: Reads::with(depth, options),
+            reads: AsyncReader::with(depth, options),
             jobs: vec![QueuedRequest::NONE; places].into(),
             free: (0..depth).rev().collect(),
             files: OpenFiles::default(),
@@ -448,7 +450,7 @@ impl Requests {
     fn begin(
         &self,
         state: &mut QueueState,
-        (reading, expected): (Option<Reading<'_>>, Option<&Expected<'_>>),
+        (reading, expected): (Option<Reading<'_>>, Option<&PreparedRead<'_>>),
         file: u32,
         request: &uaio,
         memory: Memory,
@@ -459,15 +461,15 @@ impl Requests {
         }
         let token = state.place()?;
         let begun = match (expected, reading) {
-            (Some(expected), _) => Some(state.reads.begin_expected(expected, memory, token)),
+            (Some(expected), _) => Some(state.reads.submit_prepared(expected, memory, token)),
             (None, Some(reading)) => Some(state.reads.begin_next(reading, at, memory, token)),
             (None, None) => None,
         };
         let way = match begun {
             None => Some(ReadOutcome::Slow),
-            Some(Begun::UnderWay) => None,
-            Some(Begun::Full(..)) => return Err(full()),
-            Some(Begun::Ended(ended)) => Some(ended.outcome),
+            Some(SubmitResult::UnderWay) => None,
+            Some(SubmitResult::Full(..)) => return Err(full()),
+            Some(SubmitResult::Ended(ended)) => Some(ended.outcome),
         };
         if way == Some(ReadOutcome::Slow) && !self.has_thread(state) {
             return Err(no_thread());
@@ -696,7 +698,7 @@ impl Requests {
             self.done.wait(&mut state);
         }
         // Dropped with its queue.
-        state.reads = Reads::new(0);
+        state.reads = AsyncReader::new(0);
         state.files = OpenFiles::default();
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pagecache::shared::Pin;
+use pagecache::Pin;
 use rustix::io::Errno;
 
 use super::File;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use datapath::shelf::{CATALOGUE, Entry};
+use datapath::engine::{CATALOGUE, Entry};
 use serde::Serialize;
 use ssdcache::{FileKey, Item, PAGE_BYTES, PageVersion, SsdCache, VerifyResult};
 

@@ -1,6 +1,6 @@
 //! Writes to the log of a cache that no process uses, synchronously.
 
-use datapath::shelf::CATALOGUE;
+use datapath::engine::CATALOGUE;
 use rustix::io::Errno;
 use ssdcache::{CacheError, Item, PAGE_BYTES, Page, PutResult, SsdCache, Stamp};
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use datapath::shelf::CATALOGUE;
+use datapath::engine::CATALOGUE;
 use serde::Serialize;
 use ssdcache::{DevicePage, PAGE_BYTES, Page, RecoveryResult, SsdCache};
 

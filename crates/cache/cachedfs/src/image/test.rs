@@ -24,7 +24,7 @@ fn fill(path: &Path, count: u64) {
     let mut log = Log::open(&disk, &mut cache).expect("a life");
     for page in 0..2 {
         log.put(&[0xcc; PAGE_BYTES], |books| {
-            books.put(datapath::shelf::CATALOGUE, PageIndex(page), PageVersion::Dirty, &[0xcc; PAGE_BYTES])
+            books.put(datapath::engine::CATALOGUE, PageIndex(page), PageVersion::Dirty, &[0xcc; PAGE_BYTES])
         })
         .expect("put");
     }

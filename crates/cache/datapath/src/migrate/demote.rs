@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use ssdcache::{CollectScope, FileKey, Item, PAGE_BYTES, Page, VerifyResult, runs};
 
 use super::{STEP_PAGES, Worker};
-use crate::shelf::layout::Word;
-use crate::shelf::log::Stop;
-use crate::shelf::open::errno_of;
-use crate::shelf::{CATALOGUE, Count, Entry, Shelf, Tier, flag, place};
+use crate::engine::layout::Word;
+use crate::engine::log::Stop;
+use crate::engine::open::errno_of;
+use crate::engine::{CATALOGUE, CacheEngine, Count, Entry, Tier, flag, place};
 
 /// Pages written back in one sweep: the more, the more neighbours.
 const SWEEP_PAGES: usize = 4096;
@@ -26,49 +26,49 @@ const DUE_ONE_BY_ONE: usize = 16;
 
 impl Worker {
     /// Ahead of need: when too much is dirty. Whether there was something to do.
-    pub(super) fn write_back_ahead(&mut self, shelf: &Shelf) -> bool {
+    pub(super) fn write_back_ahead(&mut self, engine: &CacheEngine) -> bool {
         if self.log.is_none() {
             return false;
         }
-        if !self.has_log(shelf) {
-            return self.evacuate(shelf);
+        if !self.has_log(engine) {
+            return self.evacuate(engine);
         }
-        let due = self.due(shelf);
+        let due = self.due(engine);
         if !due.is_empty() {
-            return self.write_back_due(shelf, &due);
+            return self.write_back_due(engine, &due);
         }
         let Some(log) = &self.log else { return false };
         let (_, dirty) = log.books.len();
         let own = u64::from(log.books.dirty_of(CATALOGUE));
-        let limit = u64::from(log.books.shape().slots()) * u64::from(shelf.limits.ssd_dirty_percent) / 100;
+        let limit = u64::from(log.books.shape().slots()) * u64::from(engine.limits.ssd_dirty_percent) / 100;
         // Left from another mode, in another life.
-        let limit = if shelf.mode().keeps_dirty() { limit } else { own };
-        let now = shelf.world.now_ms();
+        let limit = if engine.mode().keeps_dirty() { limit } else { own };
+        let now = engine.world.now_ms();
         if dirty <= limit {
             if now.wrapping_sub(self.last_idle_work) < 1000 {
                 return false;
             }
             self.last_idle_work = now;
-            return self.settle_entries(shelf, 16);
+            return self.settle_entries(engine, 16);
         }
         // Readers of the files below come first, as long as the SSD is not nearly full of dirty pages.
-        let reads = shelf.counters.sum(Count::Misses);
+        let reads = engine.counters.sum(Count::Misses);
         let is_read = reads != std::mem::replace(&mut self.below_reads, reads);
         if is_read && dirty < limit * 2 && now.wrapping_sub(self.last_idle_work) < YIELD_MS {
             return false;
         }
         self.last_idle_work = now;
-        self.sweep(shelf, SWEEP_PAGES / 4).is_ok_and(|count| count > 0)
+        self.sweep(engine, SWEEP_PAGES / 4).is_ok_and(|count| count > 0)
     }
 
     /// Files that have had dirty pages on the SSD for longer than the dirty age, and can be written.
-    fn due(&self, shelf: &Shelf) -> Vec<FileKey> {
-        let (now, age) = (shelf.world.now_ms(), shelf.header.get(Word::DirtyAge));
+    fn due(&self, engine: &CacheEngine) -> Vec<FileKey> {
+        let (now, age) = (engine.world.now_ms(), engine.header.get(Word::DirtyAge));
         let is_old = |since_ms: u32| now.wrapping_sub(since_ms) >= age;
         let old = self.dirty_since.iter().filter(|(_, since_ms)| is_old(**since_ms)).map(|(key, _)| *key);
         // One that is missing is looked for now and then.
-        let is_conflict = |key: FileKey| shelf.records.find(key).is_some_and(|no| shelf.records.get(no).has(flag::CONFLICT));
-        let mut due: Vec<FileKey> = old.filter(|key| !self.is_patient(shelf, *key) && !is_conflict(*key)).collect();
+        let is_conflict = |key: FileKey| engine.records.find(key).is_some_and(|no| engine.records.get(no).has(flag::CONFLICT));
+        let mut due: Vec<FileKey> = old.filter(|key| !self.is_patient(engine, *key) && !is_conflict(*key)).collect();
         // In turn: one that is written all the time does not keep the others waiting.
         due.sort_unstable();
         let first = due.partition_point(|key| *key <= self.last_due);
@@ -77,16 +77,16 @@ impl Worker {
     }
 
     /// Writes a piece of these back; whether there was something to do.
-    fn write_back_due(&mut self, shelf: &Shelf, due: &[FileKey]) -> bool {
-        let now = shelf.world.now_ms();
-        let reads = shelf.counters.sum(Count::Misses);
+    fn write_back_due(&mut self, engine: &CacheEngine, due: &[FileKey]) -> bool {
+        let now = engine.world.now_ms();
+        let reads = engine.counters.sum(Count::Misses);
         let is_read = reads != std::mem::replace(&mut self.below_reads, reads);
         if is_read && now.wrapping_sub(self.last_idle_work) < YIELD_MS {
             return false;
         }
         self.last_idle_work = now;
         // Only what is durable is written back.
-        if self.flush_log(shelf).is_err() {
+        if self.flush_log(engine).is_err() {
             return false;
         }
         let most = SWEEP_PAGES / 4;
@@ -96,7 +96,7 @@ impl Worker {
             self.last_due = *key;
             log.books.collect_dirty(CollectScope::File(*key), most, &mut items);
             let is_all = items.len() < most;
-            let written = self.write_back(shelf, &items).unwrap_or(0);
+            let written = self.write_back(engine, &items).unwrap_or(0);
             if let Some(since_ms) = self.dirty_since.get_mut(key).filter(|_| is_all) {
                 // What is dirty now is newer.
                 *since_ms = now;
@@ -113,35 +113,35 @@ impl Worker {
         }
         let due: std::collections::HashSet<FileKey> = due.iter().copied().collect();
         items.retain(|item| due.contains(&item.key));
-        let done = self.write_back(shelf, &items).is_ok();
+        let done = self.write_back(engine, &items).is_ok();
         let log = &self.log;
         self.dirty_since.retain(|key, _| log.as_ref().is_some_and(|log| log.books.dirty_of(*key) > 0));
         done
     }
 
     /// Writes back what comes next in the order of files and pages; how many pages.
-    pub(super) fn sweep(&mut self, shelf: &Shelf, most: usize) -> Result<usize, Errno> {
+    pub(super) fn sweep(&mut self, engine: &CacheEngine, most: usize) -> Result<usize, Errno> {
         let Some(log) = &self.log else { return Ok(0) };
         let mut items = Vec::new();
         log.books.collect_sweep(self.swept, most, &mut items);
         if let Some(last) = items.last() {
             self.swept = (last.key, last.page);
         }
-        self.write_back(shelf, &items)
+        self.write_back(engine, &items)
     }
 
     /// Writes back all dirty pages of a file that are on the SSD.
-    pub(super) fn write_back_file(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
+    pub(super) fn write_back_file(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
         let mut items = Vec::new();
-        for _ in 0..self.rounds(shelf) {
+        for _ in 0..self.rounds(engine) {
             let Some(log) = &mut self.log else { return Ok(()) };
             // Only what is durable is written back.
-            let flushed = if shelf.header.ssd_failed() == 0 { log.flush() } else { Ok(()) };
-            flushed.unwrap_or_else(|stop| _ = self.stopped(shelf, stop));
+            let flushed = if engine.header.ssd_failed() == 0 { log.flush() } else { Ok(()) };
+            flushed.unwrap_or_else(|stop| _ = self.stopped(engine, stop));
             let Some(log) = &self.log else { return Ok(()) };
             log.books.collect_dirty(CollectScope::File(key), SWEEP_PAGES, &mut items);
-            if !self.has_log(shelf) {
-                items.retain(|item| !is_newer_in_frame(shelf, *item));
+            if !self.has_log(engine) {
+                items.retain(|item| !is_newer_in_frame(engine, *item));
             }
             if items.is_empty() {
                 return Ok(());
@@ -149,7 +149,7 @@ impl Worker {
             let dirty = |worker: &Worker| worker.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
             let before = dirty(self);
             // What was written and is dirty all the same, somebody wrote over in the map.
-            if self.write_back(shelf, &items)? == 0 || dirty(self) >= before {
+            if self.write_back(engine, &items)? == 0 || dirty(self) >= before {
                 return Err(Errno::IO);
             }
         }
@@ -158,26 +158,26 @@ impl Worker {
     }
 
     /// Rounds in which everything there is can be written back, with some to spare.
-    pub(super) fn rounds(&self, shelf: &Shelf) -> u32 {
+    pub(super) fn rounds(&self, engine: &CacheEngine) -> u32 {
         let slots = self.log.as_ref().map_or(0, |log| log.books.shape().slots());
-        16 + 4 * (slots / SWEEP_PAGES as u32 + shelf.layout.sizes.frames.frames / STEP_PAGES as u32)
+        16 + 4 * (slots / SWEEP_PAGES as u32 + engine.layout.sizes.frames.frames / STEP_PAGES as u32)
     }
 
     /// Writes items back, sorted; how many. The first failure of a file is told after the others had their turn.
-    pub(super) fn write_back(&mut self, shelf: &Shelf, items: &[Item]) -> Result<usize, Errno> {
+    pub(super) fn write_back(&mut self, engine: &CacheEngine, items: &[Item]) -> Result<usize, Errno> {
         let (mut count, mut result) = (0, Ok(()));
         for of_file in items.chunk_by(|a, b| a.key == b.key) {
             let key = of_file[0].key;
-            if key == CATALOGUE || self.is_patient(shelf, key) {
+            if key == CATALOGUE || self.is_patient(engine, key) {
                 result = result.and(if key == CATALOGUE { Ok(()) } else { Err(Errno::IO) });
                 continue;
             }
-            match self.write_back_of(shelf, key, of_file) {
+            match self.write_back_of(engine, key, of_file) {
                 Ok(written) => count += written,
                 Err(errno) => {
                     // One that is stranded has its own flag, and no time mends it.
-                    if !self.is_stranded(shelf, key) {
-                        self.failed(shelf, key, errno);
+                    if !self.is_stranded(engine, key) {
+                        self.failed(engine, key, errno);
                     }
                     result = result.and(Err(errno));
                 }
@@ -186,23 +186,23 @@ impl Worker {
         if count > 0 { Ok(count) } else { result.map(|()| 0) }
     }
 
-    fn write_back_of(&mut self, shelf: &Shelf, key: FileKey, items: &[Item]) -> Result<usize, Errno> {
-        let Some(below) = self.found(shelf, key)? else { return Ok(items.len()) };
-        self.cut_again(shelf, key)?;
-        let size = match self.begin_writing(shelf, key) {
+    fn write_back_of(&mut self, engine: &CacheEngine, key: FileKey, items: &[Item]) -> Result<usize, Errno> {
+        let Some(below) = self.found(engine, key)? else { return Ok(items.len()) };
+        self.cut_again(engine, key)?;
+        let size = match self.begin_writing(engine, key) {
             Ok(size) => size,
             Err(Errno::STALE) => return Err(Errno::STALE),
-            Err(_) => self.end_below(shelf, key),
+            Err(_) => self.end_below(engine, key),
         };
-        self.open_window(shelf, key, &*below)?;
+        self.open_window(engine, key, &*below)?;
         let mut written = Vec::with_capacity(items.len());
         let (mut lost, mut result) = (0, Ok(()));
         for run in runs(items).flat_map(|run| run.chunks(PIECE_PAGES)) {
             let Some(log) = &mut self.log else { break };
             let pages = log.read_items(run);
-            let pages = run.iter().copied().zip(pages).map(|(item, page)| (item, page.or_else(|| from_frame(shelf, item))));
+            let pages = run.iter().copied().zip(pages).map(|(item, page)| (item, page.or_else(|| from_frame(engine, item))));
             let whole: Vec<(Item, Box<Page>)> = pages.filter_map(|(item, page)| Some((item, page?))).collect();
-            lost += self.lost(shelf, run, &whole);
+            lost += self.lost(engine, run, &whole);
             for piece in whole.chunk_by(|(a, _), (b, _)| a.page.0 + 1 == b.page.0) {
                 let at = piece[0].0.page.0 * PAGE_BYTES as u64;
                 let mut bytes: Vec<u8> = piece.iter().flat_map(|(_, page)| page.iter().copied()).collect();
@@ -210,9 +210,9 @@ impl Worker {
                 if !bytes.is_empty() {
                     let begun = Instant::now();
                     result = below.write_at(at, &bytes);
-                    shelf.counters.write_took(Tier::Below, begun.elapsed().as_nanos() as u64);
-                    shelf.counters.add(Count::BelowWrites, 1);
-                    shelf.counters.add(Count::BelowWritten, bytes.len() as u64);
+                    engine.counters.write_took(Tier::Below, begun.elapsed().as_nanos() as u64);
+                    engine.counters.add(Count::BelowWrites, 1);
+                    engine.counters.add(Count::BelowWritten, bytes.len() as u64);
                 }
                 if result.is_err() {
                     break;
@@ -228,64 +228,64 @@ impl Worker {
             result = below.set_len(size);
         }
         let synced = below.sync();
-        self.end_writing(shelf, key, &*below);
+        self.end_writing(engine, key, &*below);
         synced.map_err(|error| errno_of(&error))?;
-        self.synced_below(shelf, key)?;
-        self.note_after(shelf, key);
-        self.mark_written(shelf, &written);
+        self.synced_below(engine, key)?;
+        self.note_after(engine, key);
+        self.mark_written(engine, &written);
         result.map_err(|error| errno_of(&error))?;
-        shelf.counters.add(Count::WrittenBack, written.len() as u64);
+        engine.counters.add(Count::WrittenBack, written.len() as u64);
         if lost == items.len() {
             return Err(Errno::IO);
         }
         self.succeeded(key);
-        self.over(shelf, key);
+        self.over(engine, key);
         // Of one that failed some are still to come, from the frames that have newer ones.
-        Ok(if self.has_log(shelf) { items.len() - lost } else { written.len() })
+        Ok(if self.has_log(engine) { items.len() - lost } else { written.len() })
     }
 
-    fn mark_written(&mut self, shelf: &Shelf, written: &[Item]) {
+    fn mark_written(&mut self, engine: &CacheEngine, written: &[Item]) {
         for some in written.chunks(MARKS) {
             let Some(log) = &mut self.log else { return };
             // A mark without room is lost, and its page dirty again for whoever opens the SSD next.
-            if shelf.header.ssd_failed() == 0 {
+            if engine.header.ssd_failed() == 0 {
                 let _ = log.prepare(some.len());
             }
             for item in some {
                 log.books.written_back(item);
             }
-            if shelf.header.ssd_failed() == 0
+            if engine.header.ssd_failed() == 0
                 && let Err(stop) = log.seal()
                 && stop != Stop::Room
             {
-                self.stopped(shelf, stop);
+                self.stopped(engine, stop);
             }
         }
     }
 
     /// The next segment is made free as soon as this one is begun, while there is room for what that writes.
-    pub(super) fn room_ahead(&mut self, shelf: &Shelf) -> Result<(), Errno> {
+    pub(super) fn room_ahead(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         if self.making_room || !self.log.as_ref().is_some_and(|log| log.books.is_full()) {
             return Ok(());
         }
-        self.make_room(shelf)
+        self.make_room(engine)
     }
 
     /// Makes the oldest segment free: its dirty pages are written back, its catalogue entries and its hot pages put again.
-    pub(super) fn make_room(&mut self, shelf: &Shelf) -> Result<(), Errno> {
+    pub(super) fn make_room(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         if self.making_room {
             return Err(Errno::NOSPC);
         }
         self.making_room = true;
-        let result = self.make_room_once(shelf);
+        let result = self.make_room_once(engine);
         self.making_room = false;
         result
     }
 
-    fn make_room_once(&mut self, shelf: &Shelf) -> Result<(), Errno> {
+    fn make_room_once(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         let mut items = Vec::new();
         for round in 0..4 {
-            self.keep_entries(shelf, &mut items)?;
+            self.keep_entries(engine, &mut items)?;
             let Some(log) = &mut self.log else { return Ok(()) };
             if round == 0 {
                 log.books.collect_hot(usize::MAX, &mut items);
@@ -299,9 +299,9 @@ impl Worker {
             match log.reclaim() {
                 Ok(()) => return Ok(()),
                 // Only what is durable is written back.
-                Err(ssdcache::CacheError::Dirty) => log.flush().map_err(|stop| self.stopped(shelf, stop))?,
+                Err(ssdcache::CacheError::Dirty) => log.flush().map_err(|stop| self.stopped(engine, stop))?,
                 Err(refused) => {
-                    log.resolve(refused).map_err(|stop| self.stopped(shelf, stop))?;
+                    log.resolve(refused).map_err(|stop| self.stopped(engine, stop))?;
                     continue;
                 }
             }
@@ -309,7 +309,7 @@ impl Worker {
             // More than the oldest: neighbours are worth waiting for.
             log.books.collect_dirty(CollectScope::Oldest(8), SWEEP_PAGES, &mut items);
             items.retain(|item| item.key != CATALOGUE);
-            let result = self.write_back(shelf, &items);
+            let result = self.write_back(engine, &items);
             if round == 3 {
                 result?;
             }
@@ -318,7 +318,7 @@ impl Worker {
     }
 
     /// Catalogue entries of the oldest segment are put again, if their files still have pages.
-    fn keep_entries(&mut self, shelf: &Shelf, items: &mut Vec<Item>) -> Result<(), Errno> {
+    fn keep_entries(&mut self, engine: &CacheEngine, items: &mut Vec<Item>) -> Result<(), Errno> {
         let Some(log) = &mut self.log else { return Ok(()) };
         log.books.collect_own(items);
         for item in items.iter() {
@@ -326,31 +326,31 @@ impl Worker {
             let page = match log.read_item(item) {
                 Ok(page) => page,
                 Err(VerifyResult::Changed) => continue,
-                Err(_) => self.known_entry(shelf, item)?,
+                Err(_) => self.known_entry(engine, item)?,
             };
             let Some(log) = &mut self.log else { return Ok(()) };
             let is_needed = Entry::decode(&page).is_some_and(|entry| log.books.pages_of(entry.key) > 0);
             if !is_needed && log.drop_pages(item.key, item.page.0..item.page.0 + 1).is_ok() {
                 if let Some(entry) = Entry::decode(&page) {
-                    self.forget(shelf, entry.key);
+                    self.forget(engine, entry.key);
                 }
                 continue;
             }
             match log.reinsert(item, &page) {
                 Ok(()) | Err(Stop::Changed) => {}
-                Err(stop) => return Err(self.stopped(shelf, stop)),
+                Err(stop) => return Err(self.stopped(engine, stop)),
             }
         }
         Ok(())
     }
 
     /// An entry that the SSD does not give back, from memory; if it is not there either, the SSD has failed.
-    fn known_entry(&mut self, shelf: &Shelf, item: &Item) -> Result<Box<Page>, Errno> {
+    fn known_entry(&mut self, engine: &CacheEngine, item: &Item) -> Result<Box<Page>, Errno> {
         let noted = self.known.iter().find(|(key, _)| place(**key) == item.page).and_then(|(_, known)| known.noted());
         match noted {
             Some(entry) => Ok(entry.encode()),
             None => {
-                self.fail(shelf, Error::Media, "it cannot read what it had written");
+                self.fail(engine, Error::Media, "it cannot read what it had written");
                 Err(Errno::IO)
             }
         }
@@ -358,16 +358,16 @@ impl Worker {
 }
 
 /// Whether a frame has it newer, and marked: it goes below from there.
-pub(super) fn is_newer_in_frame(shelf: &Shelf, item: Item) -> bool {
-    let Some(no) = shelf.records.find(item.key) else { return false };
-    shelf.pages.snapshot(shelf.name(no, item.page.0), &mut [0; PAGE_BYTES]).is_some_and(|snapshot| !snapshot.marks.is_none())
+pub(super) fn is_newer_in_frame(engine: &CacheEngine, item: Item) -> bool {
+    let Some(no) = engine.records.find(item.key) else { return false };
+    engine.pages.snapshot(engine.name(no, item.page.0), &mut [0; PAGE_BYTES]).is_some_and(|snapshot| !snapshot.marks.is_none())
 }
 
 /// What a frame has of a page is the newest there is, and all of it.
-fn from_frame(shelf: &Shelf, item: Item) -> Option<Box<Page>> {
-    let no = shelf.records.find(item.key)?;
+fn from_frame(engine: &CacheEngine, item: Item) -> Option<Box<Page>> {
+    let no = engine.records.find(item.key)?;
     let mut bytes = Box::new([0; PAGE_BYTES]);
-    let snapshot = shelf.pages.snapshot(shelf.name(no, item.page.0), &mut bytes)?;
+    let snapshot = engine.pages.snapshot(engine.name(no, item.page.0), &mut bytes)?;
     // One that is marked goes its own way.
     snapshot.marks.is_none().then_some(bytes)
 }

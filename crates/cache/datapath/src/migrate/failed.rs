@@ -14,11 +14,11 @@ use ssdcache::{Admission, FileKey, Item, PAGE_BYTES, Page};
 
 use super::Worker;
 use super::demote::is_newer_in_frame;
-use crate::shelf::layout::{FAILED, NEVER_OPENED, Word};
-use crate::shelf::log::Log;
-use crate::shelf::open::errno_of;
-use crate::shelf::ours::Writer;
-use crate::shelf::{CATALOGUE, FileNo, Shelf, flag};
+use crate::engine::layout::{FAILED, NEVER_OPENED, Word};
+use crate::engine::log::Log;
+use crate::engine::open::errno_of;
+use crate::engine::own_stamp::Writer;
+use crate::engine::{CATALOGUE, CacheEngine, FileNo, flag};
 
 /// Pages looked at in one round.
 const ROUND_PAGES: usize = 4096;
@@ -27,110 +27,110 @@ const TOLD_MAX: usize = 16;
 
 impl Worker {
     /// Takes over what is on the SSD: what it says of itself, or what the last leader said of it.
-    pub(super) fn open_log(&mut self, shelf: &Shelf) {
-        let Some(shape) = shelf.layout.sizes.ssd else { return };
+    pub(super) fn open_log(&mut self, engine: &CacheEngine) {
+        let Some(shape) = engine.layout.sizes.ssd else { return };
         // Each has a page there, or is open.
-        let files = shape.slots().saturating_add(shelf.records.count).min(crate::shelf::FILES_MAX - 1);
+        let files = shape.slots().saturating_add(engine.records.count).min(crate::engine::FILES_MAX - 1);
         let begun = Instant::now();
-        let held: Vec<_> = (shelf.records.all()).filter_map(|(_, record)| Some((record.key()?, record.on_ssd()?))).collect();
-        let published = (shelf.header.region(), shelf.layout.ssd);
-        let opened = match &shelf.plain {
+        let held: Vec<_> = (engine.records.all()).filter_map(|(_, record)| Some((record.key()?, record.on_ssd()?))).collect();
+        let published = (engine.header.region(), engine.layout.ssd);
+        let opened = match &engine.plain {
             // Files were written without it meanwhile.
-            _ if shelf.header.ssd_failed() == FAILED => Err("it failed before".to_owned()),
+            _ if engine.header.ssd_failed() == FAILED => Err("it failed before".to_owned()),
             None => Err("this process cannot open it".to_owned()),
-            Some(device) => Log::open(&**device, shelf.lanes.as_ref(), files, published, &held, shelf.counters.clone())
+            Some(device) => Log::open(&**device, engine.lanes.as_ref(), files, published, &held, engine.counters.clone())
                 .map_err(|error| error.to_string()),
         };
         match opened {
             Ok((log, found)) => {
-                shelf.header.wide(Word::SsdFound).store(log.books.len().0, Ordering::Relaxed);
-                shelf.header.set(Word::RecoveryMs, begun.elapsed().as_millis().min(u32::MAX.into()) as u32);
-                shelf.header.set(Word::SsdFailed, 0);
-                self.admission = Some(Admission::new(shelf.limits.admission, self.now()));
+                engine.header.wide(Word::SsdFound).store(log.books.len().0, Ordering::Relaxed);
+                engine.header.set(Word::RecoveryMs, begun.elapsed().as_millis().min(u32::MAX.into()) as u32);
+                engine.header.set(Word::SsdFailed, 0);
+                self.admission = Some(Admission::new(engine.limits.admission, self.now()));
                 self.log = Some(log);
-                self.damaged(shelf, &found);
+                self.damaged(engine, &found);
             }
-            Err(why) => match Log::of_failed(shelf.plain.as_deref(), files, published, &held, shelf.counters.clone()) {
+            Err(why) => match Log::of_failed(engine.plain.as_deref(), files, published, &held, engine.counters.clone()) {
                 Ok((log, unknown)) => {
                     self.log = Some(log);
-                    self.lead_without(shelf, &why, unknown);
+                    self.lead_without(engine, &why, unknown);
                 }
-                Err(_) if shelf.header.ssd_failed() == FAILED => {}
-                Err(_) if !shelf.mode().keeps_dirty() && shelf.world.is_clean() => self.fail(shelf, Error::Gone, &why),
+                Err(_) if engine.header.ssd_failed() == FAILED => {}
+                Err(_) if !engine.mode().keeps_dirty() && engine.world.is_clean() => self.fail(engine, Error::Gone, &why),
                 Err(_) => {
-                    shelf.world.report(&format!("the SSD cache cannot be opened, and it is not known what is on it: {why}"));
-                    shelf.header.set(Word::SsdErrno, Errno::IO.raw_os_error() as u32);
-                    shelf.header.set(Word::SsdFailed, NEVER_OPENED);
+                    engine.world.report(&format!("the SSD cache cannot be opened, and it is not known what is on it: {why}"));
+                    engine.header.set(Word::SsdErrno, Errno::IO.raw_os_error() as u32);
+                    engine.header.set(Word::SsdFailed, NEVER_OPENED);
                 }
             },
         }
     }
 
     /// Recovery found that something durable is missing.
-    fn damaged(&mut self, shelf: &Shelf, found: &ssdcache::RecoveryResult) {
+    fn damaged(&mut self, engine: &CacheEngine, found: &ssdcache::RecoveryResult) {
         let (damaged, suspect) = (found.damaged, found.suspect.len());
         if damaged == 0 {
             return;
         }
-        shelf.world.report(&format!("the SSD cache is damaged: {damaged} segments incomplete, {suspect} dirty pages in doubt"));
+        engine.world.report(&format!("the SSD cache is damaged: {damaged} segments incomplete, {suspect} dirty pages in doubt"));
         if suspect > 0 || found.unknown > 0 {
             // Clean pages of it are gone, and nothing newer; else it has lost what it had promised to keep.
-            shelf.header.set(Word::Unknown, u32::try_from(found.unknown).unwrap_or(u32::MAX));
-            self.fail(shelf, Error::Media, "it has lost what it had written");
+            engine.header.set(Word::Unknown, u32::try_from(found.unknown).unwrap_or(u32::MAX));
+            self.fail(engine, Error::Media, "it has lost what it had written");
         }
     }
 
-    fn lead_without(&mut self, shelf: &Shelf, why: &str, unknown: u64) {
-        if shelf.header.ssd_failed() == FAILED {
+    fn lead_without(&mut self, engine: &CacheEngine, why: &str, unknown: u64) {
+        if engine.header.ssd_failed() == FAILED {
             return;
         }
         let unknown = u32::try_from(unknown).unwrap_or(u32::MAX);
-        shelf.header.set(Word::Unknown, unknown);
-        self.fail(shelf, Error::Gone, why);
+        engine.header.set(Word::Unknown, unknown);
+        self.fail(engine, Error::Gone, why);
         if unknown > 0 {
-            shelf.world.report(&format!("{unknown} pages that only the SSD has are of files that were not open: those answer EIO"));
+            engine.world.report(&format!("{unknown} pages that only the SSD has are of files that were not open: those answer EIO"));
         }
     }
 
     /// The SSD is not used any more, and everybody is told.
-    pub(super) fn fail(&mut self, shelf: &Shelf, error: Error, why: &str) {
-        if shelf.header.ssd_failed() == FAILED {
+    pub(super) fn fail(&mut self, engine: &CacheEngine, error: Error, why: &str) {
+        if engine.header.ssd_failed() == FAILED {
             return;
         }
         // What it holds will be older than the files, should it be found again.
-        self.is_noted_clean = !self.is_owed(shelf);
-        if let Err(error) = shelf.world.note_void(!self.is_noted_clean) {
-            shelf.world.report(&format!("that the SSD failed could not be noted ({error}): do not use it again as it is"));
+        self.is_noted_clean = !self.is_owed(engine);
+        if let Err(error) = engine.world.note_void(!self.is_noted_clean) {
+            engine.world.report(&format!("that the SSD failed could not be noted ({error}): do not use it again as it is"));
         }
-        shelf.header.set(Word::SsdErrno, error.errno() as u32);
-        shelf.header.set(Word::SsdFailed, FAILED);
-        shelf.world.report(&format!("the SSD failed ({why}): from now on reads and writes go to the files below"));
-        self.name_debts(shelf);
+        engine.header.set(Word::SsdErrno, error.errno() as u32);
+        engine.header.set(Word::SsdFailed, FAILED);
+        engine.world.report(&format!("the SSD failed ({why}): from now on reads and writes go to the files below"));
+        self.name_debts(engine);
     }
 
     /// Files of which only the SSD has pages get a record that stays: so whoever opens them learns of it, and status names them.
-    fn name_debts(&mut self, shelf: &Shelf) {
+    fn name_debts(&mut self, engine: &CacheEngine) {
         let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
         for key in keys {
-            if !self.name_debt(shelf, key) {
+            if !self.name_debt(engine, key) {
                 let dirty = self.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
-                shelf.header.word(Word::Unknown).fetch_add(dirty, Ordering::AcqRel);
+                engine.header.word(Word::Unknown).fetch_add(dirty, Ordering::AcqRel);
             }
         }
     }
 
-    fn name_debt(&mut self, shelf: &Shelf, key: FileKey) -> bool {
+    fn name_debt(&mut self, engine: &CacheEngine, key: FileKey) -> bool {
         let entry = self.entry(key);
         let Some(log) = &mut self.log else { return true };
         let Some(number) = log.books.hold(key) else { return false };
         let end = log.books.last_dirty(key).map_or(0, |page| (page.0 + 1) * PAGE_BYTES as u64);
-        let Ok(_held) = shelf.lock_records() else { return false };
-        let opens = shelf.opens.lock();
-        let no = match shelf.records.find(key) {
+        let Ok(_held) = engine.lock_records() else { return false };
+        let opens = engine.opens.lock();
+        let no = match engine.records.find(key) {
             Some(no) => no,
             None => {
-                let Some(no) = shelf.free_record(key, &opens) else { return false };
-                let record = shelf.records.get(no);
+                let Some(no) = engine.free_record(key, &opens) else { return false };
+                let record = engine.records.get(no);
                 record.clear();
                 record.set_mode(ssdcache::Mode::WriteBack);
                 match &entry {
@@ -153,62 +153,62 @@ impl Worker {
                 no
             }
         };
-        let record = shelf.records.get(no);
+        let record = engine.records.get(no);
         record.set_on_ssd(Some(number));
         record.flags().fetch_or(flag::OWED, Ordering::AcqRel);
         true
     }
 
     /// Where nothing is kept dirty, it is noted outside of the SSD, once: then nothing is missed if it is never seen again.
-    pub(super) fn note_clean(&mut self, shelf: &Shelf) {
+    pub(super) fn note_clean(&mut self, engine: &CacheEngine) {
         if self.is_noted_clean {
             return;
         }
-        if shelf.header.ssd_failed() == FAILED && self.log.is_some() && !self.is_owed(shelf) {
-            let _ = shelf.world.note_void(false);
+        if engine.header.ssd_failed() == FAILED && self.log.is_some() && !self.is_owed(engine) {
+            let _ = engine.world.note_void(false);
             self.is_noted_clean = true;
         }
-        if shelf.mode().keeps_dirty() || !self.has_log(shelf) {
+        if engine.mode().keeps_dirty() || !self.has_log(engine) {
             return;
         }
         let is_clean = self.log.as_ref().is_some_and(|log| log.books.len().1 == u64::from(log.books.dirty_of(CATALOGUE)));
         if is_clean {
             // If that fails there is no note, and whoever misses the SSD is told so.
-            let _ = shelf.world.note_clean(true);
+            let _ = engine.world.note_clean(true);
             self.is_noted_clean = true;
         }
     }
 
     /// Whether only the SSD has something.
-    pub(super) fn is_owed(&self, shelf: &Shelf) -> bool {
+    pub(super) fn is_owed(&self, engine: &CacheEngine) -> bool {
         let is_dirty = |log: &Log| log.books.len().1 > u64::from(log.books.dirty_of(CATALOGUE));
-        shelf.header.get(Word::Unknown) > 0 || self.log.as_ref().is_some_and(is_dirty)
+        engine.header.get(Word::Unknown) > 0 || self.log.as_ref().is_some_and(is_dirty)
     }
 
     /// Before something may be dirty on the SSD.
-    pub(super) fn note_dirty(&mut self, shelf: &Shelf) -> Result<(), Errno> {
+    pub(super) fn note_dirty(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         self.is_noted_clean = false;
-        shelf.world.note_clean(false).map_err(|error| errno_of(&error))
+        engine.world.note_clean(false).map_err(|error| errno_of(&error))
     }
 
     /// What of the file was in trouble may be over.
-    pub(super) fn over(&mut self, shelf: &Shelf, key: FileKey) {
-        let Some(no) = shelf.records.find(key) else { return };
-        let record = shelf.records.get(no);
+    pub(super) fn over(&mut self, engine: &CacheEngine, key: FileKey) {
+        let Some(no) = engine.records.find(key) else { return };
+        let record = engine.records.get(no);
         let is_owed = self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0);
         if is_owed {
             return;
         }
         record.flags().fetch_and(!flag::OWED, Ordering::AcqRel);
         self.dirty_since.remove(&key);
-        if !shelf.pages.marked_of(pagecache::shared::FileNo(no.0)) {
+        if !engine.pages.marked_of(pagecache::FileNo(no.0)) {
             record.succeeded();
         }
     }
 
     /// What a failed SSD still gives back goes below, and is forgotten.
-    pub(super) fn evacuate(&mut self, shelf: &Shelf) -> bool {
-        if shelf.header.ssd_failed() != FAILED {
+    pub(super) fn evacuate(&mut self, engine: &CacheEngine) -> bool {
+        if engine.header.ssd_failed() != FAILED {
             return false;
         }
         let Some(log) = self.log.as_ref().filter(|log| log.books.len().1 > 0) else { return false };
@@ -217,59 +217,59 @@ impl Worker {
         items.retain(|item| item.key != CATALOGUE);
         let Some(last) = items.last() else { return false };
         self.swept = (last.key, last.page);
-        items.retain(|item| !self.lost.contains(&(item.key, item.page)) && !is_newer_in_frame(shelf, *item));
+        items.retain(|item| !self.lost.contains(&(item.key, item.page)) && !is_newer_in_frame(engine, *item));
         if items.is_empty() {
             return false;
         }
-        let written = self.write_back(shelf, &items).unwrap_or(0);
+        let written = self.write_back(engine, &items).unwrap_or(0);
         written > 0 && self.log.as_ref().is_some_and(|log| log.books.len().1 > 0)
     }
 
     /// Dirty pages that the SSD cannot give back: told by file and range, and remembered as a failure of the file. They stay in the
     /// books, so that nobody takes what is below for them. The SSD has failed. How many there are.
-    pub(super) fn lost(&mut self, shelf: &Shelf, run: &[Item], whole: &[(Item, Box<Page>)]) -> usize {
-        let no = run.first().and_then(|item| shelf.records.find(item.key));
+    pub(super) fn lost(&mut self, engine: &CacheEngine, run: &[Item], whole: &[(Item, Box<Page>)]) -> usize {
+        let no = run.first().and_then(|item| engine.records.find(item.key));
         let lost: Vec<Item> = (run.iter())
             .filter(|item| !whole.iter().any(|(other, _)| other == *item))
             .filter(|item| self.log.as_ref().is_some_and(|log| log.books.is_dirty(item.key, item.page)))
             // A newer one is in a frame, and goes below from there.
-            .filter(|item| !is_newer_in_frame(shelf, **item))
+            .filter(|item| !is_newer_in_frame(engine, **item))
             .copied()
             .collect();
         let new: Vec<Item> = lost.iter().filter(|item| self.lost.insert((item.key, item.page))).copied().collect();
         if !new.is_empty() {
-            self.tell_lost(shelf, &new, no);
+            self.tell_lost(engine, &new, no);
         }
         if !lost.is_empty() {
-            self.fail(shelf, Error::Media, "it cannot read what it had written");
+            self.fail(engine, Error::Media, "it cannot read what it had written");
         }
         lost.len()
     }
 
-    fn tell_lost(&mut self, shelf: &Shelf, new: &[Item], no: Option<FileNo>) {
+    fn tell_lost(&mut self, engine: &CacheEngine, new: &[Item], no: Option<FileNo>) {
         let entry = self.entry(new[0].key).map(|entry| entry.path);
-        let path = no.map(|no| shelf.records.get(no).path()).or(entry).unwrap_or_default();
+        let path = no.map(|no| engine.records.get(no).path()).or(entry).unwrap_or_default();
         let runs: Vec<&[Item]> = ssdcache::runs(new).collect();
         for run in runs.iter().take(TOLD_MAX) {
             let (first, end) = (run[0].page.0 * PAGE_BYTES as u64, (run[run.len() - 1].page.0 + 1) * PAGE_BYTES as u64);
-            shelf.world.report(&format!("bytes {first} to {} of {} cannot be read: only the SSD had them", end - 1, path.display()));
+            engine.world.report(&format!("bytes {first} to {} of {} cannot be read: only the SSD had them", end - 1, path.display()));
         }
         if runs.len() > TOLD_MAX {
-            shelf.world.report(&format!("{} more pieces of {} cannot be read: status lists them", runs.len() - TOLD_MAX, path.display()));
+            engine.world.report(&format!("{} more pieces of {} cannot be read: status lists them", runs.len() - TOLD_MAX, path.display()));
         }
-        shelf.header.wide(Word::Lost).store(self.lost.len() as u64, Ordering::Relaxed);
+        engine.header.wide(Word::Lost).store(self.lost.len() as u64, Ordering::Relaxed);
         if let Some(no) = no {
-            shelf.records.get(no).failed(Errno::IO);
+            engine.records.get(no).failed(Errno::IO);
         }
     }
 
     /// Its owner gives up what only the SSD had: what is below counts from now on. How many pages.
-    pub(super) fn accept(&mut self, shelf: &Shelf) -> u32 {
-        let mut count = shelf.header.word(Word::Unknown).swap(0, Ordering::AcqRel);
-        if shelf.header.ssd_failed() == NEVER_OPENED {
-            self.fail(shelf, Error::Gone, "its owner gave up what it holds");
+    pub(super) fn accept(&mut self, engine: &CacheEngine) -> u32 {
+        let mut count = engine.header.word(Word::Unknown).swap(0, Ordering::AcqRel);
+        if engine.header.ssd_failed() == NEVER_OPENED {
+            self.fail(engine, Error::Gone, "its owner gave up what it holds");
         }
-        if shelf.header.ssd_failed() != FAILED {
+        if engine.header.ssd_failed() != FAILED {
             return count;
         }
         let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
@@ -278,10 +278,10 @@ impl Worker {
                 count = count.saturating_add(log.books.dirty_of(key));
                 log.books.forget(key, 0..u64::MAX);
             }
-            self.over(shelf, key);
+            self.over(engine, key);
         }
         self.lost.clear();
-        shelf.world.report(&format!("{count} pages that only the SSD had were given up, as its owner said: what is below counts"));
+        engine.world.report(&format!("{count} pages that only the SSD had were given up, as its owner said: what is below counts"));
         count
     }
 }

@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagecache::shared::{Marks, Which};
+use pagecache::{MarkFilter, Marks};
 use rustix::io::Errno;
 use ssdcache::{FileKey, Page, PageIndex, PageVersion};
 
 use super::Worker;
-use crate::shelf::log::Stop;
-use crate::shelf::open::errno_of;
-use crate::shelf::ours::{Difference, Look, Moment, Writer, difference};
-use crate::shelf::{Ask, Below, CATALOGUE, Entry, FileNo, PATH_MAX, Shelf, Stamp, flag, place};
+use crate::engine::log::Stop;
+use crate::engine::open::errno_of;
+use crate::engine::own_stamp::{Difference, Moment, StampCheck, Writer, difference};
+use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX, RequestKind, Stamp, flag, place};
 
 /// Files whose entries are kept at hand; more only as long as they are being written.
 const KNOWN_MAX: usize = 2048;
@@ -35,7 +35,7 @@ const LOOKS: usize = 1000;
 #[derive(Default)]
 pub(super) struct Known {
     /// Open for reading and writing.
-    below: Option<Arc<dyn Below>>,
+    below: Option<Arc<dyn BackingFile>>,
     /// The larger, the later it was used.
     used: u64,
     /// The entry as it is in the log; none: not there, or not read yet.
@@ -62,17 +62,17 @@ impl Known {
 
 impl Worker {
     /// Whether a file that failed lately shall be left alone for now.
-    pub(super) fn is_patient(&self, shelf: &Shelf, key: FileKey) -> bool {
+    pub(super) fn is_patient(&self, engine: &CacheEngine, key: FileKey) -> bool {
         let until = self.known.get(&key).and_then(|known| known.not_before);
-        until.is_some_and(|until| (until.wrapping_sub(shelf.world.now_ms()) as i32) > 0)
+        until.is_some_and(|until| (until.wrapping_sub(engine.world.now_ms()) as i32) > 0)
     }
 
     /// A write below failed: everybody who has the file open hears of it.
-    pub(super) fn failed(&mut self, shelf: &Shelf, key: FileKey, errno: Errno) {
-        if let Some(no) = shelf.records.find(key) {
-            shelf.records.get(no).failed(errno);
+    pub(super) fn failed(&mut self, engine: &CacheEngine, key: FileKey, errno: Errno) {
+        if let Some(no) = engine.records.find(key) {
+            engine.records.get(no).failed(errno);
         }
-        self.know(key).not_before = Some(shelf.world.now_ms().wrapping_add(PATIENCE_MS));
+        self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(PATIENCE_MS));
     }
 
     pub(super) fn succeeded(&mut self, key: FileKey) {
@@ -88,8 +88,8 @@ impl Worker {
     }
 
     /// Nothing is remembered of a file: it went, or changed.
-    pub(super) fn forget(&mut self, shelf: &Shelf, key: FileKey) {
-        self.close_handle(shelf, key);
+    pub(super) fn forget(&mut self, engine: &CacheEngine, key: FileKey) {
+        self.close_handle(engine, key);
         self.known.remove(&key);
     }
 
@@ -107,9 +107,14 @@ impl Worker {
 
     /// An entry is put into the log, unless it is there already. Durable with the next flush. It is made by `make`, anew when
     /// room had to be made: that may have changed what it is made from.
-    pub(super) fn put_entry(&mut self, shelf: &Shelf, key: FileKey, mut make: impl FnMut(&mut Worker) -> Entry) -> Result<(), Errno> {
+    pub(super) fn put_entry(
+        &mut self,
+        engine: &CacheEngine,
+        key: FileKey,
+        mut make: impl FnMut(&mut Worker) -> Entry,
+    ) -> Result<(), Errno> {
         for _ in 0..3 {
-            self.room_ahead(shelf)?;
+            self.room_ahead(engine)?;
             let entry = make(self);
             if self.entry(key).as_ref() == Some(&entry) {
                 return Ok(());
@@ -126,40 +131,40 @@ impl Worker {
                     (known.noted, known.is_read) = (Some(entry), true);
                     return Ok(());
                 }
-                Err(Stop::Room) => self.make_room(shelf)?,
-                Err(stop) => return Err(self.stopped(shelf, stop)),
+                Err(Stop::Room) => self.make_room(engine)?,
+                Err(stop) => return Err(self.stopped(engine, stop)),
             }
         }
         Err(Errno::NOSPC)
     }
 
     /// The entry of an open file as it is now.
-    pub(super) fn note(&mut self, shelf: &Shelf, no: FileNo) -> Result<(), Errno> {
-        self.note_as(shelf, no, None, shelf.records.get(no).has(flag::THROUGH))
+    pub(super) fn note(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
+        self.note_as(engine, no, None, engine.records.get(no).has(flag::THROUGH))
     }
 
     /// As above: it is about to be written through.
-    pub(super) fn note_through(&mut self, shelf: &Shelf, no: FileNo) -> Result<(), Errno> {
-        self.note_as(shelf, no, None, true)
+    pub(super) fn note_through(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
+        self.note_as(engine, no, None, true)
     }
 
     /// As above: it is about to be cut to this length.
-    pub(super) fn note_cut(&mut self, shelf: &Shelf, no: FileNo, len: u64) -> Result<(), Errno> {
-        self.note_as(shelf, no, Some(len), shelf.records.get(no).has(flag::THROUGH))
+    pub(super) fn note_cut(&mut self, engine: &CacheEngine, no: FileNo, len: u64) -> Result<(), Errno> {
+        self.note_as(engine, no, Some(len), engine.records.get(no).has(flag::THROUGH))
     }
 
-    fn note_as(&mut self, shelf: &Shelf, no: FileNo, len: Option<u64>, through: bool) -> Result<(), Errno> {
-        let record = shelf.records.get(no);
+    fn note_as(&mut self, engine: &CacheEngine, no: FileNo, len: Option<u64>, through: bool) -> Result<(), Errno> {
+        let record = engine.records.get(no);
         let key = record.key().ok_or(Errno::NOENT)?;
         let is_first = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) == 0);
         if is_first {
             // Nothing told of what was done to the file so far.
-            let below = self.found(shelf, key)?.ok_or(Errno::NOENT)?;
+            let below = self.found(engine, key)?.ok_or(Errno::NOENT)?;
             below.sync().map_err(|error| errno_of(&error))?;
-            self.synced_below(shelf, key)?;
+            self.synced_below(engine, key)?;
         }
         self.know(key).after = (!record.own().is_open()).then(|| record.own().get());
-        self.put_entry(shelf, key, |worker| {
+        self.put_entry(engine, key, |worker| {
             let before = worker.entry(key);
             let cut = before.as_ref().and_then(|entry| entry.cut);
             let size = record.size().load(Ordering::Acquire);
@@ -179,23 +184,23 @@ impl Worker {
     }
 
     /// Everything of the file below is durable: also that it was cut. Its entry says so before anything counts as clean.
-    pub(super) fn synced_below(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
-        if self.owes_cut(shelf, key).is_some() {
+    pub(super) fn synced_below(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        if self.owes_cut(engine, key).is_some() {
             return Ok(());
         }
         let cut = self.cutting.filter(|(cutting, _)| *cutting == key).map(|(_, len)| len);
         match self.entry(key) {
-            Some(entry) if entry.cut != cut && self.has_log(shelf) => {
-                self.put_entry(shelf, key, |worker| Entry { cut, ..worker.entry(key).unwrap_or_else(|| entry.clone()) })
+            Some(entry) if entry.cut != cut && self.has_log(engine) => {
+                self.put_entry(engine, key, |worker| Entry { cut, ..worker.entry(key).unwrap_or_else(|| entry.clone()) })
             }
             _ => Ok(()),
         }
     }
 
     /// Whether the entry tells of a cut that the power took away, perhaps: the file was not opened since.
-    fn owes_cut(&mut self, shelf: &Shelf, key: FileKey) -> Option<(Entry, u64)> {
+    fn owes_cut(&mut self, engine: &CacheEngine, key: FileKey) -> Option<(Entry, u64)> {
         let entry = self.entry(key)?;
-        let is_open = shelf.records.find(key).is_some_and(|no| shelf.records.get(no).on_ssd().is_some());
+        let is_open = engine.records.find(key).is_some_and(|no| engine.records.get(no).on_ssd().is_some());
         let is_done = is_open || self.know(key).is_cut || self.cutting.is_some_and(|(cutting, _)| cutting == key);
         let cut = entry.cut.filter(|_| !is_done)?;
         Some((entry, cut))
@@ -203,16 +208,16 @@ impl Worker {
 
     /// A crash came between a truncation and its being durable below: it is done again, before anything else is done to the
     /// file. What is behind it was written since, and is dirty here.
-    pub(super) fn cut_again(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
-        let Some((entry, cut)) = self.owes_cut(shelf, key) else { return Ok(()) };
-        let below = self.below(shelf, key)?;
+    pub(super) fn cut_again(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        let Some((entry, cut)) = self.owes_cut(engine, key) else { return Ok(()) };
+        let below = self.below(engine, key)?;
         let size = below.stamp().map_err(|error| errno_of(&error))?.size;
-        self.open_window(shelf, key, &*below)?;
+        self.open_window(engine, key, &*below)?;
         let mut done = if size > cut { below.set_len(cut) } else { Ok(()) };
         if entry.size > cut.min(size) {
             done = done.and_then(|()| below.set_len(entry.size));
         }
-        self.end_writing(shelf, key, &*below);
+        self.end_writing(engine, key, &*below);
         done.map_err(|error| errno_of(&error))?;
         self.know(key).is_cut = true;
         Ok(())
@@ -223,20 +228,20 @@ impl Worker {
     ///
     /// # Errors
     /// The log has no room for that, or the SSD failed just now.
-    pub(super) fn begin_writing(&mut self, shelf: &Shelf, key: FileKey) -> Result<u64, Errno> {
-        let below = self.below(shelf, key)?;
+    pub(super) fn begin_writing(&mut self, engine: &CacheEngine, key: FileKey) -> Result<u64, Errno> {
+        let below = self.below(engine, key)?;
         // Before the entry says that changes of it are ours, which then go without a look after a crash.
-        self.look_first(shelf, key, &*below)?;
-        self.say_writing(shelf, key)?;
-        Ok(self.end_below(shelf, key))
+        self.look_first(engine, key, &*below)?;
+        self.say_writing(engine, key)?;
+        Ok(self.end_below(engine, key))
     }
 
     /// The file, to flush it: one that may only be read has nothing else to be done to it.
-    pub(super) fn below_to_sync(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<Arc<dyn Below>, Errno> {
-        match self.below(shelf, key) {
-            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) if !self.is_dirty(shelf, no, key) => {
-                let record = shelf.records.get(no);
-                let opened = shelf.world.open(key, &record.path(), &self.pids(shelf, no), false);
+    pub(super) fn below_to_sync(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<Arc<dyn BackingFile>, Errno> {
+        match self.below(engine, key) {
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) if !self.is_dirty(engine, no, key) => {
+                let record = engine.records.get(no);
+                let opened = engine.world.open(key, &record.path(), &self.pids(engine, no), false);
                 opened.map_err(|error| errno_of(&error))
             }
             below => below,
@@ -244,11 +249,11 @@ impl Worker {
     }
 
     /// The processes that have the file open.
-    fn pids(&self, shelf: &Shelf, no: FileNo) -> Vec<u32> {
-        let processes = shelf.records.get(no).open_by().load(Ordering::Acquire);
+    fn pids(&self, engine: &CacheEngine, no: FileNo) -> Vec<u32> {
+        let processes = engine.records.get(no).open_by().load(Ordering::Acquire);
         (0..64_u8)
             .filter(|process| processes >> process & 1 == 1)
-            .filter_map(|process| shelf.processes.pid(shm::ProcessSlot(process)))
+            .filter_map(|process| engine.processes.pid(shm::ProcessSlot(process)))
             .collect()
     }
 
@@ -257,11 +262,11 @@ impl Worker {
     ///
     /// # Errors
     /// ESTALE: another program changed its bytes, and there are dirty pages of it.
-    pub(super) fn open_window(&mut self, shelf: &Shelf, key: FileKey, below: &dyn Below) -> Result<(), Errno> {
+    pub(super) fn open_window(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) -> Result<(), Errno> {
         for _ in 0..LOOKS {
-            let moment = self.look_first(shelf, key, below)?;
-            let Some(no) = shelf.records.find(key) else { return Ok(()) };
-            let own = shelf.records.get(no).own();
+            let moment = self.look_first(engine, key, below)?;
+            let Some(no) = engine.records.find(key) else { return Ok(()) };
+            let own = engine.records.get(no).own();
             match moment {
                 Some(moment) if !own.open_at(moment, Writer::Leader) => {}
                 Some(_) => return Ok(()),
@@ -276,35 +281,35 @@ impl Worker {
     }
 
     /// Finds a change by another program, as `open_window`, and opens none. None: one of us is changing the file, or it has no record.
-    pub(super) fn look_first(&mut self, shelf: &Shelf, key: FileKey, below: &dyn Below) -> Result<Option<Moment>, Errno> {
+    pub(super) fn look_first(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) -> Result<Option<Moment>, Errno> {
         let stamp = || below.stamp().map_err(|error| errno_of(&error));
-        let Some(no) = shelf.records.find(key) else {
+        let Some(no) = engine.records.find(key) else {
             let now = stamp()?;
             if self.entry(key).is_some() && self.own_stamp(key).is_none_or(|left| difference(left, now) != Difference::Content) {
                 return Ok(None);
             }
-            self.strand(shelf, key, flag::CONFLICT);
+            self.strand(engine, key, flag::CONFLICT);
             return Err(Errno::STALE);
         };
-        let record = shelf.records.get(no);
+        let record = engine.records.get(no);
         for _ in 0..LOOKS {
             if record.has(flag::CONFLICT) {
                 return Err(Errno::STALE);
             }
             match record.own().look(stamp)? {
-                Look::Ours(moment) => return Ok(Some(moment)),
-                Look::Busy => return Ok(None),
-                Look::Changed(change) => {
+                StampCheck::Ours(moment) => return Ok(Some(moment)),
+                StampCheck::Busy => return Ok(None),
+                StampCheck::Changed(change) => {
                     let is_content = difference(change.known, change.now) == Difference::Content;
                     // The change is known last of all: who looks before that finds it, too, and a successor finds it again.
                     for is_dropped in [false, true] {
                         // Also of pages that were as below, and were written since: then they have bytes from before the change.
-                        if is_content && self.is_dirty(shelf, no, key) {
-                            self.strand(shelf, key, flag::CONFLICT);
+                        if is_content && self.is_dirty(engine, no, key) {
+                            self.strand(engine, key, flag::CONFLICT);
                             return Err(Errno::STALE);
                         }
                         if !is_dropped {
-                            shelf.drop_not_dirty(no, &mut |_: Ask| self.drop_clean_for_good(shelf, key))?;
+                            engine.drop_not_dirty(no, &mut |_: RequestKind| self.drop_clean_for_good(engine, key))?;
                         }
                     }
                     let size = record.size().load(Ordering::Acquire);
@@ -329,35 +334,34 @@ impl Worker {
     ///
     /// # Errors
     /// ENOENT: nobody knows where it is. The kernel's.
-    pub(super) fn found(&mut self, shelf: &Shelf, key: FileKey) -> Result<Option<Arc<dyn Below>>, Errno> {
-        let below = self.below(shelf, key);
-        if self.is_removed(shelf, key) {
-            self.drop_removed(shelf, key)?;
+    pub(super) fn found(&mut self, engine: &CacheEngine, key: FileKey) -> Result<Option<Arc<dyn BackingFile>>, Errno> {
+        let below = self.below(engine, key);
+        if self.is_removed(engine, key) {
+            self.drop_removed(engine, key)?;
             return Ok(None);
         }
         if below.as_ref().is_err_and(|errno| *errno == Errno::NOENT) {
-            self.strand(shelf, key, flag::MISSING);
+            self.strand(engine, key, flag::MISSING);
         }
         below.map(Some)
     }
 
     /// Returns whether its owner has to decide what becomes of the file's dirty pages.
-    pub(super) fn is_stranded(&self, shelf: &Shelf, key: FileKey) -> bool {
-        shelf.records.find(key).is_some_and(|no| shelf.records.get(no).has(flag::STRANDED))
+    pub(super) fn is_stranded(&self, engine: &CacheEngine, key: FileKey) -> bool {
+        engine.records.find(key).is_some_and(|no| engine.records.get(no).has(flag::STRANDED))
     }
 
     /// Returns whether pages of the file are newer than the file.
-    pub(super) fn is_dirty(&self, shelf: &Shelf, no: FileNo, key: FileKey) -> bool {
-        shelf.pages.has_marked(pagecache::shared::FileNo(no.0), Marks::DIRTY)
-            || self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0)
+    pub(super) fn is_dirty(&self, engine: &CacheEngine, no: FileNo, key: FileKey) -> bool {
+        engine.pages.has_marked(pagecache::FileNo(no.0), Marks::DIRTY) || self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0)
     }
 
     /// The file's dirty pages cannot be written until its owner decides (`CONFLICT`) or it is found again (`MISSING`). It gets a record,
     /// if it has none, which stays: status names it by that.
-    pub(super) fn strand(&mut self, shelf: &Shelf, key: FileKey, why: u32) {
-        let path = self.path_of(shelf, key);
-        let is_new = match self.ensure_record(shelf, key) {
-            Some(no) => shelf.records.get(no).flags().fetch_or(why, Ordering::AcqRel) & why == 0,
+    pub(super) fn strand(&mut self, engine: &CacheEngine, key: FileKey, why: u32) {
+        let path = self.path_of(engine, key);
+        let is_new = match self.ensure_record(engine, key) {
+            Some(no) => engine.records.get(no).flags().fetch_or(why, Ordering::AcqRel) & why == 0,
             None => self.know(key).not_before.is_none(),
         };
         if is_new {
@@ -367,43 +371,43 @@ impl Worker {
                 "was moved or removed by another program while the cache held newer pages of it: they are kept until it is found"
             };
             let then = "`hotshelf cache status` names the commands that save them or give them up";
-            shelf.world.report(&format!("{} {what}; {then}", path.display()));
+            engine.world.report(&format!("{} {what}; {then}", path.display()));
         }
-        self.know(key).not_before = Some(shelf.world.now_ms().wrapping_add(STRANDED_MS));
+        self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(STRANDED_MS));
         // An entry that says `writing` would have the change taken for ours after a restart.
         let is_told = |entry: &Entry| !entry.writing && entry.stamp == Stamp::NEVER;
         if why == flag::CONFLICT
-            && self.has_log(shelf)
+            && self.has_log(engine)
             && let Some(entry) = self.entry(key).filter(|entry| !is_told(entry))
         {
             // If that fails it is as if nobody had looked before the restart.
-            let put = self.put_entry(shelf, key, |worker| {
+            let put = self.put_entry(engine, key, |worker| {
                 let entry = worker.entry(key).unwrap_or_else(|| entry.clone());
                 Entry { writing: false, stamp: Stamp::NEVER, ..entry }
             });
-            let _ = put.and_then(|()| self.flush_log(shelf));
+            let _ = put.and_then(|()| self.flush_log(engine));
         }
     }
 
-    fn path_of(&mut self, shelf: &Shelf, key: FileKey) -> std::path::PathBuf {
-        match shelf.records.find(key) {
-            Some(no) => shelf.records.get(no).path(),
+    fn path_of(&mut self, engine: &CacheEngine, key: FileKey) -> std::path::PathBuf {
+        match engine.records.find(key) {
+            Some(no) => engine.records.get(no).path(),
             None => self.entry(key).map(|entry| entry.path).unwrap_or_default(),
         }
     }
 
     /// The file's record; one is made of its entry if there is none. None: none is free for it.
-    fn ensure_record(&mut self, shelf: &Shelf, key: FileKey) -> Option<FileNo> {
+    fn ensure_record(&mut self, engine: &CacheEngine, key: FileKey) -> Option<FileNo> {
         let entry = self.entry(key);
-        let _held = shelf.lock_records().ok()?;
-        let opens = shelf.opens.lock();
-        if let Some(no) = shelf.records.find(key) {
+        let _held = engine.lock_records().ok()?;
+        let opens = engine.opens.lock();
+        if let Some(no) = engine.records.find(key) {
             return Some(no);
         }
         let entry = entry?;
         let number = self.log.as_mut().and_then(|log| log.books.hold(key))?;
-        let no = shelf.free_record(key, &opens)?;
-        let record = shelf.records.get(no);
+        let no = engine.free_record(key, &opens)?;
+        let record = engine.records.get(no);
         record.clear();
         record.set_path(&entry.path);
         record.set_mode(ssdcache::Mode::WriteBack);
@@ -416,8 +420,8 @@ impl Worker {
     }
 
     /// The file has no name any more and nobody has it open: nothing of it matters.
-    pub(super) fn is_removed(&self, shelf: &Shelf, key: FileKey) -> bool {
-        let Some(record) = shelf.records.find(key).map(|no| shelf.records.get(no)) else {
+    pub(super) fn is_removed(&self, engine: &CacheEngine, key: FileKey) -> bool {
+        let Some(record) = engine.records.find(key).map(|no| engine.records.get(no)) else {
             return self.known.get(&key).and_then(|known| known.below.as_ref()).is_some_and(|below| below.is_removed());
         };
         if record.open_by().load(Ordering::Acquire) != 0 {
@@ -428,18 +432,18 @@ impl Worker {
     }
 
     /// Drops all that is cached of a file that was removed, dirty or not.
-    pub(super) fn drop_removed(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
-        match shelf.records.find(key) {
+    pub(super) fn drop_removed(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        match engine.records.find(key) {
             Some(no) => {
-                self.drop_range(shelf, no, key, 0..u64::MAX)?;
-                let record = shelf.records.get(no);
+                self.drop_range(engine, no, key, 0..u64::MAX)?;
+                let record = engine.records.get(no);
                 record.flags().fetch_and(!(flag::STRANDED | flag::HELD | flag::OWED), Ordering::AcqRel);
                 record.succeeded();
             }
             None => {
-                self.drop_pages(shelf, key, 0..u64::MAX)?;
-                self.flush_log(shelf)?;
-                self.forget(shelf, key);
+                self.drop_pages(engine, key, 0..u64::MAX)?;
+                self.flush_log(engine)?;
+                self.forget(engine, key);
             }
         }
         self.dirty_since.remove(&key);
@@ -448,82 +452,82 @@ impl Worker {
 
     /// Holds a file that is closed with dirty pages: it is kept open here, so that it is found wherever another program moves it. If there
     /// are too many, the one that was used longest ago is looked for by its name until there is room for it again.
-    pub(super) fn hold(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) -> Result<(), Errno> {
-        if !self.is_dirty(shelf, no, key) {
+    pub(super) fn hold(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        if !self.is_dirty(engine, no, key) {
             return Ok(());
         }
-        self.below(shelf, key)?;
-        shelf.records.get(no).flags().fetch_or(flag::HELD, Ordering::AcqRel);
-        self.is_crowded |= self.open_count() > shelf.world.handles_max() / 2;
+        self.below(engine, key)?;
+        engine.records.get(no).flags().fetch_or(flag::HELD, Ordering::AcqRel);
+        self.is_crowded |= self.open_count() > engine.world.handles_max() / 2;
         Ok(())
     }
 
     /// A new leader has none of the handles that the last one had.
-    pub(super) fn forget_held(shelf: &Shelf) {
-        shelf.records.all().for_each(|(_, record)| _ = record.flags().fetch_and(!flag::HELD, Ordering::AcqRel));
+    pub(super) fn forget_held(engine: &CacheEngine) {
+        engine.records.all().for_each(|(_, record)| _ = record.flags().fetch_and(!flag::HELD, Ordering::AcqRel));
     }
 
     /// Holds closed files with dirty pages that are not held yet, as many as there is room for.
-    pub(super) fn hold_others(&mut self, shelf: &Shelf) {
+    pub(super) fn hold_others(&mut self, engine: &CacheEngine) {
         self.has_others = false;
         let mut marked = Vec::new();
-        shelf.pages.marked(Which::All, usize::MAX, &mut marked);
+        engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
         let dirty: HashSet<u32> = marked.iter().map(|(name, _)| name.file.0).collect();
-        for (no, record) in shelf.records.all() {
+        for (no, record) in engine.records.all() {
             let is_wanted = !record.has(flag::HELD | flag::STRANDED) && record.written().load(Ordering::Relaxed) != 0;
             let Some(key) = record.key().filter(|_| is_wanted) else { continue };
             if !dirty.contains(&no.0) && self.log.as_ref().is_none_or(|log| log.books.dirty_of(key) == 0) {
                 continue;
             }
-            if self.open_count() >= shelf.world.handles_max() {
+            if self.open_count() >= engine.world.handles_max() {
                 self.has_others = true;
                 break;
             }
             // What cannot be opened now is told when it is to be written.
-            let _ = self.hold(shelf, no, key);
+            let _ = self.hold(engine, no, key);
         }
     }
 
     /// While many closed files have dirty pages, those that were used longest ago are written back, so that there is room to hold those
     /// to come. Returns whether there was something to do.
-    pub(super) fn write_back_held(&mut self, shelf: &Shelf) -> bool {
+    pub(super) fn write_back_held(&mut self, engine: &CacheEngine) -> bool {
         if !self.is_crowded {
             return false;
         }
         let find =
-            |key: FileKey| shelf.records.find(key).map(|no| (no, shelf.records.get(no))).filter(|(_, record)| record.has(flag::HELD));
+            |key: FileKey| engine.records.find(key).map(|no| (no, engine.records.get(no))).filter(|(_, record)| record.has(flag::HELD));
         let mut held = 0;
         let mut closed: Option<(u64, FileNo, FileKey)> = None;
         for (key, known) in self.known.iter().filter(|(_, known)| known.below.is_some()) {
             let Some((no, record)) = find(*key) else { continue };
             held += 1;
-            let is_closed = record.open_by().load(Ordering::Acquire) == 0 && !self.is_patient(shelf, *key);
+            let is_closed = record.open_by().load(Ordering::Acquire) == 0 && !self.is_patient(engine, *key);
             if is_closed && closed.is_none_or(|(used, ..)| known.used < used) {
                 closed = Some((known.used, no, *key));
             }
         }
-        self.is_crowded = held > shelf.world.handles_max() / 2;
+        self.is_crowded = held > engine.world.handles_max() / 2;
         // One in each step: requests wait for no more.
         let Some((_, no, key)) = closed.filter(|_| self.is_crowded) else { return false };
-        match self.clean(shelf, no, key) {
-            Ok(()) => self.close_handle(shelf, key),
+        match self.clean(engine, no, key) {
+            Ok(()) => self.close_handle(engine, key),
             // The next flush says so.
-            Err(_) if self.is_patient(shelf, key) => {}
-            Err(_) => self.know(key).not_before = Some(shelf.world.now_ms().wrapping_add(PATIENCE_MS)),
+            Err(_) if self.is_patient(engine, key) => {}
+            Err(_) => self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(PATIENCE_MS)),
         }
         true
     }
 
     /// What is held is known by the name that it has now: should the leader die, its successor finds it there.
-    pub(super) fn note_names(&mut self, shelf: &Shelf) {
+    pub(super) fn note_names(&mut self, engine: &CacheEngine) {
         for (key, known) in &self.known {
             let Some(below) = &known.below else { continue };
-            let Some(record) = shelf.records.find(*key).map(|no| shelf.records.get(no)).filter(|record| record.has(flag::HELD)) else {
+            let Some(record) = engine.records.find(*key).map(|no| engine.records.get(no)).filter(|record| record.has(flag::HELD)) else {
                 continue;
             };
             let is_another = |path: &PathBuf| path.as_os_str().len() <= PATH_MAX && record.path() != *path;
-            let Some(path) = below.path().filter(|path| is_another(path) && shelf.world.may_keep(*key, path)) else { continue };
-            let lock = shelf.records.lock();
+            let Some(path) = below.path().filter(|path| is_another(path) && engine.world.may_keep(*key, path)) else { continue };
+            let lock = engine.records.lock();
             let _held = lock.lock();
             if record.key() == Some(*key) {
                 record.set_path(&path);
@@ -537,39 +541,39 @@ impl Worker {
 
     /// How long a file below may become: as long as its entry says, which tells nothing without pages, and as its users know. Who is
     /// about to cut it may fail, and then what is behind the cut is still wanted.
-    pub(super) fn end_below(&mut self, shelf: &Shelf, key: FileKey) -> u64 {
-        let is_noted = self.has_log(shelf) && self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
+    pub(super) fn end_below(&mut self, engine: &CacheEngine, key: FileKey) -> u64 {
+        let is_noted = self.has_log(engine) && self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
         let noted = self.entry(key).filter(|_| is_noted).map(|entry| entry.size);
-        let no = shelf.records.find(key).filter(|no| noted.is_none() || !self.is_being_cut(shelf, *no));
-        let known = no.map(|no| shelf.records.get(no).size().load(Ordering::Acquire));
+        let no = engine.records.find(key).filter(|no| noted.is_none() || !self.is_being_cut(engine, *no));
+        let known = no.map(|no| engine.records.get(no).size().load(Ordering::Acquire));
         noted.into_iter().chain(known).min().or_else(|| self.entry(key).map(|entry| entry.size)).unwrap_or(u64::MAX)
     }
 
-    fn say_writing(&mut self, shelf: &Shelf, key: FileKey) -> Result<(), Errno> {
-        let Some(entry) = self.entry(key).filter(|_| self.has_log(shelf)) else { return Ok(()) };
+    fn say_writing(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        let Some(entry) = self.entry(key).filter(|_| self.has_log(engine)) else { return Ok(()) };
         // A file gets shorter with its cut alone: until that is noted, what is behind it may still be wanted.
-        let grown = || shelf.records.find(key).map_or(0, |no| shelf.records.get(no).size().load(Ordering::Acquire));
+        let grown = || engine.records.find(key).map_or(0, |no| engine.records.get(no).size().load(Ordering::Acquire));
         let size = |entry: &Entry| entry.size.max(grown());
         if !entry.writing || entry.size != size(&entry) {
-            self.put_entry(shelf, key, |worker| {
+            self.put_entry(engine, key, |worker| {
                 let entry = worker.entry(key).unwrap_or_else(|| entry.clone());
                 Entry { writing: true, size: size(&entry), ..entry }
             })?;
         }
         let flushed = self.log.as_mut().map_or(Ok(()), |log| log.flush());
-        flushed.map_err(|stop| self.stopped(shelf, stop))
+        flushed.map_err(|stop| self.stopped(engine, stop))
     }
 
     /// After the last one: how the file is now. Its entry follows when the leader has nothing better to do.
-    pub(super) fn end_writing(&mut self, shelf: &Shelf, key: FileKey, below: &dyn Below) {
-        let Some(no) = shelf.records.find(key) else {
+    pub(super) fn end_writing(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) {
+        let Some(no) = engine.records.find(key) else {
             self.know(key).after = below.stamp().ok();
             return;
         };
-        let record = shelf.records.get(no);
+        let record = engine.records.get(no);
         // Who looks at it from outside sees when it was written, not when we got round to it.
         let written = record.written().load(Ordering::Relaxed);
-        if written != 0 && !record.has(flag::CONFLICT) && record.mode().within(shelf.mode()).keeps_dirty() {
+        if written != 0 && !record.has(flag::CONFLICT) && record.mode().within(engine.mode()).keeps_dirty() {
             let _ = below.set_mtime(written);
         }
         if record.own().close(Writer::Leader, || below.stamp()).is_err() {
@@ -580,24 +584,24 @@ impl Worker {
     }
 
     /// After a write-back: if the machine dies it is known how far our own changes went, unless this is not durable by then.
-    pub(super) fn note_after(&mut self, shelf: &Shelf, key: FileKey) {
+    pub(super) fn note_after(&mut self, engine: &CacheEngine, key: FileKey) {
         let after = self.know(key).after;
-        if let Some((entry, stamp)) = self.entry(key).filter(|entry| entry.writing && !entry.through && self.has_log(shelf)).zip(after)
+        if let Some((entry, stamp)) = self.entry(key).filter(|entry| entry.writing && !entry.through && self.has_log(engine)).zip(after)
             && entry.stamp != stamp
         {
-            let _ = self.put_entry(shelf, key, |worker| Entry { stamp, ..worker.entry(key).unwrap_or_else(|| entry.clone()) });
+            let _ = self.put_entry(engine, key, |worker| Entry { stamp, ..worker.entry(key).unwrap_or_else(|| entry.clone()) });
         }
     }
 
     /// What the last leader was writing below when he died is seen, and may not be durable: the next sync asks for it, and it is ended
     /// file by file, after what is asked. A hole that he was punching is ended now: frames may still have it.
-    pub(super) fn take_up_writing(&mut self, shelf: &Shelf) {
-        for (no, record) in shelf.records.all().filter(|(_, record)| record.own().is_open_by(Writer::Leader) || record.has(flag::PUNCHING))
+    pub(super) fn take_up_writing(&mut self, engine: &CacheEngine) {
+        for (no, record) in engine.records.all().filter(|(_, record)| record.own().is_open_by(Writer::Leader) || record.has(flag::PUNCHING))
         {
             let Some(key) = record.key() else { continue };
             record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
             if record.has(flag::PUNCHING) {
-                self.end_other(shelf, no, key);
+                self.end_other(engine, no, key);
             } else {
                 self.unended.push_back((no, key));
             }
@@ -606,17 +610,17 @@ impl Worker {
 
     /// Ends one of these; whether there was one. One that cannot be ended now has its turn again: while its window is open nobody sees
     /// what other programs change.
-    pub(super) fn end_others_writing(&mut self, shelf: &Shelf) -> bool {
-        let now = shelf.world.now_ms();
+    pub(super) fn end_others_writing(&mut self, engine: &CacheEngine) -> bool {
+        let now = engine.world.now_ms();
         if self.unended_failed.is_some_and(|failed| now.wrapping_sub(failed) < PATIENCE_MS) {
             return false;
         }
         self.unended_failed = None;
         let Some((no, key)) = self.unended.pop_front() else { return false };
-        let record = shelf.records.get(no);
+        let record = engine.records.get(no);
         let is_open = || record.key() == Some(key) && record.own().is_open_by(Writer::Leader);
         if is_open() {
-            self.end_other(shelf, no, key);
+            self.end_other(engine, no, key);
         }
         if is_open() {
             self.unended_failed = Some(now);
@@ -625,46 +629,46 @@ impl Worker {
         true
     }
 
-    fn end_other(&mut self, shelf: &Shelf, no: FileNo, key: FileKey) {
+    fn end_other(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) {
         // Whoever has the lock is writing through, and ends it himself.
-        let Some(_held) = self.try_lock(shelf, no) else { return };
-        let Ok(below) = self.below(shelf, key) else { return };
+        let Some(_held) = self.try_lock(engine, no) else { return };
+        let Ok(below) = self.below(engine, key) else { return };
         if below.sync().is_err() {
             return;
         }
-        if self.is_being_cut(shelf, no) || self.synced_below(shelf, key).is_ok() {
-            self.end_writing(shelf, key, &*below);
+        if self.is_being_cut(engine, no) || self.synced_below(engine, key).is_ok() {
+            self.end_writing(engine, key, &*below);
         }
-        if shelf.records.get(no).has(flag::PUNCHING) {
+        if engine.records.get(no).has(flag::PUNCHING) {
             // If that fails, the next leader tries again.
-            let _ = self.drop_stale(shelf, no, key);
+            let _ = self.drop_stale(engine, no, key);
         }
     }
 
     /// Somebody asked for a cut, or died over it: that what is below is durable does not end it.
-    pub(super) fn is_being_cut(&self, shelf: &Shelf, no: FileNo) -> bool {
-        shelf.records.get(no).truncations().load(Ordering::Acquire) % 2 == 1
+    pub(super) fn is_being_cut(&self, engine: &CacheEngine, no: FileNo) -> bool {
+        engine.records.get(no).truncations().load(Ordering::Acquire) % 2 == 1
     }
 
     /// Entries that say "writing" of files that are not being written are put right.
-    pub(super) fn settle_entries(&mut self, shelf: &Shelf, most: usize) -> bool {
+    pub(super) fn settle_entries(&mut self, engine: &CacheEngine, most: usize) -> bool {
         // From where the last time ended, round: those that cannot be settled now are not always first.
         let behind = (Bound::Excluded(self.settled), Bound::Unbounded);
         let all = self.known.range(behind).chain(self.known.range(..=self.settled));
         let keys: Vec<FileKey> = all.filter(|(_, known)| known.is_needed()).map(|(key, _)| *key).take(most).collect();
         self.settled = keys.last().copied().unwrap_or(self.settled);
         for key in &keys {
-            let is_synced = self.cut_again(shelf, *key).is_ok()
-                && self.below(shelf, *key).is_ok_and(|below| below.sync().is_ok())
-                && self.synced_below(shelf, *key).is_ok();
+            let is_synced = self.cut_again(engine, *key).is_ok()
+                && self.below(engine, *key).is_ok_and(|below| below.sync().is_ok())
+                && self.synced_below(engine, *key).is_ok();
             let Some(mut entry) = self.entry(*key).filter(|_| is_synced) else {
                 self.leave_entry(*key);
                 continue;
             };
-            let stamp = match shelf.records.find(*key).map(|no| shelf.records.get(no)) {
+            let stamp = match engine.records.find(*key).map(|no| engine.records.get(no)) {
                 Some(record) if record.own().is_open() || record.has(flag::STRANDED) => continue,
                 Some(record) => {
-                    if entry.through && !self.ends_through(shelf, *key) {
+                    if entry.through && !self.ends_through(engine, *key) {
                         continue;
                     }
                     entry.size = entry.size.max(record.size().load(Ordering::Acquire));
@@ -672,11 +676,11 @@ impl Worker {
                 }
                 None => match self.own_stamp(*key) {
                     Some(own) => Ok(own),
-                    None => self.below(shelf, *key).and_then(|below| below.stamp().map_err(|error| errno_of(&error))),
+                    None => self.below(engine, *key).and_then(|below| below.stamp().map_err(|error| errno_of(&error))),
                 },
             };
             let Ok(stamp) = stamp else { continue };
-            let put = self.put_entry(shelf, *key, |_| Entry { stamp, writing: false, through: false, cut: None, ..entry.clone() });
+            let put = self.put_entry(engine, *key, |_| Entry { stamp, writing: false, through: false, cut: None, ..entry.clone() });
             if put.is_err() {
                 self.leave_entry(*key);
             }
@@ -692,10 +696,10 @@ impl Worker {
     }
 
     /// The file's lock, if it is free: the leader waits for nobody.
-    pub(super) fn try_lock<'a>(&mut self, shelf: &'a Shelf, no: FileNo) -> Option<shm::OwnedLockGuard<'a>> {
-        let held = shelf.records.lock_of(no).try_lock()?;
-        let is_begun = held.was_abandoned() || shelf.records.get(no).own().is_open_by(Writer::LockHolder);
-        if is_begun && self.mend(shelf, no).is_err() {
+    pub(super) fn try_lock<'a>(&mut self, engine: &'a CacheEngine, no: FileNo) -> Option<shm::OwnedLockGuard<'a>> {
+        let held = engine.records.lock_of(no).try_lock()?;
+        let is_begun = held.was_abandoned() || engine.records.get(no).own().is_open_by(Writer::LockHolder);
+        if is_begun && self.mend(engine, no).is_err() {
             held.abandon();
             return None;
         }
@@ -703,13 +707,13 @@ impl Worker {
     }
 
     /// Whether nobody has written the file through for a while, and all of that is durable, on both sides.
-    fn ends_through(&mut self, shelf: &Shelf, key: FileKey) -> bool {
-        let Some(no) = shelf.records.find(key) else { return false };
-        let record = shelf.records.get(no);
-        let quiet = shelf.world.now_ms().wrapping_sub(record.used().load(Ordering::Relaxed)) >= PATIENCE_MS;
-        let Some(_held) = self.try_lock(shelf, no).filter(|_| quiet) else { return false };
-        let is_settled = !shelf.pages.marked_of(pagecache::shared::FileNo(no.0))
-            && self.below(shelf, key).is_ok_and(|below| below.sync().is_ok())
+    fn ends_through(&mut self, engine: &CacheEngine, key: FileKey) -> bool {
+        let Some(no) = engine.records.find(key) else { return false };
+        let record = engine.records.get(no);
+        let quiet = engine.world.now_ms().wrapping_sub(record.used().load(Ordering::Relaxed)) >= PATIENCE_MS;
+        let Some(_held) = self.try_lock(engine, no).filter(|_| quiet) else { return false };
+        let is_settled = !engine.pages.marked_of(pagecache::FileNo(no.0))
+            && self.below(engine, key).is_ok_and(|below| below.sync().is_ok())
             && self.log.as_mut().is_some_and(|log| log.flush().is_ok());
         if is_settled {
             record.flags().fetch_and(!flag::THROUGH, Ordering::AcqRel);
@@ -718,7 +722,7 @@ impl Worker {
     }
 
     /// The file below, open for writing.
-    pub(super) fn below(&mut self, shelf: &Shelf, key: FileKey) -> Result<Arc<dyn Below>, Errno> {
+    pub(super) fn below(&mut self, engine: &CacheEngine, key: FileKey) -> Result<Arc<dyn BackingFile>, Errno> {
         self.uses += 1;
         let uses = self.uses;
         let known = self.know(key);
@@ -726,8 +730,8 @@ impl Worker {
         if let Some(below) = &known.below {
             return Ok(Arc::clone(below));
         }
-        let (path, pids) = match shelf.records.find(key) {
-            Some(no) => (shelf.records.get(no).path(), self.pids(shelf, no)),
+        let (path, pids) = match engine.records.find(key) {
+            Some(no) => (engine.records.get(no).path(), self.pids(engine, no)),
             None => (self.entry(key).ok_or(Errno::NOENT)?.path, Vec::new()),
         };
         if path.as_os_str().is_empty() && pids.is_empty() {
@@ -735,34 +739,34 @@ impl Worker {
             return Err(Errno::IO);
         }
         let below = loop {
-            match shelf.world.open(key, &path, &pids, true).map_err(|error: io::Error| errno_of(&error)) {
+            match engine.world.open(key, &path, &pids, true).map_err(|error: io::Error| errno_of(&error)) {
                 // The program that leads has few descriptors left.
-                Err(Errno::MFILE | Errno::NFILE) if self.close_oldest(shelf) => {}
+                Err(Errno::MFILE | Errno::NFILE) if self.close_oldest(engine) => {}
                 opened => break opened?,
             }
         };
-        while self.open_count() >= shelf.world.handles_max() && self.close_oldest(shelf) {}
-        if let Some(no) = shelf.records.find(key) {
-            shelf.records.get(no).flags().fetch_and(!flag::MISSING, Ordering::AcqRel);
+        while self.open_count() >= engine.world.handles_max() && self.close_oldest(engine) {}
+        if let Some(no) = engine.records.find(key) {
+            engine.records.get(no).flags().fetch_and(!flag::MISSING, Ordering::AcqRel);
         }
         self.know(key).below = Some(Arc::clone(&below));
         Ok(below)
     }
 
     /// Closes the handle that was used longest ago; whoever is at it has it still. Returns whether there was one.
-    fn close_oldest(&mut self, shelf: &Shelf) -> bool {
+    fn close_oldest(&mut self, engine: &CacheEngine) -> bool {
         let open = self.known.iter().filter(|(_, known)| known.below.is_some());
         // One that is found without is closed first.
-        let is_held = |key: FileKey| shelf.records.find(key).is_some_and(|no| shelf.records.get(no).has(flag::HELD));
+        let is_held = |key: FileKey| engine.records.find(key).is_some_and(|no| engine.records.get(no).has(flag::HELD));
         let Some(key) = open.min_by_key(|(key, known)| (is_held(**key), known.used)).map(|(key, _)| *key) else { return false };
         self.has_others |= is_held(key);
-        self.close_handle(shelf, key);
+        self.close_handle(engine, key);
         true
     }
 
-    fn close_handle(&mut self, shelf: &Shelf, key: FileKey) {
-        if let Some(no) = shelf.records.find(key) {
-            shelf.records.get(no).flags().fetch_and(!flag::HELD, Ordering::AcqRel);
+    fn close_handle(&mut self, engine: &CacheEngine, key: FileKey) {
+        if let Some(no) = engine.records.find(key) {
+            engine.records.get(no).flags().fetch_and(!flag::HELD, Ordering::AcqRel);
         }
         if let Some(known) = self.known.get_mut(&key) {
             known.below = None;
@@ -770,41 +774,41 @@ impl Worker {
     }
 
     /// What is kept of files stays within its bounds; whether there was something to do.
-    pub(super) fn bound_files(&mut self, shelf: &Shelf, now: u32) -> bool {
+    pub(super) fn bound_files(&mut self, engine: &CacheEngine, now: u32) -> bool {
         if now.wrapping_sub(self.last_look_at_files) >= LOOK_MS {
             self.last_look_at_files = now;
-            self.close_idle(shelf);
-            self.note_names(shelf);
-            self.withdraw_closed(shelf);
+            self.close_idle(engine);
+            self.note_names(engine);
+            self.withdraw_closed(engine);
             if self.has_others {
-                self.hold_others(shelf);
+                self.hold_others(engine);
             }
         }
         if self.known.len() <= KNOWN_MAX {
             return false;
         }
         let before = self.known.len();
-        self.settle_entries(shelf, SETTLED);
+        self.settle_entries(engine, SETTLED);
         self.known.retain(|_, known| known.is_needed() || known.below.is_some());
         self.known.len() < before
     }
 
     /// Handles of files nobody has open any more are closed, unless they have dirty pages. What was removed meanwhile is dropped.
-    pub(super) fn close_idle(&mut self, shelf: &Shelf) {
-        let removed: Vec<FileKey> = self.known.keys().filter(|key| self.is_removed(shelf, **key)).copied().collect();
+    pub(super) fn close_idle(&mut self, engine: &CacheEngine) {
+        let removed: Vec<FileKey> = self.known.keys().filter(|key| self.is_removed(engine, **key)).copied().collect();
         for key in removed {
             // Else with the next look.
-            let _ = self.drop_removed(shelf, key);
+            let _ = self.drop_removed(engine, key);
         }
         let is_used = |key: FileKey, worker: &Worker| {
-            let no = shelf.records.find(key);
-            let is_open = no.is_some_and(|no| shelf.records.get(no).open_by().load(Ordering::Acquire) != 0);
-            let is_marked = no.is_some_and(|no| shelf.pages.marked_of(pagecache::shared::FileNo(no.0)));
+            let no = engine.records.find(key);
+            let is_open = no.is_some_and(|no| engine.records.get(no).open_by().load(Ordering::Acquire) != 0);
+            let is_marked = no.is_some_and(|no| engine.pages.marked_of(pagecache::FileNo(no.0)));
             is_open || is_marked || worker.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0)
         };
         let idle: Vec<FileKey> = self.known.keys().filter(|key| !is_used(**key, self)).copied().collect();
         for key in idle {
-            self.close_handle(shelf, key);
+            self.close_handle(engine, key);
             if self.known.get(&key).is_some_and(|known| !known.is_needed()) {
                 self.known.remove(&key);
             }
@@ -813,24 +817,24 @@ impl Worker {
 
     /// Files that nobody has open, some at a time: what not all who share the segment may see any more goes. (Of those that are open,
     /// their users notice it.)
-    fn withdraw_closed(&mut self, shelf: &Shelf) {
-        let count = shelf.records.count;
+    fn withdraw_closed(&mut self, engine: &CacheEngine) {
+        let count = engine.records.count;
         for _ in 0..WITHDRAWN.min(count) {
             self.looked_at = (self.looked_at + 1) % count;
             let no = FileNo(self.looked_at);
-            let record = shelf.records.get(no);
+            let record = engine.records.get(no);
             let Some(key) = record.key() else { continue };
             let (path, is_open) = (record.path(), record.open_by().load(Ordering::Acquire) != 0);
-            if is_open || record.has(flag::OWED | flag::STRANDED) || path.as_os_str().is_empty() || shelf.world.may_keep(key, &path) {
+            if is_open || record.has(flag::OWED | flag::STRANDED) || path.as_os_str().is_empty() || engine.world.may_keep(key, &path) {
                 continue;
             }
             // What cannot be written below stays, and is told by a flush.
-            let dropped = self.clean(shelf, no, key).and_then(|()| self.drop_range(shelf, no, key, 0..u64::MAX));
+            let dropped = self.clean(engine, no, key).and_then(|()| self.drop_range(engine, no, key, 0..u64::MAX));
             // As long as its bytes are in free frames its record stays, and it has its turn again.
-            let is_wiped = dropped.is_ok() && shelf.pages.wipe_free();
-            let Ok(_held) = shelf.lock_records() else { return };
+            let is_wiped = dropped.is_ok() && engine.pages.wipe_free();
+            let Ok(_held) = engine.lock_records() else { return };
             let is_left = is_wiped && record.key() == Some(key) && record.open_by().load(Ordering::Acquire) == 0;
-            if is_left && !shelf.pages.marked_of(pagecache::shared::FileNo(no.0)) {
+            if is_left && !engine.pages.marked_of(pagecache::FileNo(no.0)) {
                 record.set_path(std::path::Path::new(""));
                 record.set_key(None);
             }
@@ -838,22 +842,29 @@ impl Worker {
     }
 
     /// Puts a page; makes room if need be.
-    pub(super) fn put(&mut self, shelf: &Shelf, key: FileKey, page: PageIndex, version: PageVersion, bytes: &Page) -> Result<(), Errno> {
-        self.room_ahead(shelf)?;
+    pub(super) fn put(
+        &mut self,
+        engine: &CacheEngine,
+        key: FileKey,
+        page: PageIndex,
+        version: PageVersion,
+        bytes: &Page,
+    ) -> Result<(), Errno> {
+        self.room_ahead(engine)?;
         for _ in 0..3 {
             let Some(log) = &mut self.log else { return Err(Errno::IO) };
             match log.put(key, page, version, bytes) {
                 Ok(()) => return Ok(()),
-                Err(Stop::Room) => self.make_room(shelf)?,
-                Err(stop) => return Err(self.stopped(shelf, stop)),
+                Err(Stop::Room) => self.make_room(engine)?,
+                Err(stop) => return Err(self.stopped(engine, stop)),
             }
         }
         Err(Errno::NOSPC)
     }
 
     /// Pages are dropped from the log; makes room if need be.
-    pub(super) fn drop_pages(&mut self, shelf: &Shelf, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
-        if shelf.header.ssd_failed() != 0 {
+    pub(super) fn drop_pages(&mut self, engine: &CacheEngine, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+        if engine.header.ssd_failed() != 0 {
             if let Some(log) = &mut self.log {
                 log.books.forget(key, pages);
             }
@@ -863,10 +874,10 @@ impl Worker {
             let Some(log) = &mut self.log else { return Ok(()) };
             match log.drop_pages(key, pages.clone()) {
                 Ok(()) => return Ok(()),
-                Err(Stop::Room) => self.make_room(shelf)?,
+                Err(Stop::Room) => self.make_room(engine)?,
                 Err(stop) => {
-                    self.stopped(shelf, stop);
-                    return self.drop_pages(shelf, key, pages);
+                    self.stopped(engine, stop);
+                    return self.drop_pages(engine, key, pages);
                 }
             }
         }

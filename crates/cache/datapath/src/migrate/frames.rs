@@ -3,13 +3,13 @@
 
 use std::time::Instant;
 
-use pagecache::shared::{Marks, Name, Snapshot};
+use pagecache::{Marks, Name, Snapshot};
 use rustix::io::Errno;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, Page, PageIndex, PageVersion};
 
 use super::Worker;
-use crate::shelf::open::errno_of;
-use crate::shelf::{Count, FileNo, Shelf, Tier, flag};
+use crate::engine::open::errno_of;
+use crate::engine::{CacheEngine, Count, FileNo, Tier, flag};
 
 /// Drops that are prepared for at once: with what is noted besides they have to fit into a summary.
 const CHUNK: usize = 100;
@@ -36,38 +36,38 @@ type Taken = (Name, Snapshot, Box<Page>);
 
 impl Worker {
     /// Cleans frames; how many, and what the first failure was.
-    pub(super) fn clean_frames(&mut self, shelf: &Shelf, marked: &[(Name, u32)]) -> (usize, Result<(), Errno>) {
-        let cleaned = self.clean_each(shelf, marked, false);
+    pub(super) fn clean_frames(&mut self, engine: &CacheEngine, marked: &[(Name, u32)]) -> (usize, Result<(), Errno>) {
+        let cleaned = self.clean_each(engine, marked, false);
         (cleaned.count, cleaned.failed.first().map_or(Ok(()), |(_, errno)| Err(*errno)))
     }
 
     /// As above; `asked`: somebody waits for it, so that files that failed lately are tried again.
-    pub(super) fn clean_each(&mut self, shelf: &Shelf, marked: &[(Name, u32)], asked: bool) -> Cleaned {
+    pub(super) fn clean_each(&mut self, engine: &CacheEngine, marked: &[(Name, u32)], asked: bool) -> Cleaned {
         let mut names: Vec<Name> = marked.iter().map(|(name, _)| *name).collect();
         names.sort_unstable_by_key(|name| (name.file.0, name.page.0));
         let mut cleaned = Cleaned::default();
         for names in names.chunk_by(|a, b| a.file == b.file) {
             let no = FileNo(names[0].file.0);
-            let record = shelf.records.get(no);
-            let Some(key) = record.key().filter(|_| no.0 < shelf.records.count) else {
+            let record = engine.records.get(no);
+            let Some(key) = record.key().filter(|_| no.0 < engine.records.count) else {
                 // Of no file, or of one whose record somebody wrote over: which one they belong to, nobody can say.
-                self.drop_unowned(shelf, no);
+                self.drop_unowned(engine, no);
                 continue;
             };
-            let is_stored = self.has_log(shelf) && record.mode().within(shelf.mode()) == Mode::WriteBack;
+            let is_stored = self.has_log(engine) && record.mode().within(engine.mode()) == Mode::WriteBack;
             if !record.is_sound(key) {
                 cleaned.failed.push((no, Errno::IO));
-            } else if self.is_removed(shelf, key) && self.drop_removed(shelf, key).is_ok() {
+            } else if self.is_removed(engine, key) && self.drop_removed(engine, key).is_ok() {
                 cleaned.count += names.len();
             } else if record.has(flag::CONFLICT) && !is_stored {
                 cleaned.failed.push((no, Errno::STALE));
-            } else if asked || !self.is_patient(shelf, key) || (record.has(flag::CONFLICT) && is_stored) {
+            } else if asked || !self.is_patient(engine, key) || (record.has(flag::CONFLICT) && is_stored) {
                 let since_ms = marked.iter().filter(|(name, _)| name.file == names[0].file).map(|(_, since_ms)| *since_ms);
-                let now_ms = shelf.world.now_ms();
+                let now_ms = engine.world.now_ms();
                 let since_ms = since_ms.max_by_key(|since_ms| now_ms.wrapping_sub(*since_ms)).unwrap_or(now_ms);
                 let mut failing = None;
                 for some in names.chunks(CHUNK) {
-                    if let Err(errno) = self.clean_some(shelf, no, key, some, since_ms, &mut cleaned) {
+                    if let Err(errno) = self.clean_some(engine, no, key, some, since_ms, &mut cleaned) {
                         cleaned.failed.push((no, errno));
                         // A page that the medium refuses does not keep others from being written.
                         if errno != Errno::IO || failing.get_or_insert_with(Instant::now).elapsed() > FAILING_MAX {
@@ -77,33 +77,33 @@ impl Worker {
                 }
             }
         }
-        self.settle(shelf, &mut cleaned);
+        self.settle(engine, &mut cleaned);
         cleaned
     }
 
     /// Dirty frames whose record is free, broken or beyond all: written to any file they would be in the wrong one.
-    fn drop_unowned(&mut self, shelf: &Shelf, no: FileNo) {
-        let Ok(_held) = shelf.lock_records() else { return };
+    fn drop_unowned(&mut self, engine: &CacheEngine, no: FileNo) {
+        let Ok(_held) = engine.lock_records() else { return };
         // A record that was just taken in.
-        if no.0 < shelf.records.count && shelf.records.get(no).key().is_some() {
+        if no.0 < engine.records.count && engine.records.get(no).key().is_some() {
             return;
         }
-        shelf
+        engine
             .world
             .report("unwritten pages in memory belong to no file: somebody wrote over the shared memory of the cache; they are dropped");
-        let _ = shelf.drop_frames(no, 0..u64::MAX);
+        let _ = engine.drop_frames(no, 0..u64::MAX);
     }
 
     /// What was put is made durable, and the marks go.
-    fn settle(&mut self, shelf: &Shelf, cleaned: &mut Cleaned) {
-        let had_log = self.has_log(shelf);
+    fn settle(&mut self, engine: &CacheEngine, cleaned: &mut Cleaned) {
+        let had_log = self.has_log(engine);
         let flushed = if let (true, Some(log)) = (had_log, &mut self.log) { log.flush() } else { Ok(()) };
-        let failed = flushed.map_err(|stop| self.stopped(shelf, stop)).err();
+        let failed = flushed.map_err(|stop| self.stopped(engine, stop)).err();
         let not_durable = |all: &mut Vec<(Name, Snapshot)>| {
             let errno = failed.unwrap_or(Errno::IO);
             all.drain(..).map(|(name, _)| (FileNo(name.file.0), errno)).collect::<Vec<_>>()
         };
-        if !self.has_log(shelf) {
+        if !self.has_log(engine) {
             // The SSD has failed, perhaps on the way here. What went below is there.
             cleaned.failed.extend(not_durable(&mut cleaned.stored));
         } else if failed.is_some() {
@@ -113,32 +113,32 @@ impl Worker {
         let mut files = Vec::new();
         for (name, snapshot) in cleaned.stored.drain(..).chain(cleaned.waiting.drain(..)) {
             // Not settled: it was written meanwhile, and its turn comes again.
-            cleaned.count += usize::from(shelf.pages.settle(name, &snapshot, Marks::DIRTY | Marks::SSD_STALE));
+            cleaned.count += usize::from(engine.pages.settle(name, &snapshot, Marks::DIRTY | Marks::SSD_STALE));
             if !files.contains(&name.file.0) {
                 files.push(name.file.0);
             }
         }
-        for key in files.into_iter().filter_map(|no| shelf.records.get(FileNo(no)).key()) {
-            self.over(shelf, key);
+        for key in files.into_iter().filter_map(|no| engine.records.get(FileNo(no)).key()) {
+            self.over(engine, key);
         }
     }
 
     fn clean_some(
         &mut self,
-        shelf: &Shelf,
+        engine: &CacheEngine,
         no: FileNo,
         key: FileKey,
         names: &[Name],
         since_ms: u32,
         cleaned: &mut Cleaned,
     ) -> Result<(), Errno> {
-        let size = || shelf.records.get(no).size().load(std::sync::atomic::Ordering::Acquire);
+        let size = || engine.records.get(no).size().load(std::sync::atomic::Ordering::Acquire);
         let mut taken: Vec<Taken> = Vec::with_capacity(names.len());
         let mut is_behind_end = false;
         for name in names {
             let mut bytes = Box::new([0; PAGE_BYTES]);
-            let Some(snapshot) = shelf.pages.snapshot(*name, &mut bytes) else {
-                if shelf.pages.is_stuck(*name) {
+            let Some(snapshot) = engine.pages.snapshot(*name, &mut bytes) else {
+                if engine.pages.is_stuck(*name) {
                     return Err(Errno::IO);
                 }
                 continue;
@@ -153,28 +153,28 @@ impl Worker {
             }
         }
         // It is being cut off, or somebody is about to tell the new length: he has the lock. Or he has died.
-        if is_behind_end && let Some(_held) = self.try_lock(shelf, no) {
-            shelf.drop_behind_end(no)?;
+        if is_behind_end && let Some(_held) = self.try_lock(engine, no) {
+            engine.drop_behind_end(no)?;
         }
-        let mode = shelf.records.get(no).mode().within(shelf.mode());
+        let mode = engine.records.get(no).mode().within(engine.mode());
         // A page that was written through while the SSD had it dirty is newer than below as a whole.
         let is_dirty = |name: &Name| self.log.as_ref().is_some_and(|log| log.books.is_dirty(key, PageIndex(name.page.0)));
         let (dirty, stale): (Vec<_>, Vec<_>) =
             taken.into_iter().partition(|(name, snapshot, _)| snapshot.marks.has(Marks::DIRTY) || is_dirty(name));
-        let is_stored = self.has_log(shelf) && mode == Mode::WriteBack;
+        let is_stored = self.has_log(engine) && mode == Mode::WriteBack;
         // While it is being cut, what is below may be cut again after a crash.
-        if is_stored && (self.is_being_cut(shelf, no) || self.may_store()) {
-            self.store(shelf, no, key, dirty, cleaned)?;
+        if is_stored && (self.is_being_cut(engine, no) || self.may_store()) {
+            self.store(engine, no, key, dirty, cleaned)?;
             if self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0) {
                 self.dirty_since.entry(key).or_insert(since_ms);
             }
         } else {
             if is_stored {
-                shelf.counters.add(Count::RefusedBudget, dirty.len() as u64);
+                engine.counters.add(Count::RefusedBudget, dirty.len() as u64);
             }
-            self.write_below(shelf, no, key, dirty, cleaned)?;
+            self.write_below(engine, no, key, dirty, cleaned)?;
         }
-        self.refresh(shelf, no, key, mode, stale, cleaned)
+        self.refresh(engine, no, key, mode, stale, cleaned)
     }
 
     /// Writes have the day's budget too.
@@ -183,14 +183,14 @@ impl Worker {
         self.admission.as_mut().is_none_or(|admission| admission.may_spend(now))
     }
 
-    fn store(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, dirty: Vec<Taken>, cleaned: &mut Cleaned) -> Result<(), Errno> {
+    fn store(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, dirty: Vec<Taken>, cleaned: &mut Cleaned) -> Result<(), Errno> {
         if dirty.is_empty() {
             return Ok(());
         }
-        self.note(shelf, no)?;
+        self.note(engine, no)?;
         let now = self.now();
         for (name, snapshot, bytes) in dirty {
-            self.put(shelf, key, PageIndex(name.page.0), PageVersion::Dirty, &bytes)?;
+            self.put(engine, key, PageIndex(name.page.0), PageVersion::Dirty, &bytes)?;
             if let Some(admission) = &mut self.admission {
                 admission.spend(now, PAGE_BYTES as u64);
             }
@@ -200,25 +200,32 @@ impl Worker {
     }
 
     /// Dirty frames to the file itself, and what the SSD has of these pages is dropped: the frames cover all of them.
-    fn write_below(&mut self, shelf: &Shelf, no: FileNo, key: FileKey, dirty: Vec<Taken>, cleaned: &mut Cleaned) -> Result<(), Errno> {
+    fn write_below(
+        &mut self,
+        engine: &CacheEngine,
+        no: FileNo,
+        key: FileKey,
+        dirty: Vec<Taken>,
+        cleaned: &mut Cleaned,
+    ) -> Result<(), Errno> {
         if dirty.is_empty() {
             return Ok(());
         }
-        if self.found(shelf, key)?.is_none() {
+        if self.found(engine, key)?.is_none() {
             cleaned.count += dirty.len();
             return Ok(());
         }
-        let size = self.begin_writing(shelf, key)?;
+        let size = self.begin_writing(engine, key)?;
         // Before these pages are only below: after a crash the cut would be made again, and take them away.
-        if !self.is_being_cut(shelf, no) {
-            self.end_cut(shelf, key)?;
+        if !self.is_being_cut(engine, no) {
+            self.end_cut(engine, key)?;
         }
         let pages: Vec<u64> = dirty.iter().map(|(name, ..)| name.page.0).collect();
-        self.will_be_old(shelf, key, &pages)?;
-        let (is_written, result) = self.write_runs(shelf, key, &dirty, size);
+        self.will_be_old(engine, key, &pages)?;
+        let (is_written, result) = self.write_runs(engine, key, &dirty, size);
         match result {
             Ok(()) => self.succeeded(key),
-            Err(errno) if !self.is_stranded(shelf, key) => self.failed(shelf, key, errno),
+            Err(errno) if !self.is_stranded(engine, key) => self.failed(engine, key, errno),
             Err(_) => {}
         }
         let mut is_written = is_written.into_iter();
@@ -228,11 +235,11 @@ impl Worker {
         }
         for (name, ..) in &dirty {
             if self.log.is_some() {
-                self.drop_pages(shelf, key, name.page.0..name.page.0 + 1)?;
+                self.drop_pages(engine, key, name.page.0..name.page.0 + 1)?;
             }
         }
         // Not before: what makes room for it could write what was dropped over what was written.
-        self.note_after(shelf, key);
+        self.note_after(engine, key);
         cleaned.waiting.extend(dirty.into_iter().map(|(name, snapshot, _)| (name, snapshot)));
         result
     }
@@ -240,56 +247,56 @@ impl Worker {
     /// These pages will be newer below than on the SSD. What is clean there goes first, durably, for after a crash it would be
     /// taken for what is below. What is dirty goes afterwards; until then nothing is put: what made room for it could write the
     /// older versions back, over the newer.
-    pub(super) fn will_be_old(&mut self, shelf: &Shelf, key: FileKey, pages: &[u64]) -> Result<(), Errno> {
+    pub(super) fn will_be_old(&mut self, engine: &CacheEngine, key: FileKey, pages: &[u64]) -> Result<(), Errno> {
         for _ in 0..DROPS {
-            self.prepare_drops(shelf, pages.len())?;
+            self.prepare_drops(engine, pages.len())?;
             let Some(log) = &self.log else { return Ok(()) };
             let is_clean = |page: &&u64| {
                 log.books.lookup(key, PageIndex(**page)) != ssdcache::LookupResult::Miss && !log.books.is_dirty(key, PageIndex(**page))
             };
             let clean: Vec<u64> = pages.iter().filter(is_clean).copied().collect();
             if clean.is_empty() {
-                return self.tell_reclaimed(shelf);
+                return self.tell_reclaimed(engine);
             }
             for page in clean {
-                self.drop_pages(shelf, key, page..page + 1)?;
+                self.drop_pages(engine, key, page..page + 1)?;
             }
-            self.flush_log(shelf)?;
+            self.flush_log(engine)?;
         }
         // What was dropped is there all the same: somebody wrote over the map.
         Err(Errno::IO)
     }
 
-    fn prepare_drops(&mut self, shelf: &Shelf, drops: usize) -> Result<(), Errno> {
-        if !self.has_log(shelf) {
+    fn prepare_drops(&mut self, engine: &CacheEngine, drops: usize) -> Result<(), Errno> {
+        if !self.has_log(engine) {
             return Ok(());
         }
-        let mut room = self.room_ahead(shelf);
+        let mut room = self.room_ahead(engine);
         for _ in 0..3 {
             // It may have failed on the way here: then nothing needs to be dropped.
-            if !self.has_log(shelf) {
+            if !self.has_log(engine) {
                 return Ok(());
             }
             room?;
             let Some(log) = &mut self.log else { return Ok(()) };
             room = match log.prepare(drops) {
                 Ok(()) => return Ok(()),
-                Err(crate::shelf::log::Stop::Room) => self.make_room(shelf),
-                Err(stop) => Err(self.stopped(shelf, stop)),
+                Err(crate::engine::log::Stop::Room) => self.make_room(engine),
+                Err(stop) => Err(self.stopped(engine, stop)),
             };
         }
         Err(Errno::NOSPC)
     }
 
     /// Writes neighbours in one call, then syncs. Returns which pages are durable, and the first failure.
-    fn write_runs(&mut self, shelf: &Shelf, key: FileKey, dirty: &[Taken], size: u64) -> (Vec<bool>, Result<(), Errno>) {
+    fn write_runs(&mut self, engine: &CacheEngine, key: FileKey, dirty: &[Taken], size: u64) -> (Vec<bool>, Result<(), Errno>) {
         let mut is_written = vec![false; dirty.len()];
-        let below = match self.below(shelf, key) {
+        let below = match self.below(engine, key) {
             Ok(below) => below,
             Err(errno) => return (is_written, Err(errno)),
         };
         // Once more: what was done since then may have closed it.
-        if let Err(errno) = self.open_window(shelf, key, &*below) {
+        if let Err(errno) = self.open_window(engine, key, &*below) {
             return (is_written, Err(errno));
         }
         let write = |run: &[Taken]| {
@@ -298,10 +305,10 @@ impl Worker {
             bytes.truncate(usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX));
             let begun = Instant::now();
             let written = below.write_at(at, &bytes).map_err(|error| errno_of(&error));
-            shelf.counters.write_took(Tier::Below, begun.elapsed().as_nanos() as u64);
+            engine.counters.write_took(Tier::Below, begun.elapsed().as_nanos() as u64);
             if written.is_ok() {
-                shelf.counters.add(Count::BelowWrites, 1);
-                shelf.counters.add(Count::BelowWritten, bytes.len() as u64);
+                engine.counters.add(Count::BelowWrites, 1);
+                engine.counters.add(Count::BelowWritten, bytes.len() as u64);
             }
             written
         };
@@ -331,18 +338,18 @@ impl Worker {
             at += run.len();
         }
         let synced = if is_written.contains(&true) { below.sync().map_err(|error| errno_of(&error)) } else { Ok(()) };
-        self.end_writing(shelf, key, &*below);
+        self.end_writing(engine, key, &*below);
         if synced.is_err() {
             is_written.fill(false);
         }
-        shelf.counters.add(Count::WrittenBack, is_written.iter().filter(|is_written| **is_written).count() as u64);
+        engine.counters.add(Count::WrittenBack, is_written.iter().filter(|is_written| **is_written).count() as u64);
         (is_written, first_failure.and(synced))
     }
 
     /// Pages that were written through: the copy on the SSD is replaced, or dropped.
     fn refresh(
         &mut self,
-        shelf: &Shelf,
+        engine: &CacheEngine,
         no: FileNo,
         key: FileKey,
         mode: Mode,
@@ -352,26 +359,26 @@ impl Worker {
         if stale.is_empty() {
             return Ok(());
         }
-        self.prepare_drops(shelf, stale.len())?;
+        self.prepare_drops(engine, stale.len())?;
         // Dropped before it is put: until that is durable below, the SSD has none.
         let mut replace = Vec::new();
         for (name, snapshot, bytes) in stale {
             let page = PageIndex(name.page.0);
             let was_here = self.log.as_ref().is_some_and(|log| log.books.lookup(key, page) != ssdcache::LookupResult::Miss);
-            self.drop_pages(shelf, key, page.0..page.0 + 1)?;
-            if was_here && mode == Mode::WriteThrough && self.has_log(shelf) {
+            self.drop_pages(engine, key, page.0..page.0 + 1)?;
+            if was_here && mode == Mode::WriteThrough && self.has_log(engine) {
                 replace.push((page, bytes));
             }
             cleaned.waiting.push((name, snapshot));
         }
         // A writer between the file and his frame: this time there is nothing to replace it with.
-        if replace.is_empty() || self.try_lock(shelf, no).is_none() {
+        if replace.is_empty() || self.try_lock(engine, no).is_none() {
             return Ok(());
         }
-        let is_durable = self.below(shelf, key).is_ok_and(|below| below.sync().is_ok());
-        if is_durable && self.note(shelf, no).is_ok() {
+        let is_durable = self.below(engine, key).is_ok_and(|below| below.sync().is_ok());
+        if is_durable && self.note(engine, no).is_ok() {
             for (page, bytes) in replace {
-                self.put(shelf, key, page, PageVersion::Clean, &bytes)?;
+                self.put(engine, key, page, PageVersion::Clean, &bytes)?;
             }
         }
         Ok(())

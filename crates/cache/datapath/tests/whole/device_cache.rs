@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use block::driver::MemoryDevice;
 use block::{Params, Tracked};
-use datapath::shelf::{Below, Stamp};
+use datapath::engine::{BackingFile, Stamp};
 use datapath::{DeviceCache, DeviceCacheOptions, DeviceFile, DeviceHandle};
 use fastrand::Rng;
 use pagecache::PAGE_BYTES;
@@ -15,10 +15,10 @@ use rustix::io::Errno;
 
 /// A device that keeps written bytes in a volatile cache until it is flushed.
 struct Disk {
-    state: Mutex<State>,
+    state: Mutex<DiskState>,
 }
 
-struct State {
+struct DiskState {
     bytes: Vec<u8>,
     durable: Vec<u8>,
     bad_pages: BTreeSet<usize>,
@@ -28,7 +28,7 @@ struct State {
 
 impl Disk {
     fn new(bytes: usize) -> Arc<Disk> {
-        let state = State { bytes: vec![0; bytes], durable: vec![0; bytes], bad_pages: BTreeSet::new(), forgets: false };
+        let state = DiskState { bytes: vec![0; bytes], durable: vec![0; bytes], bad_pages: BTreeSet::new(), forgets: false };
         Arc::new(Disk { state: Mutex::new(state) })
     }
 
@@ -41,7 +41,7 @@ impl Disk {
     }
 }
 
-impl State {
+impl DiskState {
     fn check(&self, at: u64, len: usize) -> io::Result<()> {
         assert!(at.is_multiple_of(PAGE_BYTES as u64), "the engine transfers whole pages");
         let pages = at as usize / PAGE_BYTES..(at as usize + len).div_ceil(PAGE_BYTES);
@@ -50,7 +50,7 @@ impl State {
     }
 }
 
-impl Below for Disk {
+impl BackingFile for Disk {
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
         let state = self.state.lock();
         let len = to.len().min(state.bytes.len() - at as usize);
@@ -88,7 +88,7 @@ impl Below for Disk {
 }
 
 fn cache(disk: &Arc<Disk>, frames: u32) -> (DeviceCache, DeviceHandle) {
-    let cache = DeviceCache::open(Arc::clone(disk) as Arc<dyn Below>, &DeviceCacheOptions::new(frames)).expect("opened");
+    let cache = DeviceCache::open(Arc::clone(disk) as Arc<dyn BackingFile>, &DeviceCacheOptions::new(frames)).expect("opened");
     let handle = cache.handle().expect("a handle");
     (cache, handle)
 }

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use datapath::shelf::{Below, How, Layout, Limits, Open, Parts, Shelf, Sizes, Stamp, World};
-use pagecache::shared::{Replacement, Shape};
+use datapath::engine::{BackingFile, CacheEngine, Environment, Layout, Limits, Open, OpenOptions, Parts, Sizes, Stamp};
+use pagecache::{Replacement, Shape};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use shm::{FileAccess, OwnedLock, ProcessSlots, Region};
@@ -39,7 +39,7 @@ impl Disk {
     }
 }
 
-impl Below for Disk {
+impl BackingFile for Disk {
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
         self.file.read_at(to, at)
     }
@@ -70,14 +70,14 @@ impl Below for Disk {
     }
 }
 
-struct Around {
+struct ReadAround {
     dir: PathBuf,
     slow: bool,
     begun: Instant,
 }
 
-impl World for Around {
-    fn open(&self, key: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn Below>> {
+impl Environment for ReadAround {
+    fn open(&self, key: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn BackingFile>> {
         Ok(Disk::open(&self.dir, key, self.slow)?)
     }
     fn now_ms(&self) -> u32 {
@@ -99,7 +99,7 @@ fn make(dir: &Path, mode: Mode) {
     let layout = Layout::of(sizes());
     let region =
         Region::create_file(&dir.join("segment"), layout.bytes, FileAccess { permissions: 0o600, group: None }).expect("a segment");
-    Shelf::format(&region, sizes(), &Limits::new(0), mode, 1, "");
+    CacheEngine::format(&region, sizes(), &Limits::new(0), mode, 1, "");
 }
 
 fn processes_of(dir: &Path) -> (Arc<Region>, Layout, Arc<ProcessSlots>) {
@@ -112,7 +112,7 @@ fn processes_of(dir: &Path) -> (Arc<Region>, Layout, Arc<ProcessSlots>) {
 
 /// One that takes part, with the thread that leads when nobody else does. It leaves when this is dropped.
 struct Process {
-    shelf: Arc<Shelf>,
+    engine: Arc<CacheEngine>,
     dir: PathBuf,
     slow: bool,
     worker: Option<JoinHandle<()>>,
@@ -121,23 +121,24 @@ struct Process {
 impl Process {
     fn attach(dir: &Path, slow: bool) -> Process {
         let (region, _, processes) = processes_of(dir);
-        let world = Arc::new(Around { dir: dir.to_owned(), slow, begun: Instant::now() });
-        let shelf = Shelf::attach(Parts { region, processes, device: None, plain: None, world, limits: Limits::new(0) }).expect("attached");
-        let leads = Arc::clone(&shelf);
+        let world = Arc::new(ReadAround { dir: dir.to_owned(), slow, begun: Instant::now() });
+        let engine =
+            CacheEngine::attach(Parts { region, processes, device: None, plain: None, world, limits: Limits::new(0) }).expect("attached");
+        let leads = Arc::clone(&engine);
         let worker = Some(std::thread::spawn(move || leads.work()));
-        Process { shelf, dir: dir.to_owned(), slow, worker }
+        Process { engine, dir: dir.to_owned(), slow, worker }
     }
 
-    fn open(&self, number: u64, mode: Mode) -> Result<Open, datapath::shelf::OpenFailed> {
+    fn open(&self, number: u64, mode: Mode) -> Result<Open, datapath::engine::OpenFileError> {
         let key = FileKey(number);
         let below = Disk::open(&self.dir, key, self.slow).expect("a file");
-        self.shelf.open(key, &self.dir.join(number.to_string()), How { mode, ..How::default() }, below)
+        self.engine.open(key, &self.dir.join(number.to_string()), OpenOptions { mode, ..OpenOptions::default() }, below)
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.shelf.detach();
+        self.engine.detach();
         if let Some(worker) = self.worker.take() {
             let ended = worker.join();
             assert!(ended.is_ok() || std::thread::panicking(), "the worker panicked");
@@ -204,7 +205,7 @@ fn child() {
         // It takes part as it should, and may be stopped.
         "leads" | "writes slowly" => {
             let process = Process::attach(&dir, role == "writes slowly");
-            process.shelf.ready().expect("it leads");
+            process.engine.ready().expect("it leads");
             println!("> ready");
             if role == "writes slowly" {
                 let open = process.open(7, Mode::WriteThrough).expect("opened");
@@ -306,7 +307,7 @@ fn who_keeps_the_lead_and_does_nothing_keeps_nobody_for_long() {
     make(dir.path(), Mode::WriteBack);
     let other = Other::start(dir.path(), "keeps the lead", 0);
     let here = Process::attach(dir.path(), false);
-    assert_eq!(timed("to attach", || here.shelf.ready()), Err(Errno::TIMEDOUT));
+    assert_eq!(timed("to attach", || here.engine.ready()), Err(Errno::TIMEDOUT));
     let open = timed("an open", || here.open(1, Mode::WriteBack)).expect("opened");
     assert_eq!(timed("a write", || open.write(0, &page(1))), Ok(PAGE));
     assert_eq!(timed("a sync", || open.sync()), Err(Errno::TIMEDOUT));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use datapath::shelf::{Below, How, Layout, Limits, Parts, Shelf, Sizes, Stamp, World};
-use pagecache::shared::Shape;
+use datapath::engine::{BackingFile, CacheEngine, Environment, Layout, Limits, OpenOptions, Parts, Sizes, Stamp};
+use pagecache::Shape;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use shm::{PageSize, ProcessSlots, Region};
@@ -16,7 +16,7 @@ use ssdcache::{FileKey, Mode};
 #[derive(Default)]
 struct File(Mutex<Vec<u8>>);
 
-impl Below for File {
+impl BackingFile for File {
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
         let bytes = self.0.lock();
         let from = bytes.get(at as usize..).unwrap_or_default();
@@ -51,7 +51,7 @@ impl Below for File {
 }
 
 /// Of one of the processes.
-struct Around {
+struct ReadAround {
     file: Arc<File>,
     begun: Instant,
     /// Its leader panics when it opens a file.
@@ -59,13 +59,13 @@ struct Around {
     reports: AtomicU32,
 }
 
-impl World for Around {
-    fn open(&self, _: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn Below>> {
+impl Environment for ReadAround {
+    fn open(&self, _: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn BackingFile>> {
         if self.is_broken.load(Ordering::Acquire) {
             // Without words: the hook of panics is everybody's.
             std::panic::resume_unwind(Box::new(()));
         }
-        Ok(Arc::clone(&self.file) as Arc<dyn Below>)
+        Ok(Arc::clone(&self.file) as Arc<dyn BackingFile>)
     }
     fn now_ms(&self) -> u32 {
         self.begun.elapsed().as_millis() as u32
@@ -84,21 +84,21 @@ fn a_leader_that_panics_is_followed_by_another() {
     let limits = Limits::new(0);
     let layout = Layout::of(sizes);
     let region = Arc::new(Region::private(layout.bytes, PageSize::Small).expect("memory"));
-    Shelf::format(&region, sizes, &limits, Mode::WriteBack, 1, "");
+    CacheEngine::format(&region, sizes, &limits, Mode::WriteBack, 1, "");
     let processes = Arc::new(ProcessSlots::in_process(Arc::clone(&region), layout.processes_at()));
     let file = Arc::new(File::default());
     let process = |is_broken: bool| {
         let is_broken = AtomicBool::new(is_broken);
-        let world = Arc::new(Around { file: Arc::clone(&file), begun: Instant::now(), is_broken, reports: AtomicU32::new(0) });
+        let world = Arc::new(ReadAround { file: Arc::clone(&file), begun: Instant::now(), is_broken, reports: AtomicU32::new(0) });
         let parts = Parts {
             region: Arc::clone(&region),
             processes: Arc::clone(&processes),
             device: None,
             plain: None,
-            world: Arc::clone(&world) as Arc<dyn World>,
+            world: Arc::clone(&world) as Arc<dyn Environment>,
             limits,
         };
-        (Shelf::attach(parts).expect("attached"), world)
+        (CacheEngine::attach(parts).expect("attached"), world)
     };
     let (broken, broken_world) = process(true);
     let first = std::thread::spawn({
@@ -111,7 +111,8 @@ fn a_leader_that_panics_is_followed_by_another() {
         let good = Arc::clone(&good);
         move || good.work()
     });
-    let open = good.open(FileKey(7), Path::new("/file"), How::default(), Arc::clone(&file) as Arc<dyn Below>).expect("opened");
+    let open =
+        good.open(FileKey(7), Path::new("/file"), OpenOptions::default(), Arc::clone(&file) as Arc<dyn BackingFile>).expect("opened");
     open.write(0, b"written").expect("written");
     let begun = Instant::now();
     assert_eq!(open.sync(), Err(Errno::IO), "what it panicked over has failed");
@@ -121,8 +122,8 @@ fn a_leader_that_panics_is_followed_by_another() {
     assert!(broken_world.reports.load(Ordering::Acquire) > 0, "it is told");
     drop(open);
     broken_world.is_broken.store(false, Ordering::Release);
-    for (shelf, thread) in [(broken, first), (good, second)] {
-        shelf.detach();
+    for (engine, thread) in [(broken, first), (good, second)] {
+        engine.detach();
         thread.join().expect("no panic gets out");
     }
 }

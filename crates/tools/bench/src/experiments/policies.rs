@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use pagecache::Replacement;
-use pagecache::shared::Shape;
+use pagecache::Shape;
 use ssdcache::AdmissionLimits;
 
 use crate::experiment::{Context, Experiment, RunScale};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pagecache::shared::{FileNo, Inserted, Marks, Name, Page, Shape, SharedPages};
+use pagecache::{FileNo, Inserted, Marks, Name, Page, Shape, SharedPages};
 use pagecache::{PAGE_BYTES, PageIndex};
 use shm::{PageSize, ProcessSlots, Region};
 

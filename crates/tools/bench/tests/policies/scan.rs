@@ -3,7 +3,7 @@
 //! Two equal caches serve the same reads of the hot set; one also serves the scan, one page for each hot read.
 
 use bench::replay::{Cache, Shared, SsdIndex, TierHits, TierReader, TieredCache, Zipf};
-use pagecache::shared::Shape;
+use pagecache::Shape;
 use ssdcache::AdmissionLimits;
 
 /// Pages of the SSD; a quarter of a million with FULL=1.

@@ -2,7 +2,7 @@
 
 use bench::replay::{Cache, Files, Shared, misses};
 use pagecache::Replacement;
-use pagecache::shared::Shape;
+use pagecache::Shape;
 
 use crate::published;
 

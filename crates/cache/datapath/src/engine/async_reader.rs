@@ -1,0 +1,803 @@
+//! Reads that nobody stands and waits for: what is in frames is copied at once, what the SSD has comes through one queue, many pages
+//! in one submission, and is copied by whoever asks for what has ended. Anything else ([`Outcome::Slow`]) is the caller's to do by
+//! [`Open::read`], where it may wait.
+//!
+//! The life of a read:
+//!
+//! ```text
+//!   begin --- all in frames --------------------------------> ended, Read
+//!     |  page by page: a frame, or a part for the queue
+//!     |---- a page that neither has, or that is uncertain --> slow ----.
+//!     |---- no place in the queue: waits, goes on in reap              | when its last part has ended
+//!     v                                                                v
+//!   under way --- each part verified ----> ended, Read      ended, Slow: nothing it wrote counts
+//! ```
+//!
+//! The device writes into memory of this process alone. A page that left its place on the SSD meanwhile fails its checksum, and the
+//! read is slow: it looks again.
+//!
+//! What goes to memory that was made for that ([`AsyncReader::know`]) the device writes there itself. Such a read ends only when the device
+//! has let go of it, or is lost with a device that never does.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use block::tracked::Timeouts;
+use block::{Arena, Armed, Buf, Clock, Completion, Error, Lba, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag, Time, Tracked};
+use pagecache::{LookupKey, Ticket};
+use ssdcache::{PAGE_BYTES, Page, ViewHit, ViewLookup};
+
+use super::CacheEngine;
+use super::counters::Tier;
+use super::open::Open;
+use super::prepared::PreparedRead;
+use super::read::{Piece, pieces};
+use super::ssd::bytes_at;
+
+/// Pages under way of one [`AsyncReader`], at most. More wait.
+const PARTS_MAX: u32 = 256;
+/// Completions taken from the queue at once.
+const BATCH: usize = 32;
+/// One read of so many is timed: the clock costs a good part of a hit.
+const TIMED: u32 = 64;
+
+/// How [`AsyncReader`] are used; see [`QueueOptions`], whose words these are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AsyncReaderOptions {
+    /// One thread alone begins reads and takes what has ended. Another one that does is a mistake, and panics.
+    pub single_issuer: bool,
+    /// It waits rather than looks: a look that finds nothing costs a system call.
+    pub waits: bool,
+    /// With both: how long a wait stays awake, whatever that costs of the processor. Zero: as long as it is measured to cost no more.
+    pub looks: Duration,
+    /// How long the SSD is waited for.
+    pub patience: Timeouts,
+}
+
+/// How a read ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// So many bytes; fewer than the buffer has: the end of the file.
+    Read(usize),
+    /// It has to go below, or to wait: [`Open::read`] does it.
+    Slow,
+    /// The SSD was given up in the middle of it, and may still write where it was to: memory of [`AsyncReader::know`], which is not to be
+    /// used any more.
+    Lost,
+}
+
+/// What became of a read.
+#[derive(Debug)]
+#[must_use]
+pub enum SubmitResult<J> {
+    /// It ended at once.
+    Ended(J, Outcome),
+    /// It will end: [`AsyncReader::take`].
+    UnderWay,
+    /// No place: as many as there may be are under way, or ended and not taken.
+    Full(J),
+}
+
+/// A read that has a job.
+#[derive(Clone, Copy, Default)]
+struct Read {
+    /// Of `files`.
+    file: u32,
+    /// Where in the file, and how much of it.
+    at: u64,
+    len: usize,
+    /// Bytes that were looked for.
+    looked: usize,
+    /// Parts in the queue.
+    parts: u32,
+    /// It is in `waiting`.
+    is_waiting: bool,
+    is_slow: bool,
+    is_lost: bool,
+    begun: Option<Instant>,
+}
+
+impl Read {
+    fn has_ended(&self) -> bool {
+        self.parts == 0 && (self.is_slow || self.looked == self.len)
+    }
+
+    fn outcome(&self) -> Outcome {
+        match (self.is_lost, self.is_slow) {
+            (true, _) => Outcome::Lost,
+            (_, true) => Outcome::Slow,
+            _ => Outcome::Read(self.len),
+        }
+    }
+}
+
+/// Files of reads, with how many. Counted here, by who has the reads, so that a read changes no word that threads share.
+struct Files<F>(Vec<Option<(F, u32)>>);
+
+impl<F: AsRef<Open>> Files<F> {
+    #[inline]
+    fn get(&self, file: u32) -> Option<&Open> {
+        self.0.get(file as usize)?.as_ref().map(|(file, _)| file.as_ref())
+    }
+
+    /// For one more read.
+    #[inline]
+    fn take(&mut self, open: &Open, share: impl FnOnce() -> F) -> u32 {
+        for (at, place) in self.0.iter_mut().enumerate() {
+            if let Some((known, reads)) = place
+                && std::ptr::eq((*known).as_ref(), open)
+            {
+                *reads += 1;
+                return at as u32;
+            }
+        }
+        self.add(share())
+    }
+
+    #[cold]
+    fn add(&mut self, file: F) -> u32 {
+        let at = self.0.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.0.push(None);
+            self.0.len() - 1
+        });
+        self.0[at] = Some((file, 1));
+        at as u32
+    }
+
+    /// For one read less. What no read needs any more is handed out: to close it may take long.
+    #[inline]
+    fn release(&mut self, file: u32) -> Option<F> {
+        let place = self.0.get_mut(file as usize)?;
+        let (_, reads) = place.as_mut()?;
+        *reads -= 1;
+        if *reads == 0 { place.take().map(|(file, _)| file) } else { None }
+    }
+}
+
+/// A piece of a page that is in no frame.
+struct PageMiss<'a> {
+    piece: Piece,
+    in_frames: &'a LookupKey,
+    /// Where to look for it.
+    on_ssd: Option<&'a ssdcache::LookupKey>,
+}
+
+/// A page in the queue.
+#[derive(Clone, Copy)]
+struct PagePart {
+    read: u32,
+    piece: Piece,
+    found: ViewHit,
+    /// Its page is to go into a frame.
+    ticket: Option<Ticket>,
+    /// The device writes into memory of the caller, not of the place.
+    is_straight: bool,
+    /// It is over its time, and the device still has that memory.
+    is_kept: bool,
+}
+
+/// A place in the queue, with its memory.
+struct QueueSlot {
+    buf: Buf,
+    part: Option<PagePart>,
+}
+
+/// What the queue said has ended, and what of it was not looked at yet. A page is verified only when it is asked for: the device may have
+/// nothing to do meanwhile, and hears of the next requests as soon as the first page is taken.
+struct CompletionBatch {
+    completions: Box<[Completion; BATCH]>,
+    next: usize,
+    count: usize,
+    /// When the queue said so, if that is of use.
+    at: Option<Instant>,
+}
+
+impl CompletionBatch {
+    fn is_empty(&self) -> bool {
+        self.next == self.count
+    }
+
+    /// It had no room for more, which there may be.
+    fn was_full(&self) -> bool {
+        self.count == BATCH
+    }
+}
+
+/// The queue of the SSD.
+struct SsdQueue {
+    queue: Tracked<Box<dyn Queue>>,
+    slots: Box<[QueueSlot]>,
+    free: Vec<u32>,
+    /// Blocks of a page.
+    blocks: u32,
+    timeout: Duration,
+    /// Something was submitted since the last ring; all of it has this deadline.
+    due: Option<Time>,
+    /// Where a page that is only read in part is verified.
+    scratch: Box<Page>,
+    told: CompletionBatch,
+    /// Memory of callers that the queue was told of.
+    memory: Vec<Arena>,
+    /// The queue ended: nothing more comes of it.
+    is_over: bool,
+}
+
+impl SsdQueue {
+    fn open(engine: &CacheEngine, depth: u32, options: AsyncReaderOptions) -> Result<SsdQueue, OpenError> {
+        let device = engine.lanes.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
+        let depth = depth.next_power_of_two().min(PARTS_MAX);
+        let AsyncReaderOptions { single_issuer, waits, looks, patience } = options;
+        let options = QueueOptions { depth, single_issuer, waits, spin_duration: looks, ..QueueOptions::default() };
+        let mut queue = Tracked::new(device.queue(&options)?, patience);
+        let block_bytes = queue.geometry().block_bytes;
+        if !PAGE_BYTES.is_multiple_of(block_bytes as usize) {
+            return Err(OpenError::Unusable(format!("blocks of {block_bytes} bytes")));
+        }
+        let failed = |error| OpenError::system("memory for pages of the SSD", error);
+        let arena = device.arena(depth as usize * PAGE_BYTES).map_err(failed)?;
+        queue.register(&arena).map_err(|error| OpenError::Unusable(format!("a queue of the SSD: {error}")))?;
+        let slots: Box<[QueueSlot]> =
+            (0..depth).filter_map(|_| arena.allocate(PAGE_BYTES)).map(|buf| QueueSlot { buf, part: None }).collect();
+        let free = (0..slots.len() as u32).rev().collect();
+        Ok(SsdQueue {
+            queue,
+            slots,
+            free,
+            blocks: PAGE_BYTES as u32 / block_bytes,
+            timeout: patience.timeout.unwrap_or(Duration::MAX),
+            due: None,
+            scratch: Box::new([0; PAGE_BYTES]),
+            told: CompletionBatch { completions: Box::new([Completion::EMPTY; BATCH]), next: 0, count: 0, at: None },
+            memory: Vec::new(),
+            is_over: false,
+        })
+    }
+
+    /// The device may write into this memory, if that is possible.
+    fn know(&mut self, arena: &Arena) {
+        if self.queue.register(arena).is_ok() {
+            self.memory.push(arena.clone());
+        }
+    }
+
+    /// Where the device can write a whole page by itself.
+    #[inline]
+    fn straight(&self, to: &[u8]) -> Option<Span> {
+        let at = to.as_ptr() as usize;
+        if self.memory.is_empty() || to.len() != PAGE_BYTES || !at.is_multiple_of(PAGE_BYTES) {
+            return None;
+        }
+        let within = |arena: &Arena| {
+            let from = at.checked_sub(arena.region().address(0) as usize)?;
+            (from + PAGE_BYTES <= arena.region().len()).then(|| arena.span(from, PAGE_BYTES as u32))
+        };
+        self.memory.iter().find_map(within)
+    }
+
+    /// A page of a read, which goes to these bytes of its memory. False: there is no place.
+    #[inline]
+    fn submit(&mut self, read: u32, piece: Piece, found: &ViewHit, ticket: Option<Ticket>, to: &[u8]) -> bool {
+        let Some(&slot) = self.free.last() else { return false };
+        let due = self.due.unwrap_or_else(|| self.queue.clock().due(self.timeout));
+        let lba = Lba(bytes_at(found.item.at) / PAGE_BYTES as u64 * u64::from(self.blocks));
+        let request = Request::read(Tag(slot.into()), lba, self.blocks);
+        let straight = self.straight(to);
+        let place = &mut self.slots[slot as usize];
+        let to = straight.unwrap_or(place.buf.span());
+        if self.queue.submit_by(&request, &[to], due) == Submit::Full {
+            return false;
+        }
+        self.due = Some(due);
+        place.part = Some(PagePart { read, piece, found: *found, ticket, is_straight: straight.is_some(), is_kept: false });
+        self.free.pop();
+        true
+    }
+
+    fn ring(&mut self) {
+        if self.due.take().is_some() {
+            self.queue.ring();
+        }
+    }
+
+    /// The queue ended, and all that was in it.
+    fn is_spent(&self) -> bool {
+        self.is_over && self.slots.iter().all(|slot| slot.part.is_none())
+    }
+
+    /// A part has ended: its bytes go to the caller. False: they are not what they should be.
+    #[inline]
+    fn complete(&mut self, slot: u32, open: &Open, to: &mut [u8]) -> bool {
+        let QueueSlot { buf, part: Some(part) } = &self.slots[slot as usize] else { return false };
+        let (piece, scratch) = (part.piece, &mut *self.scratch);
+        let is_good = match to.get_mut(piece.at..piece.at + piece.len).and_then(|to| <&mut Page>::try_from(to).ok()) {
+            Some(to) => {
+                // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts. But the caller's memory is
+                // not ours to believe: what goes into a frame is verified in ours.
+                if !part.is_straight {
+                    buf.read(0, to);
+                }
+                let is_good = if part.ticket.is_some() {
+                    scratch.copy_from_slice(to);
+                    open.is_good(&part.found, scratch)
+                } else {
+                    open.is_good(&part.found, to)
+                };
+                open.zero_past_eof(piece.page, to);
+                is_good
+            }
+            None => {
+                buf.read(0, &mut scratch[..]);
+                let is_good = open.is_good(&part.found, scratch);
+                open.copy_out(piece, scratch, to);
+                is_good
+            }
+        };
+        if is_good && let Some(ticket) = part.ticket {
+            open.zero_past_eof(piece.page, scratch);
+            open.insert_cut(piece, ticket, scratch);
+        }
+        is_good
+    }
+
+    /// A place has no part any more. Its memory is free again, unless the device still has it.
+    #[inline]
+    fn free(&mut self, slot: u32, is_held: bool) {
+        self.slots[slot as usize].part = None;
+        if !is_held {
+            self.free.push(slot);
+        }
+    }
+}
+
+impl Read {
+    /// Looks for its pages, as far as there are places. False: there is none for the next.
+    fn look(&mut self, index: u32, open: &Open, lane: &mut SsdQueue, to: &mut [u8]) -> bool {
+        let from = self.looked;
+        for piece in pieces(self.at + from as u64, self.len - from) {
+            let piece = Piece { at: piece.at + from, ..piece };
+            let to = &mut to[piece.at..piece.at + piece.len];
+            let in_frames = &open.engine.pages.sought(open.name(piece.page));
+            if open.engine.pages.read_by_key(in_frames, piece.offset, to) {
+                self.looked = piece.at + piece.len;
+                continue;
+            }
+            let on_ssd = open.key_on_ssd(piece.page);
+            if !self.look_for(&PageMiss { piece, in_frames, on_ssd: on_ssd.as_ref() }, index, open, lane, to) {
+                return false;
+            }
+            if self.is_slow {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Looks on the SSD for a piece that is in no frame. False: there is no place for it in the queue.
+    #[inline(always)]
+    fn look_for(&mut self, missed: &PageMiss<'_>, index: u32, open: &Open, lane: &mut SsdQueue, to: &[u8]) -> bool {
+        if lane.free.is_empty() {
+            return false;
+        }
+        let &PageMiss { piece, in_frames, on_ssd } = missed;
+        let mut seen = open.look_where(on_ssd);
+        let mut ticket = None;
+        if matches!(seen, ViewLookup::Hit(_)) && open.wants_sought(piece, in_frames) {
+            ticket = open.engine.pages.ticket_of_missing(in_frames);
+            // What was looked at has to be newer than the ticket. Few are wanted.
+            seen = open.look_again(on_ssd);
+        }
+        let ViewLookup::Hit(found) = seen else {
+            self.is_slow = true;
+            return true;
+        };
+        if !lane.submit(index, piece, &found, ticket, to) {
+            return false;
+        }
+        // Now, while its word is near.
+        open.touch_on_ssd(&found);
+        self.parts += 1;
+        self.looked = piece.at + piece.len;
+        true
+    }
+}
+
+/// Reads under way of one process, used by one thread at a time; see the module. `F` is a share of an open file, `J` the memory its
+/// bytes go to with what else its owner wants to know of it, owned until the read has ended.
+pub struct AsyncReader<F, J> {
+    engine: Arc<CacheEngine>,
+    options: AsyncReaderOptions,
+    /// Under way, or ended and not taken; by the numbers that `free` lacks, which have jobs.
+    reads: Box<[Read]>,
+    jobs: Box<[Option<J>]>,
+    files: Files<F>,
+    free: Vec<u32>,
+    /// Reads with pages for which the queue had no place.
+    waiting: VecDeque<u32>,
+    ended: VecDeque<u32>,
+    /// That the device may write into.
+    memory: Vec<Arena>,
+    /// None until the first page of the SSD is read.
+    lane: Option<SsdQueue>,
+    /// The SSD has no queue for us: all of it is slow.
+    is_without: bool,
+    begun: u32,
+    /// Of those under way, how many are timed.
+    timed: u32,
+    /// Found on the SSD, and not counted yet.
+    hits: u64,
+}
+
+impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
+    /// For so many reads, under way or ended and not taken.
+    pub fn new(engine: &Arc<CacheEngine>, depth: u32, options: AsyncReaderOptions) -> AsyncReader<F, J> {
+        AsyncReader {
+            engine: Arc::clone(engine),
+            options,
+            reads: vec![Read::default(); depth as usize].into(),
+            jobs: (0..depth).map(|_| None).collect(),
+            files: Files(Vec::new()),
+            free: (0..depth).rev().collect(),
+            waiting: VecDeque::with_capacity(depth as usize),
+            ended: VecDeque::with_capacity(depth as usize),
+            memory: Vec::new(),
+            lane: None,
+            is_without: engine.lanes.is_none() || engine.view.is_none(),
+            begun: 0,
+            timed: 0,
+            hits: 0,
+        }
+    }
+
+    /// Whose pages they are.
+    pub fn engine(&self) -> &Arc<CacheEngine> {
+        &self.engine
+    }
+
+    /// Pages of the SSD that are read whole into this memory, at multiples of their size, come there without a copy. It is kept as long
+    /// as reads may be under way. Else it is memory like any other.
+    pub fn know(&mut self, memory: &Arena) {
+        if let Some(lane) = &mut self.lane {
+            lane.know(memory);
+        }
+        self.memory.push(memory.clone());
+    }
+
+    /// Reads that have not ended.
+    pub fn under_way(&self) -> usize {
+        self.reads.len() - self.free.len() - self.ended.len()
+    }
+
+    /// Whether none is under way, or ended and not taken.
+    pub fn is_idle(&self) -> bool {
+        self.free.len() == self.reads.len()
+    }
+
+    /// Begins a read of a file, which `share` gives a share of if one is needed. The device hears of it at the next `ring`, `take` or
+    /// `wait`.
+    #[inline]
+    pub fn begin(&mut self, open: &Open, share: impl FnOnce() -> F, at: u64, job: J) -> SubmitResult<J> {
+        match open.expect(at) {
+            Some(expected) => self.submit_prepared(&expected, share, job),
+            None => SubmitResult::Ended(job, Outcome::Read(0)),
+        }
+    }
+
+    /// Likewise one that was announced.
+    #[inline]
+    pub fn submit_prepared(&mut self, expected: &PreparedRead<'_>, share: impl FnOnce() -> F, mut job: J) -> SubmitResult<J> {
+        let (open, at) = (expected.open, expected.at);
+        let to = job.as_mut();
+        let len = to.len().min(usize::try_from(open.size().saturating_sub(at)).unwrap_or(usize::MAX));
+        if len == 0 {
+            return SubmitResult::Ended(job, Outcome::Read(0));
+        }
+        if !open.is_of(&self.engine) || !open.is_ours() {
+            return SubmitResult::Ended(job, Outcome::Slow);
+        }
+        let (page, offset) = (at / PAGE_BYTES as u64, (at % PAGE_BYTES as u64) as usize);
+        // Mostly it is a piece of one page.
+        let mut first = None;
+        if offset + len <= PAGE_BYTES {
+            if self.engine.pages.read_by_key(&expected.in_frames, offset, &mut to[..len]) {
+                return SubmitResult::Ended(job, Outcome::Read(len));
+            }
+            let piece = Piece { page, offset, at: 0, len };
+            first = Some(PageMiss { piece, in_frames: &expected.in_frames, on_ssd: expected.on_ssd.as_ref() });
+        }
+        if self.is_without || (self.lane.is_none() && !self.has_lane()) {
+            return SubmitResult::Ended(job, Outcome::Slow);
+        }
+        let Some(index) = self.free.pop() else { return SubmitResult::Full(job) };
+        self.begun = self.begun.wrapping_add(1);
+        let begun = self.begun.is_multiple_of(TIMED).then(Instant::now);
+        let file = self.files.take(open, share);
+        let read = &mut self.reads[index as usize];
+        *read = Read { file, at, len, begun, ..Read::default() };
+        if let Some(lane) = &mut self.lane {
+            let to = job.as_mut();
+            read.is_waiting = !match first {
+                Some(missed) => read.look_for(&missed, index, open, lane, &to[..len]),
+                None => read.look(index, open, lane, to),
+            };
+            if read.is_waiting {
+                self.waiting.push_back(index);
+            }
+        }
+        if read.has_ended() {
+            let outcome = self.give_place(index);
+            return SubmitResult::Ended(job, outcome);
+        }
+        self.timed += u32::from(read.begun.is_some());
+        self.jobs[index as usize] = Some(job);
+        SubmitResult::UnderWay
+    }
+
+    fn has_lane(&mut self) -> bool {
+        if self.lane.is_none() {
+            let opened = SsdQueue::open(&self.engine, self.reads.len() as u32, self.options);
+            let comes_back = self.engine.lanes.as_ref().is_some_and(|lanes| lanes.comes_back());
+            self.is_without = opened.is_err() && !comes_back;
+            self.lane = opened
+                .map_err(|error| {
+                    if !comes_back {
+                        self.engine.world.report(&error.to_string())
+                    }
+                })
+                .ok();
+            if let Some(lane) = &mut self.lane {
+                self.memory.iter().for_each(|memory| lane.know(memory));
+            }
+        }
+        self.lane.is_some()
+    }
+
+    /// If a read has ended it is to be taken.
+    #[inline]
+    fn see(&mut self, index: u32) {
+        let read = &mut self.reads[index as usize];
+        if !read.has_ended() {
+            return;
+        }
+        read.is_waiting = false;
+        if let Some(begun) = read.begun.take() {
+            self.timed -= 1;
+            let at = self.lane.as_ref().and_then(|lane| lane.told.at).filter(|_| !read.is_slow);
+            if let Some(at) = at {
+                self.engine.counters.took(Tier::Ssd, at.saturating_duration_since(begun).as_nanos() as u64);
+            }
+        }
+        self.ended.push_back(index);
+    }
+
+    #[inline]
+    fn give_place(&mut self, index: u32) -> Outcome {
+        self.free.push(index);
+        let read = &self.reads[index as usize];
+        drop(self.files.release(read.file));
+        read.outcome()
+    }
+
+    /// Tells the device of all that was begun.
+    pub fn ring(&mut self) {
+        if let Some(lane) = &mut self.lane {
+            lane.ring();
+        }
+    }
+
+    /// One that has ended, if there is one. Rings if it has to look for it.
+    pub fn take(&mut self) -> Option<(J, Outcome)> {
+        self.take_seen().or_else(|| {
+            self.poll();
+            self.take_seen()
+        })
+    }
+
+    /// One of those that were seen to have ended.
+    #[inline]
+    pub fn take_seen(&mut self) -> Option<(J, Outcome)> {
+        while self.ended.is_empty() && self.end_next() {}
+        let index = self.ended.pop_front()?;
+        let job = self.jobs[index as usize].take()?;
+        Some((job, self.give_place(index)))
+    }
+
+    /// Whether some were seen to have ended and not taken.
+    fn has_seen(&self) -> bool {
+        !self.ended.is_empty() || self.lane.as_ref().is_some_and(|lane| !lane.told.is_empty())
+    }
+
+    /// Rings, and sees what has ended, unless some that were seen were not taken.
+    pub fn poll(&mut self) {
+        self.ring();
+        if !self.has_seen() {
+            self.look(None);
+        }
+    }
+
+    /// Rings, waits until one may have ended, or for `at_most`, and sees which have. Returns early at will; at once if some that were
+    /// seen were not taken.
+    pub fn wait(&mut self, at_most: Duration) {
+        if self.has_seen() {
+            return self.ring();
+        }
+        if let Some(lane) = &mut self.lane {
+            lane.due = None; // the wait rings
+            self.look(Some(at_most));
+        }
+    }
+
+    /// For who waits for other things, too: readable when a read may have ended after [`AsyncReader::arm`] said that it is waiting. None:
+    /// nothing to wait for, or not in this way.
+    pub fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.lane.as_ref()?.queue.event()
+    }
+
+    /// Asks for the event.
+    pub fn arm(&mut self) -> Armed {
+        match &mut self.lane {
+            Some(lane) if self.ended.is_empty() && lane.told.is_empty() => {
+                lane.due = None;
+                lane.queue.arm()
+            }
+            _ => Armed::Ready,
+        }
+    }
+
+    /// Asks the queue what has ended, after waiting for it if that is asked for.
+    fn look(&mut self, wait: Option<Duration>) {
+        let Some(SsdQueue { queue, told, .. }) = &mut self.lane else { return };
+        told.next = 0;
+        told.count = match wait {
+            Some(at_most) => queue.wait_and_poll(at_most, &mut told.completions[..]),
+            None => queue.poll(&mut told.completions[..]),
+        };
+        told.at = (self.timed > 0 && told.count > 0).then(Instant::now);
+        if told.count == 0 {
+            self.settle();
+        }
+    }
+
+    /// Does what the next completion says that was not looked at. False: there is none.
+    #[inline]
+    fn end_next(&mut self) -> bool {
+        let Some(SsdQueue { told, .. }) = &mut self.lane else { return false };
+        if told.is_empty() {
+            return false;
+        }
+        let completion = told.completions[told.next];
+        told.next += 1;
+        let (is_last, was_full) = (told.is_empty(), told.was_full());
+        self.hits += u64::from(self.end_part(completion));
+        if is_last {
+            self.settle();
+            if was_full && self.lane.as_ref().is_some_and(|lane| lane.queue.in_flight() > 0) {
+                self.look(None);
+            }
+        } else if !self.waiting.is_empty() {
+            self.go_on();
+        }
+        true
+    }
+
+    /// After all that the queue told of.
+    fn settle(&mut self) {
+        self.count_hits();
+        if let Some(lane) = self.lane.as_mut().filter(|lane| lane.is_over || lane.queue.is_gone()) {
+            lane.is_over = true;
+            self.lose_kept();
+        }
+        if self.lane.as_ref().is_some_and(SsdQueue::is_spent) {
+            self.lane = None;
+            self.give_up_waiting();
+        }
+        self.take_back();
+        self.go_on();
+    }
+
+    /// Whether it is still the read that waits: another one may have its number.
+    fn is_waiting(&self, index: u32) -> bool {
+        self.reads[index as usize].is_waiting
+    }
+
+    /// There is no queue any more for those that have no place in it.
+    fn give_up_waiting(&mut self) {
+        while let Some(index) = self.waiting.pop_front() {
+            if self.is_waiting(index) {
+                self.reads[index as usize].is_slow = true;
+                self.see(index);
+            }
+        }
+    }
+
+    /// The device does not let go of it any more.
+    #[cold]
+    fn lose_kept(&mut self) {
+        for slot in 0..self.lane.as_ref().map_or(0, |lane| lane.slots.len()) {
+            self.end_kept(slot as u32, true);
+        }
+    }
+
+    /// A part over its time is at its end, too.
+    #[cold]
+    fn end_kept(&mut self, slot: u32, is_lost: bool) {
+        let Some(lane) = &mut self.lane else { return };
+        let Some(part) = lane.slots[slot as usize].part.take_if(|part| part.is_kept) else { return };
+        let read = &mut self.reads[part.read as usize];
+        read.parts -= 1;
+        read.is_slow = true;
+        read.is_lost |= is_lost;
+        self.see(part.read);
+    }
+
+    /// What a completion says. Whether it was a hit.
+    #[inline]
+    fn end_part(&mut self, completion: Completion) -> bool {
+        let Some(lane) = &mut self.lane else { return false };
+        let slot = completion.tag.0 as u32;
+        let Some(part) = lane.slots.get_mut(slot as usize).and_then(|slot| slot.part.as_mut()) else { return false };
+        let index = part.read;
+        let (read, Some(job)) = (&mut self.reads[index as usize], &mut self.jobs[index as usize]) else { return false };
+        let is_held = completion.status.is_err() && lane.queue.owns_buffer(completion.tag);
+        lane.is_over |= completion.status == Err(Error::Gone);
+        if is_held && part.is_straight {
+            // Named when it is released, or lost with the queue.
+            part.is_kept = true;
+            return false;
+        }
+        let Some(open) = self.files.get(read.file) else { return false };
+        read.parts -= 1;
+        let is_good = completion.status.is_ok() && lane.complete(slot, open, job.as_mut());
+        lane.free(slot, is_held);
+        read.is_slow |= !is_good;
+        self.see(index);
+        is_good
+    }
+
+    /// Memory that the device had kept is free again.
+    fn take_back(&mut self) {
+        while let Some(tag) = self.lane.as_mut().and_then(|lane| lane.queue.take_released()) {
+            self.end_kept(tag.0 as u32, false);
+            let Some(lane) = &mut self.lane else { return };
+            lane.free.push(tag.0 as u32);
+        }
+    }
+
+    /// Places are free again.
+    fn go_on(&mut self) {
+        for _ in 0..self.waiting.len() {
+            if self.lane.as_ref().is_none_or(|lane| lane.free.is_empty()) {
+                break;
+            }
+            let Some(index) = self.waiting.pop_front() else { break };
+            if !self.is_waiting(index) {
+                continue;
+            }
+            let read = &mut self.reads[index as usize];
+            if let (Some(job), Some(open), Some(lane)) = (&mut self.jobs[index as usize], self.files.get(read.file), &mut self.lane) {
+                read.is_waiting = !read.look(index, open, lane, job.as_mut());
+                if read.is_waiting {
+                    self.waiting.push_back(index);
+                }
+            }
+            self.see(index);
+        }
+        self.ring();
+    }
+}
+
+impl<F, J> AsyncReader<F, J> {
+    fn count_hits(&mut self) {
+        let hits = std::mem::take(&mut self.hits);
+        if hits > 0 {
+            self.engine.count_ssd_hits(hits);
+        }
+    }
+}
+
+impl<F, J> Drop for AsyncReader<F, J> {
+    fn drop(&mut self) {
+        self.count_hits();
+    }
+}

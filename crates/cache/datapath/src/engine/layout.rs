@@ -1,0 +1,354 @@
+//! The segment: what all processes of one instance share, and where in it.
+//!
+//! ```text
+//! page 0      header: magic, version, sizes (checked), words that change (mode, bell, ...)
+//! pages 1-3   the settings the instance was made with, as text
+//! then        process slots | file records | requests | hints | counters | page cache | the SSD's map
+//! ```
+//!
+//! Only the sizes are stored: where things are follows from them, so that no position read from the segment is ever used.
+//!
+//! The words that change can be written by every process of the group. [`Header`] bounds them where they are read, and the leader, who
+//! alone writes most of them, puts its own values back at each step (`Worker::tell`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pagecache::Replacement;
+use pagecache::{Shape as Frames, SharedPages};
+use shm::{ProcessSlots, Region, SharedRef};
+use ssdcache::Mode;
+
+use super::counters::Counters;
+use super::record::{RECORD_BYTES, code_of, mode_of_code};
+use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
+const VERSION: u32 = 5;
+const PAGE: usize = 4096;
+/// Bytes of the settings' text.
+pub const SETTINGS_BYTES: usize = 3 * PAGE;
+/// Most files at a time; a page's name has 20 bits for the file.
+pub const FILES_MAX: u32 = 1 << 20;
+
+/// What is decided when an instance is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// The page cache.
+    pub frames: Frames,
+    /// The SSD's log, if there is one.
+    pub ssd: Option<ssdcache::Shape>,
+    /// File records.
+    pub files: u32,
+}
+
+/// Why a segment cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SegmentError {
+    /// Not one of ours, or not finished.
+    #[error("it is no segment of hotshelf, or its making was cut off")]
+    Foreign,
+    /// Made by another version.
+    #[error("it has version {0}, this program knows {VERSION}: end the programs that use it, or use their version")]
+    Version(u32),
+    /// Its numbers do not fit together.
+    #[error("its sizes are damaged")]
+    Damaged,
+}
+
+/// Where everything is.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// What it was made for.
+    pub sizes: Sizes,
+    /// Where the process slots are, for who opens them.
+    pub processes: usize,
+    pub(crate) records: usize,
+    pub(crate) requests: usize,
+    pub(crate) hints: usize,
+    pub(crate) counters: usize,
+    pub(crate) pages: usize,
+    pub(crate) pages_bytes: usize,
+    pub(crate) ssd: usize,
+    pub(crate) ssd_bytes: usize,
+    /// Bytes of the segment.
+    pub bytes: usize,
+}
+
+/// Words of the header that change.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Word {
+    Mode = 256,
+    /// The SSD has failed: 1, and why in `SsdErrno`.
+    SsdFailed = 260,
+    SsdErrno = 264,
+    /// Rung for the leader.
+    Bell = 268,
+    /// Most marked frames before writers wait.
+    DirtyLimit = 272,
+    /// Age in ms at which a marked page is written.
+    DirtyAge = 276,
+    /// Counts leaders.
+    Term = 280,
+    RecoveryMs = 284,
+    /// Bytes of a stream that are read ahead at most.
+    ReadAhead = 288,
+    /// The leader sleeps.
+    Asleep = 292,
+    /// Dirty pages of an SSD that failed, of files that nobody can name.
+    Unknown = 296,
+    /// Files that the leader has at hand.
+    Known = 300,
+    /// Dirty pages on the SSD, live pages there.
+    SsdDirty = 304,
+    SsdLive = 312,
+    /// Lost dirty pages.
+    Lost = 320,
+    /// Counts changes of mode, of the instance or a file.
+    ModeChanges = 328,
+    /// Bytes written to the SSD since it was formatted.
+    SsdEver = 336,
+    /// Pages that the last recovery found.
+    SsdFound = 344,
+    /// He has only begun to lead: what needs him waits.
+    Beginning = 352,
+    /// Bytes that are read below around what is asked for, at most.
+    ReadAround = 356,
+    /// The SSD has room for pages that nobody asked for.
+    SsdRoom = 360,
+}
+
+const _: () = assert!(Word::SsdRoom as usize + 4 <= PAGE && PAGE.is_multiple_of(8));
+
+/// What `SsdFailed` says: it worked, or nothing of it was needed, and now nobody uses it. No value that a stray write leaves.
+pub(crate) const FAILED: u32 = 0x53d1_a96c;
+/// It says: what is on it is not known.
+pub(crate) const NEVER_OPENED: u32 = 0x9a36_4fb3;
+/// Bytes that are read ahead, or around, at most, whatever the segment says.
+const READ_MAX: u32 = 256 << 20;
+
+fn whole(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE)
+}
+
+impl Layout {
+    /// The places for such sizes.
+    pub fn of(sizes: Sizes) -> Layout {
+        let mut end = PAGE + SETTINGS_BYTES;
+        let mut take = |bytes: usize| {
+            let at = end;
+            end += whole(bytes);
+            at
+        };
+        let pages_bytes = whole(SharedPages::bytes(&sizes.frames));
+        let ssd_bytes = sizes.ssd.map_or(0, |shape| whole(ssdcache::shared_bytes(shape)));
+        let processes = take(ProcessSlots::BYTES);
+        let records = take(64 + sizes.files as usize * RECORD_BYTES);
+        let requests = take(REQUESTS * REQUEST_BYTES);
+        let hints = take(64 + HINTS * 8);
+        let counters = take(Counters::BYTES);
+        let pages = take(pages_bytes);
+        let ssd = take(ssd_bytes);
+        Layout { sizes, processes, records, requests, hints, counters, pages, pages_bytes, ssd, ssd_bytes, bytes: end }
+    }
+
+    /// Makes the segment; `settings` is for people and those who attach. Unusable until `ready`.
+    pub(crate) fn format(&self, region: &Region, seed: u64, settings: &str) {
+        let ssd = self.sizes.ssd.map_or((0, 0), |shape| (shape.segment_pages, shape.segments));
+        let frames = self.sizes.frames;
+        let replacement = match frames.replacement {
+            Replacement::S3Fifo => 0,
+            Replacement::Lru => 1,
+            Replacement::Fifo => 2,
+        };
+        let words = [frames.frames, frames.shards, frames.ghosts, replacement, ssd.0, ssd.1, self.sizes.files];
+        region.u32(8).store(VERSION, Ordering::Relaxed);
+        for (n, word) in words.into_iter().enumerate() {
+            region.u32(16 + 4 * n).store(word, Ordering::Relaxed);
+        }
+        let text = &settings.as_bytes()[..settings.len().min(SETTINGS_BYTES - 8)];
+        region.write(PAGE, &(text.len() as u64).to_le_bytes());
+        region.write(PAGE + 8, text);
+        SharedPages::format(region, self.pages, &frames, seed);
+        if let Some(shape) = self.sizes.ssd {
+            ssdcache::format_shared(region, self.ssd, shape);
+        }
+    }
+
+    /// The last step of its making.
+    pub(crate) fn ready(region: &Region) {
+        region.u64(0).store(MAGIC, Ordering::Release);
+    }
+
+    /// What a segment says of itself, checked.
+    ///
+    /// # Errors
+    /// See [`SegmentError`].
+    pub fn read(region: &Region) -> Result<Layout, SegmentError> {
+        if region.len() < PAGE + SETTINGS_BYTES || region.u64(0).load(Ordering::Acquire) != MAGIC {
+            return Err(SegmentError::Foreign);
+        }
+        let version = region.u32(8).load(Ordering::Relaxed);
+        if version != VERSION {
+            return Err(SegmentError::Version(version));
+        }
+        let word = |n: usize| region.u32(16 + 4 * n).load(Ordering::Relaxed);
+        let replacement = match word(3) {
+            0 => Replacement::S3Fifo,
+            1 => Replacement::Lru,
+            2 => Replacement::Fifo,
+            _ => return Err(SegmentError::Damaged),
+        };
+        let frames = Frames { frames: word(0), shards: word(1), ghosts: word(2), replacement };
+        let ssd = (word(5) != 0).then(|| ssdcache::Shape { segment_pages: word(4), segments: word(5) });
+        let files = word(6);
+        let sane = frames.is_sane()
+            && frames.frames as usize <= region.len() / PAGE
+            && (1..=FILES_MAX).contains(&files)
+            && ssd.is_none_or(|shape| shape.check(u64::MAX).is_ok());
+        if !sane {
+            return Err(SegmentError::Damaged);
+        }
+        let layout = Layout::of(Sizes { frames, ssd, files });
+        if layout.bytes > region.len() { Err(SegmentError::Damaged) } else { Ok(layout) }
+    }
+
+    /// Every structure of the segment, with its bytes: for tests that write over each.
+    pub fn structures(&self) -> Vec<(&'static str, std::ops::Range<usize>)> {
+        let ends = [self.records, self.requests, self.hints, self.counters, self.pages, self.ssd, self.bytes];
+        let begins = [
+            ("process slots", self.processes),
+            ("records", self.records),
+            ("requests", self.requests),
+            ("hints", self.hints),
+            ("counters", self.counters),
+            ("pages", self.pages),
+            ("the SSD's map", self.ssd),
+        ];
+        let rest = begins.into_iter().zip(ends).map(|((name, begin), end)| (name, begin..end));
+        [("header", 0..PAGE), ("settings", PAGE..PAGE + SETTINGS_BYTES)].into_iter().chain(rest).filter(|(_, at)| !at.is_empty()).collect()
+    }
+
+    /// The settings' text.
+    pub fn settings(region: &Region) -> String {
+        let mut len = [0; 8];
+        region.read(PAGE, &mut len);
+        let mut text = vec![0; (u64::from_le_bytes(len) as usize).min(SETTINGS_BYTES - 8)];
+        region.read(PAGE + 8, &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+/// The header's words.
+#[derive(Debug)]
+pub(crate) struct Header {
+    words: SharedRef<[AtomicU32; PAGE / 4]>,
+    /// The code of the last mode that was one.
+    last_mode: AtomicU32,
+}
+
+impl Header {
+    /// Of a region that has at least a page.
+    pub(crate) fn new(region: &Arc<Region>) -> Header {
+        Header { words: SharedRef::new(region, 0), last_mode: AtomicU32::new(code_of(Mode::ReadOnly)) }
+    }
+
+    /// The instance's mode; the last that was one, if the word is none.
+    #[inline]
+    pub(crate) fn mode(&self) -> Mode {
+        let code = self.get(Word::Mode);
+        match mode_of_code(code) {
+            Some(mode) => {
+                if self.last_mode.load(Ordering::Relaxed) != code {
+                    self.last_mode.store(code, Ordering::Relaxed);
+                }
+                mode
+            }
+            None => mode_of_code(self.last_mode.load(Ordering::Relaxed)).unwrap_or(Mode::ReadOnly),
+        }
+    }
+
+    /// Whether it is write-back, for certain.
+    #[inline(always)]
+    pub(crate) fn is_write_back(&self) -> bool {
+        self.get(Word::Mode) == code_of(Mode::WriteBack)
+    }
+
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.set(Word::Mode, code_of(mode));
+    }
+
+    /// What is said of an SSD that is not used: [`FAILED`] or [`NEVER_OPENED`]; 0: it works.
+    #[inline]
+    pub(crate) fn ssd_failed(&self) -> u32 {
+        match self.get(Word::SsdFailed) {
+            failed @ (FAILED | NEVER_OPENED) => failed,
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        self.words.region()
+    }
+
+    #[inline]
+    pub(crate) fn word(&self, word: Word) -> &AtomicU32 {
+        &self.words[word as usize / 4]
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, word: Word) -> u32 {
+        let value = self.word(word).load(Ordering::Acquire);
+        match word {
+            Word::ReadAhead | Word::ReadAround => value.min(READ_MAX),
+            _ => value,
+        }
+    }
+
+    pub(crate) fn set(&self, word: Word, value: u32) {
+        self.word(word).store(value, Ordering::Release);
+    }
+
+    /// One of the wide words: from `SsdDirty` on.
+    pub(crate) fn wide(&self, word: Word) -> &AtomicU64 {
+        self.region().u64(word as usize)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use shm::PageSize;
+
+    use super::*;
+
+    fn sizes() -> Sizes {
+        let frames = Frames { frames: 64, shards: 1, ghosts: 64, replacement: Replacement::S3Fifo };
+        Sizes { frames, ssd: Some(ssdcache::Shape { segment_pages: 32, segments: 6 }), files: 16 }
+    }
+
+    #[test]
+    fn what_was_made_is_read_and_what_somebody_else_wrote_is_refused() {
+        let layout = Layout::of(sizes());
+        let region = Region::private(layout.bytes, PageSize::Small).expect("memory");
+        assert_eq!(Layout::read(&region).err(), Some(SegmentError::Foreign), "not finished");
+        layout.format(&region, 1, "[cache]");
+        Layout::ready(&region);
+        assert_eq!(Layout::read(&region).expect("ours").sizes, sizes());
+        assert_eq!(Layout::settings(&region), "[cache]");
+        let mut rng = fastrand::Rng::with_seed(5);
+        for _ in 0..100_000 {
+            let at = 16 + 4 * rng.usize(..7);
+            let before = region.u32(at).load(Ordering::Relaxed);
+            let value = if rng.bool() { rng.u32(..) } else { 1 << rng.u32(..32) };
+            region.u32(at).store(value, Ordering::Relaxed);
+            if let Ok(layout) = Layout::read(&region) {
+                assert!(layout.bytes <= region.len(), "{layout:?}");
+            }
+            // Every other time it stays, so that several are wrong at once.
+            if rng.u8(..4) > 0 {
+                region.u32(at).store(before, Ordering::Relaxed);
+            }
+        }
+    }
+}

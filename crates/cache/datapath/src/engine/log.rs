@@ -1,0 +1,371 @@
+//! The SSD's log as the leader writes it: the books (`ssdcache`), and the calls that do what they say.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use block::{Device, Error};
+use shm::Region;
+use ssdcache::{
+    CacheError, CacheOpenError, DevicePage, FileKey, Item, LookupResult, PAGE_BYTES, Page, PageIndex, PageVersion, RecoveryResult,
+    SsdCache, VerifyResult, recover,
+};
+
+use super::catalogue::CATALOGUE;
+use super::counters::{Count, Counters, Tier};
+use super::ssd::{BATCH_PAGES, Disk, LANE_PAGES, SsdQueue, SsdQueues};
+
+/// Why the log took something not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stop {
+    /// The oldest segment has to be made free first: its dirty pages written back, hot ones put again.
+    Room,
+    /// It cannot be cached.
+    Never,
+    /// A clean version over a dirty one, or the page moved.
+    Changed,
+    /// The SSD failed.
+    Failed(Error),
+}
+
+/// How often a refusal is resolved before the same is tried again. The books go round a few states; more often means that somebody
+/// wrote over the map.
+const RESOLVED: usize = 256;
+const STUCK: Stop = Stop::Failed(Error::Media);
+
+pub(crate) struct Log {
+    pub(crate) books: SsdCache,
+    /// None: it cannot be opened, and all that is known of it is in the books.
+    disk: Option<Disk>,
+    /// Of the open batch, in the order they were put.
+    batch: Vec<Box<Page>>,
+    spare: Vec<Box<Page>>,
+    counters: Counters,
+    /// Something was written since the last flush.
+    unflushed: bool,
+    /// A segment was made free, and nothing that was written since says so: after a crash its pages would be there again.
+    untold: bool,
+}
+
+/// Why the log was not opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenLog {
+    #[error("{0}")]
+    Device(#[from] block::OpenError),
+    #[error("{0}")]
+    Unusable(#[from] CacheOpenError),
+    #[error("{0}")]
+    Failed(Error),
+}
+
+impl Log {
+    /// `readers`: what recovery reads with, many pages at once. Who dies over a read leaves nothing behind.
+    pub(crate) fn open(
+        device: &dyn Device,
+        readers: Option<&SsdQueues>,
+        files: u32,
+        published: (&Arc<Region>, usize),
+        held: &[(FileKey, u32)],
+        counters: Counters,
+    ) -> Result<(Log, RecoveryResult), OpenLog> {
+        let mut disk = Disk::open(device)?;
+        let pages = disk.pages();
+        let mut scattered =
+            Scattered { lane: readers.and_then(|lanes| SsdQueue::open(lanes.device()).ok()), bytes: Box::new([0; PAGE_BYTES]) };
+        let read = |places: &[DevicePage], each: &mut dyn FnMut(usize, &Page)| scattered.read(&mut disk, places, each);
+        let (books, found) = recover(pages, None, files, Some(published), held, read)?;
+        let mut log = Log { books, disk: Some(disk), batch: Vec::new(), spare: Vec::new(), counters, unflushed: false, untold: false };
+        if found.suspect.is_empty() && found.unknown == 0 {
+            log.superblock().map_err(OpenLog::Failed)?;
+        }
+        Ok((log, found))
+    }
+
+    /// Of an SSD that failed: what the last leader published of it, to be read as far as it goes. And how many dirty pages are of
+    /// files that nobody can name.
+    pub(crate) fn of_failed(
+        device: Option<&dyn Device>,
+        files: u32,
+        published: (&Arc<Region>, usize),
+        held: &[(FileKey, u32)],
+        counters: Counters,
+    ) -> Result<(Log, u64), CacheOpenError> {
+        let (books, unknown) = SsdCache::of_published(published.0, published.1, files, held)?;
+        let disk = device.and_then(|device| Disk::open(device).ok());
+        Ok((Log { books, disk, batch: Vec::new(), spare: Vec::new(), counters, unflushed: false, untold: false }, unknown))
+    }
+
+    fn disk(&mut self) -> Result<&mut Disk, Error> {
+        self.disk.as_mut().ok_or(Error::Gone)
+    }
+
+    fn superblock(&mut self) -> Result<(), Error> {
+        let mut page = [0; PAGE_BYTES];
+        let at = self.books.superblock(&mut page);
+        self.disk()?.write(at, &[&page])?;
+        self.disk()?.flush()?;
+        self.untold = false;
+        self.counters.add(Count::SsdWritten, PAGE_BYTES as u64);
+        self.books.superblock_written();
+        Ok(())
+    }
+
+    /// What a refusal asks for, unless that is more than the log can do alone.
+    pub(crate) fn resolve(&mut self, refused: CacheError) -> Result<(), Stop> {
+        match refused {
+            CacheError::Seal => self.seal(),
+            CacheError::Flush | CacheError::InFlight => self.flush(),
+            CacheError::Superblock => {
+                self.seal()?;
+                self.superblock().map_err(Stop::Failed)
+            }
+            CacheError::Reclaim => Err(Stop::Room),
+            CacheError::Failed => Err(Stop::Failed(Error::Media)),
+            CacheError::Dirty | CacheError::Changed => Err(Stop::Changed),
+            CacheError::NotCacheable => Err(Stop::Never),
+        }
+    }
+
+    fn keep(&mut self, bytes: &Page) {
+        let mut page = self.spare.pop().unwrap_or_else(|| Box::new([0; PAGE_BYTES]));
+        *page = *bytes;
+        self.batch.push(page);
+    }
+
+    /// Puts a page into the open batch.
+    pub(crate) fn put(&mut self, key: FileKey, page: PageIndex, version: PageVersion, bytes: &Page) -> Result<(), Stop> {
+        for _ in 0..RESOLVED {
+            match self.books.put(key, page, version, bytes) {
+                Ok(_) => {
+                    self.keep(bytes);
+                    if key != CATALOGUE {
+                        self.counters.add(Count::SsdData, PAGE_BYTES as u64);
+                    }
+                    return Ok(());
+                }
+                Err(refused) => self.resolve(refused)?,
+            }
+        }
+        Err(STUCK)
+    }
+
+    /// Puts a page of the catalogue, where room is made: it may take the last free segment.
+    pub(crate) fn put_own(&mut self, page: PageIndex, bytes: &Page) -> Result<(), Stop> {
+        for _ in 0..RESOLVED {
+            match self.books.put_own(page, bytes) {
+                Ok(_) => {
+                    self.keep(bytes);
+                    return Ok(());
+                }
+                Err(refused) => self.resolve(refused)?,
+            }
+        }
+        Err(STUCK)
+    }
+
+    /// Pages of the file are not valid any more.
+    pub(crate) fn drop_pages(&mut self, key: FileKey, pages: Range<u64>) -> Result<(), Stop> {
+        for _ in 0..RESOLVED {
+            match self.books.invalidate(key, pages.clone()) {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) => {
+                    self.unflushed = true;
+                    return Ok(());
+                }
+                Err(refused) => self.resolve(refused)?,
+            }
+        }
+        Err(STUCK)
+    }
+
+    /// So many drops will be taken: to be called before newer bytes go below.
+    pub(crate) fn prepare(&mut self, drops: usize) -> Result<(), Stop> {
+        for _ in 0..RESOLVED {
+            match self.books.prepare(drops) {
+                Ok(()) => return Ok(()),
+                Err(refused) => self.resolve(refused)?,
+            }
+        }
+        Err(STUCK)
+    }
+
+    /// Pages in the open batch.
+    pub(crate) fn waiting(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Writes the open batch.
+    pub(crate) fn seal(&mut self) -> Result<(), Stop> {
+        let mut summary = [0; PAGE_BYTES];
+        let Some(sealed) = self.books.seal(&mut summary) else { return Ok(()) };
+        assert_eq!(self.batch.len(), sealed.pages as usize, "a batch and its books");
+        let mut pages: Vec<&Page> = Vec::with_capacity(BATCH_PAGES);
+        pages.push(&summary);
+        pages.extend(self.batch.iter().map(|page| &**page));
+        let begun = std::time::Instant::now();
+        let written = self.disk.as_mut().ok_or(Error::Gone).and_then(|disk| disk.write(sealed.at, &pages));
+        self.counters.write_took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
+        self.counters.add(Count::SsdWritten, (pages.len() * PAGE_BYTES) as u64);
+        self.spare.append(&mut self.batch);
+        self.unflushed = true;
+        self.books.ended(sealed.stamp, written.is_ok());
+        self.untold &= written.is_err();
+        written.map_err(Stop::Failed)
+    }
+
+    /// Makes the oldest segment free.
+    pub(crate) fn reclaim(&mut self) -> Result<(), CacheError> {
+        self.books.reclaim()?;
+        self.untold = true;
+        Ok(())
+    }
+
+    /// Whether a crash could bring pages back that are not in the books any more.
+    pub(crate) fn is_untold(&self) -> bool {
+        self.untold
+    }
+
+    /// What was put, dropped and made free before survives anything.
+    pub(crate) fn flush(&mut self) -> Result<(), Stop> {
+        self.seal()?;
+        if self.untold {
+            self.unflushed = true;
+            self.superblock().map_err(Stop::Failed)?;
+        }
+        if !self.unflushed {
+            return Ok(());
+        }
+        let began = self.books.flush_begins();
+        let flushed = self.disk().and_then(Disk::flush);
+        self.counters.add(Count::SsdFlushes, 1);
+        self.books.flush_ended(began, flushed.is_ok());
+        flushed.map_err(Stop::Failed)?;
+        self.unflushed = false;
+        Ok(())
+    }
+
+    /// The page's bytes, from the open batch or the device. None: not there, or bad.
+    pub(crate) fn read(&mut self, key: FileKey, page: PageIndex) -> Option<Box<Page>> {
+        let item = match self.books.lookup(key, page) {
+            LookupResult::Miss => return None,
+            LookupResult::Hit(item) => item,
+            LookupResult::Pending(_) => {
+                self.seal().ok()?;
+                let LookupResult::Hit(item) = self.books.lookup(key, page) else { return None };
+                item
+            }
+        };
+        self.read_item(&item).ok()
+    }
+
+    /// As [`Log::read`], of an item.
+    pub(crate) fn read_item(&mut self, item: &Item) -> Result<Box<Page>, VerifyResult> {
+        let mut bytes = Box::new([0; PAGE_BYTES]);
+        if self.disk().and_then(|disk| disk.read(item.at, &mut bytes[..])).is_err() {
+            return Err(VerifyResult::Bad);
+        }
+        self.counters.add(Count::SsdRead, PAGE_BYTES as u64);
+        match self.books.verify(item, &bytes) {
+            VerifyResult::Good => Ok(bytes),
+            other => Err(other),
+        }
+    }
+
+    /// Reads items, neighbours on the device together; each is none if it could not be read or is not what it was.
+    pub(crate) fn read_items(&mut self, items: &[Item]) -> Vec<Option<Box<Page>>> {
+        let mut order: Vec<usize> = (0..items.len()).collect();
+        order.sort_by_key(|n| items[*n].at);
+        let places: Vec<_> = order.iter().map(|n| items[*n].at).collect();
+        let mut pages: Vec<Option<Box<Page>>> = items.iter().map(|_| None).collect();
+        if let Some(disk) = &mut self.disk {
+            read_many(disk, &places, &mut |n, page| pages[order[n]] = Some(Box::new(*page)));
+        }
+        self.counters.add(Count::SsdRead, (items.len() * PAGE_BYTES) as u64);
+        for (item, page) in items.iter().zip(&mut pages) {
+            if page.as_ref().is_some_and(|page| self.books.verify(item, page) != VerifyResult::Good) {
+                *page = None;
+            }
+        }
+        pages
+    }
+
+    /// Puts a page of the oldest segment again.
+    pub(crate) fn reinsert(&mut self, item: &Item, bytes: &Page) -> Result<(), Stop> {
+        for _ in 0..RESOLVED {
+            match self.books.reinsert(item, bytes) {
+                Ok(_) => {
+                    self.keep(bytes);
+                    return Ok(());
+                }
+                Err(refused) => self.resolve(refused)?,
+            }
+        }
+        Err(STUCK)
+    }
+}
+
+/// Pages from which on neighbours are read in one piece rather than side by side.
+const PIECE_MIN: usize = 8;
+
+/// Pages here and there: recovery waits for the device's latency once for many of them.
+struct Scattered {
+    lane: Option<SsdQueue>,
+    bytes: Box<Page>,
+}
+
+impl Scattered {
+    /// Calls with each page that can be read, in any order.
+    fn read(&mut self, disk: &mut Disk, places: &[DevicePage], each: &mut dyn FnMut(usize, &Page)) {
+        let mut alone = Vec::with_capacity(places.len());
+        let mut at = 0;
+        while at < places.len() {
+            let count = neighbours(&places[at..]);
+            if count >= PIECE_MIN || self.lane.is_none() {
+                read_many(disk, &places[at..at + count], &mut |n, page| each(at + n, page));
+            } else {
+                alone.extend(at..at + count);
+            }
+            at += count;
+        }
+        for numbers in alone.chunks(LANE_PAGES) {
+            self.read_alone(disk, places, numbers, each);
+        }
+    }
+
+    fn read_alone(&mut self, disk: &mut Disk, places: &[DevicePage], numbers: &[usize], each: &mut dyn FnMut(usize, &Page)) {
+        let Some(lane) = &mut self.lane else { return };
+        let wanted: Vec<DevicePage> = numbers.iter().map(|n| places[*n]).collect();
+        let mut failed = Vec::new();
+        lane.read(&wanted, &mut self.bytes, |n, read| match read {
+            Ok(page) => each(numbers[n], page),
+            Err(_) => failed.push(numbers[n]),
+        });
+        // What this way cannot have, the other may.
+        for n in failed {
+            read_many(disk, &places[n..=n], &mut |_, page| each(n, page));
+        }
+    }
+}
+
+/// How many of the first of these follow each other on the device, at most what is read at once.
+fn neighbours(places: &[DevicePage]) -> usize {
+    let Some(first) = places.first() else { return 0 };
+    places.iter().take(BATCH_PAGES).zip(first.0..).take_while(|(place, wanted)| place.0 == *wanted).count()
+}
+
+/// Reads pages in the order given, neighbours in one piece, single ones again when a piece fails.
+fn read_many(disk: &mut Disk, places: &[DevicePage], each: &mut dyn FnMut(usize, &Page)) {
+    let mut bytes = vec![0; BATCH_PAGES * PAGE_BYTES];
+    let mut at = 0;
+    while at < places.len() {
+        let count = neighbours(&places[at..]);
+        let piece = &mut bytes[..count * PAGE_BYTES];
+        let whole = disk.read(places[at], piece).is_ok();
+        for n in 0..count {
+            let one = &mut bytes[n * PAGE_BYTES..(n + 1) * PAGE_BYTES];
+            if whole || disk.read(places[at + n], one).is_ok() {
+                each(at + n, (&*one).try_into().expect("a page"));
+            }
+        }
+        at += count;
+    }
+}

@@ -1,0 +1,651 @@
+//! The path of a read: *plan* what is in frames, *submit* what the SSD has in one batch and read below what it has not, *copy*
+//! into frames and to the caller.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use pagecache::{Inserted, LookupKey, Marks, Pin, Ticket};
+use rustix::io::Errno;
+use ssdcache::{PAGE_BYTES, Page, PageIndex, VerifyResult, ViewHit, ViewLookup};
+
+use super::Retries;
+use super::counters::{Count, Tier};
+use super::open::{Open, errno_of};
+use super::prepared::PreparedRead;
+use super::record::errno_from;
+use super::request::Hint;
+use super::ssd::LANE_PAGES;
+
+/// Tries of one page before it is answered without being cached.
+const TRIES: usize = 16;
+/// A stream's first piece read ahead, bytes.
+const AHEAD_FIRST: u64 = 32 << 10;
+
+/// Whether this hit on the SSD is timed: one of 16.
+fn is_timed() -> bool {
+    use std::cell::Cell;
+    thread_local! {
+        static HITS: Cell<u8> = const { Cell::new(0) };
+    }
+    HITS.with(|hits| {
+        hits.set(hits.get().wrapping_add(16));
+        hits.get() == 16
+    })
+}
+
+/// Memory of the caller that a device can write as it writes a page of ours.
+fn whole_page(to: &mut [u8]) -> Option<&mut Page> {
+    let is_aligned = to.as_ptr().addr().is_multiple_of(PAGE_BYTES);
+    <&mut Page>::try_from(to).ok().filter(|_| is_aligned)
+}
+
+/// A piece of a page, and where it goes in the caller's memory.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    pub(super) page: u64,
+    pub(super) offset: usize,
+    pub(super) at: usize,
+    pub(super) len: usize,
+}
+
+pub(super) fn pieces(at: u64, len: usize) -> impl Iterator<Item = Piece> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let now = at + done as u64;
+        let offset = (now % PAGE_BYTES as u64) as usize;
+        let piece = Piece { page: now / PAGE_BYTES as u64, offset, at: done, len: (PAGE_BYTES - offset).min(len - done) };
+        done += piece.len;
+        (piece.len > 0).then_some(piece)
+    })
+}
+
+impl Open {
+    /// As pread: fewer bytes only at the end of the file.
+    ///
+    /// # Errors
+    /// EIO: a page that only the SSD had is lost; else what the file below says. Nothing was read then.
+    #[inline]
+    pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        if let Some(page) = self.predict_page(at) {
+            page.prefetch();
+            if let Some(len) = page.read(to) {
+                return Ok(len);
+            }
+        }
+        self.read_long(at, to)
+    }
+
+    /// Likewise what is not read at once ([`super::PageHint::read`]).
+    ///
+    /// # Errors
+    /// As [`Open::read`].
+    #[inline(never)]
+    pub fn read_long(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        self.check()?;
+        let Some(expected) = self.expect(at) else { return Ok(0) };
+        let len = to.len().min(usize::try_from(self.size().saturating_sub(at)).unwrap_or(usize::MAX));
+        let to = &mut to[..len];
+        let offset = (at % PAGE_BYTES as u64) as usize;
+        let begun = self.engine.pages.lane().is_read_timed().then(Instant::now);
+        if offset + len <= PAGE_BYTES && self.engine.pages.read_by_key(&expected.in_frames, offset, to) {
+            if let Some(begun) = begun {
+                self.engine.counters.took(Tier::Ram, begun.elapsed().as_nanos() as u64);
+            }
+            return Ok(len);
+        }
+        self.read_pieces(&expected, to)
+    }
+
+    #[inline]
+    pub(super) fn name(&self, page: u64) -> pagecache::Name {
+        self.engine.name(self.no, page)
+    }
+
+    #[inline(never)]
+    fn read_pieces(&self, expected: &PreparedRead<'_>, to: &mut [u8]) -> Result<usize, Errno> {
+        let (at, len) = (expected.at, to.len());
+        let run = self.in_stream(at, len);
+        let mut all = pieces(at, len);
+        if let (Some(piece), None) = (all.next(), all.next())
+            && self.read_now(piece, expected, to)
+        {
+            return Ok(len);
+        }
+        let mut missed = Vec::new();
+        for piece in pieces(at, len) {
+            if !self.engine.pages.read(self.name(piece.page), piece.offset, &mut to[piece.at..piece.at + piece.len]) {
+                missed.push(piece);
+            }
+        }
+        for _ in 0..TRIES {
+            if missed.is_empty() {
+                return Ok(len);
+            }
+            missed = self.fetch(&missed, to, run)?;
+        }
+        // More than the frames hold, and what came first went before it was copied: one after the other.
+        missed.into_iter().try_for_each(|piece| self.fetch_alone(piece, to)).map(|()| len)
+    }
+
+    /// A piece of one page that is in no frame, and that the SSD has: by this thread, without a queue. False: it takes the long way.
+    fn read_now(&self, piece: Piece, expected: &PreparedRead<'_>, to: &mut [u8]) -> bool {
+        let Some(lanes) = &self.engine.lanes else { return false };
+        let mut seen = self.look_where(expected.on_ssd.as_ref());
+        let mut ticket = None;
+        if matches!(seen, ViewLookup::Hit(_)) && self.wants_sought(piece, &expected.in_frames) {
+            ticket = self.engine.pages.ticket_of_missing(&expected.in_frames);
+            // What was looked at has to be newer than the ticket. Few are wanted.
+            seen = self.look_again(expected.on_ssd.as_ref());
+        }
+        let ViewLookup::Hit(found) = seen else { return false };
+        self.touch_on_ssd(&found);
+        let begun = is_timed().then(Instant::now);
+        let is_read = match to.get_mut(piece.at..piece.at + piece.len).and_then(whole_page).filter(|_| ticket.is_none()) {
+            // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts.
+            Some(to) => {
+                let is_good = lanes.read_into(found.item.at, to) && self.is_good(&found, to);
+                if is_good {
+                    self.zero_past_eof(piece.page, to);
+                }
+                is_good
+            }
+            None => lanes.read_now(found.item.at, |bytes| self.give_if_good(piece, &found, bytes, to, ticket)) == Some(true),
+        };
+        if !is_read {
+            return false;
+        }
+        self.engine.count_ssd_hits(1);
+        if let Some(begun) = begun {
+            self.engine.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
+        }
+        true
+    }
+
+    /// What was read on the SSD goes to the caller, and with a ticket into a frame, unless it is not what it should be.
+    fn give_if_good(&self, piece: Piece, found: &ViewHit, bytes: &Page, to: &mut [u8], ticket: Option<Ticket>) -> bool {
+        let is_good = self.is_good(found, bytes);
+        if is_good {
+            self.copy_out(piece, bytes, to);
+            if let Some(ticket) = ticket {
+                self.insert_clean(piece, ticket, bytes);
+            }
+        }
+        is_good
+    }
+
+    /// To the caller; behind the end of the file is nothing, whatever the SSD had there.
+    pub(super) fn copy_out(&self, piece: Piece, bytes: &Page, to: &mut [u8]) {
+        let to = &mut to[piece.at..piece.at + piece.len];
+        to.copy_from_slice(&bytes[piece.offset..piece.offset + piece.len]);
+        let end = self.end_in(piece.page);
+        if end < piece.offset + piece.len {
+            to[end.saturating_sub(piece.offset)..].fill(0);
+        }
+    }
+
+    /// Whether these are the bytes of a page that was found on the SSD.
+    #[inline]
+    pub(super) fn is_good(&self, found: &ViewHit, bytes: &Page) -> bool {
+        self.engine.view.as_ref().is_some_and(|view| view.verify(found, bytes) == VerifyResult::Good)
+    }
+
+    /// A page that was found on the SSD is being read: it stays longer.
+    #[inline]
+    pub(super) fn touch_on_ssd(&self, found: &ViewHit) {
+        if let Some(view) = &self.engine.view {
+            view.touch(found);
+        }
+    }
+
+    /// What the SSD has may go into a frame. Whoever reads a part of a page is likely to want the rest: it always does.
+    pub(super) fn wants(&self, piece: Piece) -> bool {
+        piece.offset + piece.len < PAGE_BYTES || self.engine.pages.is_wanted(self.name(piece.page))
+    }
+
+    /// Likewise of a page that was sought in the frames.
+    #[inline]
+    pub(super) fn wants_sought(&self, piece: Piece, sought: &LookupKey) -> bool {
+        piece.offset + piece.len < PAGE_BYTES || self.engine.pages.is_key_wanted(sought)
+    }
+
+    /// If it is refused, somebody else knows better what is in it, or no frame is free.
+    fn insert_clean(&self, piece: Piece, ticket: Ticket, bytes: &Page) {
+        self.insert_cut(piece, ticket, &self.cut(piece.page, bytes));
+    }
+
+    /// Likewise of bytes that are zero behind the end of the file.
+    pub(super) fn insert_cut(&self, piece: Piece, ticket: Ticket, bytes: &Page) {
+        let (name, now_ms) = (self.name(piece.page), self.engine.world.now_ms());
+        let _ = self.engine.pages.insert(name, bytes, Marks::NONE, ticket, now_ms);
+    }
+
+    /// Whether it is one of this engine's.
+    pub(super) fn is_of(&self, engine: &std::sync::Arc<super::CacheEngine>) -> bool {
+        std::sync::Arc::ptr_eq(&self.engine, engine)
+    }
+
+    #[inline]
+    pub(super) fn zero_past_eof(&self, page: u64, bytes: &mut Page) {
+        let end = self.end_in(page);
+        if end < PAGE_BYTES {
+            bytes[end..].fill(0);
+        }
+    }
+
+    /// Bytes of a page that are before the end of the file.
+    #[inline]
+    fn end_in(&self, page: u64) -> usize {
+        usize::try_from(self.size().saturating_sub(page * PAGE_BYTES as u64)).unwrap_or(usize::MAX).min(PAGE_BYTES)
+    }
+
+    fn fetch_alone(&self, piece: Piece, to: &mut [u8]) -> Result<(), Errno> {
+        let mut tries = Retries::new();
+        while tries.again() {
+            let at = piece.at..piece.at + piece.len;
+            if self.engine.pages.read(self.name(piece.page), piece.offset, &mut to[at]) || self.fetch(&[piece], to, 0)?.is_empty() {
+                return Ok(());
+            }
+        }
+        // What the frames, the SSD's map and the record say of it does not agree, or somebody changes one of them all the time.
+        Err(Errno::IO)
+    }
+
+    /// How long the caller has been reading in sequence, this read included; 0: he is not.
+    fn in_stream(&self, at: u64, len: usize) -> u64 {
+        let end = at + len as u64;
+        let run =
+            if self.stream.next.swap(end, Ordering::Relaxed) == at { self.stream.run.load(Ordering::Relaxed) + len as u64 } else { 0 };
+        self.stream.run.store(run, Ordering::Relaxed);
+        run
+    }
+
+    /// Reads what was missed; answers what has to be tried again.
+    fn fetch(&self, missed: &[Piece], to: &mut [u8], run: u64) -> Result<Vec<Piece>, Errno> {
+        let mut again = Vec::new();
+        let before = self.truncations()?;
+        // Tickets first: what is written from now on is noticed when the page is to go into a frame.
+        let mut below = Vec::new();
+        for some in missed.chunks(LANE_PAGES) {
+            let mut found = Vec::with_capacity(some.len());
+            for piece in some {
+                let ticket = self.engine.pages.ticket(self.name(piece.page));
+                if self.engine.pages.read(self.name(piece.page), piece.offset, &mut to[piece.at..piece.at + piece.len]) {
+                    continue;
+                }
+                self.check_frame(piece.page)?;
+                match self.on_ssd(piece.page)? {
+                    Some(entry) => found.push((*piece, ticket, entry)),
+                    None => below.push((*piece, ticket)),
+                }
+            }
+            if !found.is_empty() {
+                self.fetch_from_ssd(&found, to, &mut below, &mut again)?;
+            }
+        }
+        let mut rest = &below[..];
+        while let Some((first, _)) = rest.first() {
+            let count = rest.iter().zip(first.page..).take_while(|((piece, _), page)| piece.page == *page).count();
+            let (run_of, behind) = rest.split_at(count.min(MAX_RUN));
+            self.fetch_below(run_of, to, if behind.is_empty() { run } else { 0 }, before, &mut again)?;
+            rest = behind;
+        }
+        Ok(again)
+    }
+
+    /// A page that is not read from its frame though it is there.
+    ///
+    /// # Errors
+    /// EIO: see [`pagecache::SharedPages::is_stuck`].
+    #[inline]
+    pub(super) fn check_frame(&self, page: u64) -> Result<(), Errno> {
+        if self.engine.pages.is_stuck(self.name(page)) { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// What the SSD has of a page. One that has failed is asked only for what nobody else has.
+    fn on_ssd(&self, page: u64) -> Result<Option<ViewHit>, Errno> {
+        let mut tries = Retries::new();
+        while tries.again() {
+            match self.look_on_ssd(page) {
+                ViewLookup::Hit(found) => return Ok(Some(found)),
+                ViewLookup::Miss => return Ok(None),
+                // The leader is at it, or a new one: he answers when he is done.
+                ViewLookup::Unsure => self.engine.ready()?,
+            }
+        }
+        // Its map was being exchanged when all was lost, and will be no more; or somebody writes over it all the time.
+        Err(Errno::IO)
+    }
+
+    /// As `on_ssd`, without waiting.
+    pub(super) fn look_on_ssd(&self, page: u64) -> ViewLookup {
+        self.look_where(self.key_on_ssd(page).as_ref())
+    }
+
+    /// Likewise a page that is sought.
+    #[inline(always)]
+    pub(super) fn look_where(&self, sought: Option<&ssdcache::LookupKey>) -> ViewLookup {
+        let (Some(view), Some(sought)) = (&self.engine.view, sought) else { return ViewLookup::Miss };
+        match view.lookup_sought(sought, self.key) {
+            ViewLookup::Hit(found) if !found.is_dirty() && !self.engine.has_ssd() => ViewLookup::Miss,
+            seen => seen,
+        }
+    }
+
+    /// The same once more.
+    #[cold]
+    pub(super) fn look_again(&self, sought: Option<&ssdcache::LookupKey>) -> ViewLookup {
+        self.look_where(sought)
+    }
+
+    /// Where a page is looked for on the SSD. None: it cannot be there.
+    #[inline]
+    pub(super) fn key_on_ssd(&self, page: u64) -> Option<ssdcache::LookupKey> {
+        self.engine.view.as_ref()?.sought(self.record().on_ssd()?, PageIndex(page))
+    }
+
+    /// Whether the SSD has one of these pages newer than below.
+    pub(super) fn is_dirty_on_ssd(&self, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
+        for page in pages {
+            if self.on_ssd(page)?.is_some_and(|found| found.is_dirty()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn fetch_from_ssd(
+        &self,
+        found: &[(Piece, Ticket, ViewHit)],
+        to: &mut [u8],
+        below: &mut Vec<(Piece, Ticket)>,
+        again: &mut Vec<Piece>,
+    ) -> Result<(), Errno> {
+        let (Some(view), Some(lanes)) = (&self.engine.view, &self.engine.lanes) else {
+            return self.fetch_without(found, below, again);
+        };
+        let begun = Instant::now();
+        let places: Vec<_> = found.iter().map(|(_, _, entry)| entry.item.at).collect();
+        let mut page = [0; PAGE_BYTES];
+        let (mut lost, mut away) = (None, Vec::new());
+        let read = lanes.with(|lane| {
+            lane.read(&places, &mut page, |n, bytes| {
+                let (piece, ticket, entry) = &found[n];
+                let verdict = bytes.map_or(VerifyResult::Bad, |bytes| view.verify(entry, bytes));
+                match (verdict, bytes) {
+                    (VerifyResult::Good, Ok(bytes)) => {
+                        view.touch(entry);
+                        self.engine.count_ssd_hits(1);
+                        self.copy_out(*piece, bytes, to);
+                        if self.wants(*piece) {
+                            self.insert_clean(*piece, *ticket, bytes);
+                        }
+                    }
+                    (VerifyResult::Changed, _) => again.push(*piece),
+                    (_, Err(error)) if lanes.is_away(error) => away.push(found[n]),
+                    // The SSD lost it. What is below is as new, unless the page was dirty.
+                    _ => {
+                        self.engine.counters.add(Count::Damaged, 1);
+                        if entry.is_dirty() { lost = Some(piece.page) } else { below.push((*piece, *ticket)) }
+                    }
+                }
+            });
+        });
+        self.engine.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
+        below.sort_by_key(|(piece, _)| piece.page);
+        match (read, lost) {
+            (Err(_), _) if lanes.comes_back() => self.fetch_without(found, below, again),
+            (Ok(()), None) if away.is_empty() => Ok(()),
+            (Ok(()), None) => self.fetch_without(&away, below, again),
+            (Ok(()), Some(page)) => {
+                if self.engine.has_ssd() {
+                    // The leader finds out what else is lost, and saves the rest.
+                    let _ = self.clean();
+                }
+                self.engine.world.report(&format!("page {page} of {} is lost: the SSD cannot read it", self.path().display()));
+                Err(Errno::IO)
+            }
+            (Err(error), _) => Err(errno_from(error.errno())),
+        }
+    }
+
+    /// This process cannot read the SSD, or not now: what is clean is the same below, and what is not is written there by who can.
+    fn fetch_without(
+        &self,
+        found: &[(Piece, Ticket, ViewHit)],
+        below: &mut Vec<(Piece, Ticket)>,
+        again: &mut Vec<Piece>,
+    ) -> Result<(), Errno> {
+        let (dirty, clean): (Vec<_>, Vec<_>) = found.iter().partition(|(_, _, entry)| entry.is_dirty());
+        below.extend(clean.iter().map(|(piece, ticket, _)| (*piece, *ticket)));
+        below.sort_by_key(|(piece, _)| piece.page);
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        again.extend(dirty.iter().map(|(piece, ..)| *piece));
+        self.clean()
+    }
+
+    /// Behind the end is nothing, whatever the SSD had there.
+    fn cut(&self, page: u64, bytes: &Page) -> Page {
+        let mut bytes = *bytes;
+        self.zero_past_eof(page, &mut bytes);
+        bytes
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.record().path()
+    }
+
+    /// Into a frame, and to the caller.
+    fn take_in(&self, piece: Piece, ticket: Ticket, bytes: &Page, to: &mut [u8], again: &mut Vec<Piece>) {
+        match self.engine.pages.insert(self.name(piece.page), bytes, Marks::NONE, ticket, self.engine.world.now_ms()) {
+            Inserted::Stale | Inserted::Present => again.push(piece),
+            Inserted::Done | Inserted::NoRoom | Inserted::Locked => {
+                to[piece.at..piece.at + piece.len].copy_from_slice(&bytes[piece.offset..piece.offset + piece.len]);
+            }
+        }
+    }
+
+    /// A run of pages that only the file below has, and what a stream will want next, or what lies around them.
+    fn fetch_below(
+        &self,
+        run: &[(Piece, Ticket)],
+        to: &mut [u8],
+        in_stream: u64,
+        before: u32,
+        again: &mut Vec<Piece>,
+    ) -> Result<(), Errno> {
+        let (begun, begun_ms) = (Instant::now(), self.engine.world.now_ms());
+        let asked = run[0].0.page..run[0].0.page + run.len() as u64;
+        let ahead = self.ahead(in_stream, asked.end);
+        let all = if ahead > 0 { asked.start..asked.end + ahead } else { self.around(asked.clone()) };
+        let is_around = ahead == 0 && all != asked;
+        let others = (all.start..asked.start).chain(asked.end..all.end);
+        let mut others: Vec<_> = others.map(|page| (page, self.engine.pages.ticket(self.name(page)))).collect();
+        let mut bytes = vec![0; (all.end - all.start) as usize * PAGE_BYTES];
+        let size = self.size();
+        let got = match self.below.read_at(all.start * PAGE_BYTES as u64, &mut bytes) {
+            // The failure may be in a page that nobody requested.
+            Err(_) if !others.is_empty() => {
+                others.clear();
+                bytes.resize(run.len() * PAGE_BYTES, 0);
+                self.below.read_at(asked.start * PAGE_BYTES as u64, &mut bytes)
+            }
+            got => got,
+        };
+        let first = if others.is_empty() { asked.start } else { all.start };
+        let got = got.map_err(|error| errno_of(&error))?;
+        if ahead == 0 {
+            self.engine.around.took(is_around, begun.elapsed());
+        }
+        if self.was_truncated(before) {
+            again.extend(run.iter().map(|(piece, _)| *piece));
+            return Ok(());
+        }
+        // A slow disk answers soon at times; who has to read there again may not be so lucky.
+        let was_slow = self.engine.world.now_ms() != begun_ms || self.engine.around.is_slow();
+        // Behind the end that we know of is nothing, whatever is there below.
+        let end = usize::try_from(size.saturating_sub(first * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
+        bytes[got.min(end)..].fill(0);
+        let counters = &self.engine.counters;
+        counters.add(Count::Misses, run.len() as u64);
+        counters.add(Count::BelowRead, got as u64);
+        let pages = bytes.as_chunks::<PAGE_BYTES>().0;
+        let page_of = |number: u64| &pages[(number - first) as usize];
+        for (piece, ticket) in run {
+            self.take_in(*piece, *ticket, page_of(piece.page), to, again);
+        }
+        for (number, ticket) in others {
+            if number * PAGE_BYTES as u64 >= size || !matches!(self.on_ssd(number), Ok(None)) {
+                continue;
+            }
+            let now_ms = self.engine.world.now_ms();
+            let (pages, name, bytes) = (&self.engine.pages, self.name(number), page_of(number));
+            let inserted = match is_around {
+                true => pages.insert_unasked(name, bytes, ticket, now_ms),
+                false => pages.insert(name, bytes, Marks::NONE, ticket, now_ms),
+            };
+            match inserted {
+                Inserted::NoRoom | Inserted::Locked => break,
+                Inserted::Present if is_around => continue,
+                _ => {}
+            }
+            counters.add(if is_around { Count::ReadAround } else { Count::ReadAhead }, 1);
+            self.hint(number, in_stream, was_slow, is_around);
+        }
+        for (piece, _) in run {
+            self.hint(piece.page, in_stream, was_slow, false);
+        }
+        counters.took(Tier::Below, begun.elapsed().as_nanos() as u64);
+        Ok(())
+    }
+
+    /// Pages to read ahead behind a miss: as far as the stream has come already, up to the limit.
+    fn ahead(&self, in_stream: u64, from: u64) -> u64 {
+        let limit = u64::from(self.engine.header.get(super::layout::Word::ReadAhead));
+        let in_stream = self.advised(in_stream, limit);
+        if in_stream < AHEAD_FIRST || limit == 0 {
+            return 0;
+        }
+        let left = self.size().saturating_sub(from * PAGE_BYTES as u64).div_ceil(PAGE_BYTES as u64);
+        (in_stream.min(limit) / PAGE_BYTES as u64).min(left)
+    }
+
+    fn hint(&self, page: u64, in_stream: u64, was_slow: bool, is_around: bool) {
+        if self.engine.has_ssd() && !self.bypasses_cache() {
+            let in_stream = in_stream >= self.engine.limits.admission.stream_bytes;
+            self.engine.hint(Hint { file: self.no, page, in_stream, was_slow, is_around });
+        }
+    }
+
+    /// A page, whole, for a writer that changes a part of it; with the ticket it was read under.
+    pub(super) fn whole(&self, page: u64, bytes: &mut Page) -> Result<Option<Ticket>, Errno> {
+        let name = self.name(page);
+        let mut tries = Retries::new();
+        while tries.again() {
+            let before = self.truncations()?;
+            let ticket = self.engine.pages.ticket(name);
+            self.check_frame(page)?;
+            if self.engine.pages.contains(name) {
+                return Ok(None);
+            }
+            let Some(found) = self.on_ssd(page)? else {
+                self.whole_below(page, bytes)?;
+                if self.was_truncated(before) {
+                    continue;
+                }
+                return Ok(Some(ticket));
+            };
+            match self.whole_on_ssd(&found, page, bytes)? {
+                Some(VerifyResult::Good) => return Ok(Some(ticket)),
+                Some(VerifyResult::Changed) => {}
+                None if found.is_dirty() => self.clean()?,
+                Some(VerifyResult::Bad) if found.is_dirty() => return Err(Errno::IO),
+                verdict => {
+                    self.engine.counters.add(Count::Damaged, u64::from(verdict.is_some()));
+                    self.whole_below(page, bytes)?;
+                    if !self.was_truncated(before) {
+                        return Ok(Some(ticket));
+                    }
+                }
+            }
+        }
+        Err(Errno::IO)
+    }
+
+    /// What the SSD gives for a page. None: this process cannot read there, or not now.
+    fn whole_on_ssd(&self, found: &ViewHit, page: u64, bytes: &mut Page) -> Result<Option<VerifyResult>, Errno> {
+        let (Some(view), Some(lanes)) = (&self.engine.view, &self.engine.lanes) else { return Ok(None) };
+        let mut verdict = Some(VerifyResult::Bad);
+        let mut scratch = [0; PAGE_BYTES];
+        let read = lanes.with(|lane| {
+            lane.read(&[found.item.at], &mut scratch, |_, read| match read {
+                Ok(read) => {
+                    verdict = Some(view.verify(found, read));
+                    *bytes = self.cut(page, read);
+                }
+                Err(error) if lanes.is_away(error) => verdict = None,
+                Err(_) => {}
+            });
+        });
+        match read {
+            Err(_) if lanes.comes_back() => Ok(None),
+            read => read.map(|()| verdict).map_err(|error| errno_from(error.errno())),
+        }
+    }
+
+    fn whole_below(&self, page: u64, bytes: &mut Page) -> Result<(), Errno> {
+        let got = self.below.read_at(page * PAGE_BYTES as u64, &mut bytes[..]).map_err(|error| errno_of(&error))?;
+        let end = usize::try_from(self.size().saturating_sub(page * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
+        bytes[got.min(end)..].fill(0);
+        self.engine.counters.add(Count::BelowRead, got as u64);
+        Ok(())
+    }
+
+    /// Reads in the frame, without a copy: what is contiguous, at most to the end of the page. The page is read first if it is
+    /// not there.
+    ///
+    /// # Errors
+    /// As [`Open::read`]; ENOMEM: no frame is free for it.
+    #[inline]
+    pub fn pin(&self, at: u64, len: usize) -> Result<(Pin, *const u8, usize), Errno> {
+        if let Some(page) = self.predict_page(at) {
+            let bytes = page.prefetch();
+            if let Some((pin, len)) = page.pin(len, |pin, len| (pin, len)) {
+                return Ok((pin, bytes, len));
+            }
+        }
+        self.check()?;
+        let size = self.size();
+        if at >= size {
+            return Err(Errno::NXIO);
+        }
+        let offset = (at % PAGE_BYTES as u64) as usize;
+        let len = len.min(PAGE_BYTES - offset).min(usize::try_from(size - at).unwrap_or(usize::MAX));
+        let (pin, bytes) = self.pin_read(at, offset)?;
+        Ok((pin, bytes, len))
+    }
+
+    /// The page is not there yet.
+    #[cold]
+    #[inline(never)]
+    fn pin_read(&self, at: u64, offset: usize) -> Result<(Pin, *const u8), Errno> {
+        for _ in 1..TRIES {
+            self.read_pieces(&self.expect(at).ok_or(Errno::NXIO)?, &mut [0])?;
+            self.check_frame(at / PAGE_BYTES as u64)?;
+            if let Some(pinned) = self.engine.pages.pin_at(self.name(at / PAGE_BYTES as u64), offset) {
+                return Ok(pinned);
+            }
+        }
+        Err(Errno::NOMEM)
+    }
+
+    /// Gives a pinned page back.
+    #[inline]
+    pub fn unpin(&self, pin: Pin) {
+        self.engine.pages.unpin(pin);
+    }
+}
+
+/// Pages read below in one call.
+const MAX_RUN: usize = 256;

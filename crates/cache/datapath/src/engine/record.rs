@@ -1,0 +1,540 @@
+//! Files that are in use or were lately: one record each in the segment.
+//!
+//! ```text
+//!   0 key (0: free)        8 size              16 process slots that have it open    24 length of the path, flags
+//!  32 lock  36 truncations (odd: one goes on)  40 mode  44 the SSD's number of it, plus 1
+//!  48 errors (count, errno, over)              56 stamp: size, mtime, ctime (ns)
+//!  80 rule, used         88 written (ns)     96 check of the key
+//! 104 windows of our writers (ours.rs)              128 path
+//! ```
+//!
+//! Every process of the group can write these words. So each is checked where it is read: a length is a [`Length`], never beyond what
+//! pages can name; an errno is one; a key counts only with its check, which no word of another record has. A record with a word that
+//! no process of ours leaves there is *broken*: calls on its file fail with EIO, and no other file suffers ([`Record::is_sound`]).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use shm::{OwnedLock, ProcessSlot, ProcessSlots, Region, SharedRef, SharedSlice};
+use ssdcache::{AdmissionRule, FileKey, Mode};
+
+use super::own_stamp::OwnStamp;
+
+/// Bytes of a record.
+pub(crate) const RECORD_BYTES: usize = 1024;
+/// Where the length is.
+const SIZE: usize = 8;
+/// Longest path, bytes; a file with a longer one is not cached.
+pub const PATH_MAX: usize = RECORD_BYTES - 128;
+
+/// Where the check of the key is.
+const CHECK: usize = 96;
+/// Where the path is.
+const PATH_AT: usize = 128;
+/// Stands for the key in the check of a record that was given back. A key is never so.
+const GIVEN_BACK: u64 = 0;
+/// Longest file that is cached, bytes: a page's name has 40 bits. A longer one is used past the cache.
+pub const FILE_BYTES_MAX: u64 = 1 << 52;
+
+/// An errno that was read from shared memory, or comes from outside in another way. EIO if it is none.
+pub fn errno_from(raw: i32) -> Errno {
+    if (1..4096).contains(&raw) { Errno::from_raw_os_error(raw) } else { Errno::IO }
+}
+
+/// The length of a file as it stands in shared memory: what is read is never more than [`FILE_BYTES_MAX`].
+#[derive(Clone, Copy)]
+pub(crate) struct Length<'a>(&'a AtomicU64);
+
+impl Length<'_> {
+    #[inline]
+    pub(crate) fn load(self, order: Ordering) -> u64 {
+        self.0.load(order).min(FILE_BYTES_MAX)
+    }
+
+    pub(crate) fn store(self, bytes: u64, order: Ordering) {
+        self.0.store(bytes.min(FILE_BYTES_MAX), order);
+    }
+
+    pub(crate) fn fetch_max(self, bytes: u64, order: Ordering) -> u64 {
+        self.0.fetch_max(bytes.min(FILE_BYTES_MAX), order).min(FILE_BYTES_MAX)
+    }
+
+    pub(crate) fn compare_exchange(self, old: u64, new: u64, done: Ordering, otherwise: Ordering) -> Result<u64, u64> {
+        self.0.compare_exchange(old, new.min(FILE_BYTES_MAX), done, otherwise)
+    }
+
+    /// Whether it is one that a process of ours writes.
+    fn is_sound(self) -> bool {
+        self.0.load(Ordering::Acquire) <= FILE_BYTES_MAX
+    }
+}
+
+/// What stands beside a key: depends on the key and on the record's place, so that it is right nowhere else.
+fn check_of(key: u64, at: usize) -> u64 {
+    let product = u128::from(key ^ 0x243f_6a88_85a3_08d3) * u128::from((at as u64) << 1 ^ 0x1319_8a2e_0370_7345);
+    (product as u64) ^ (product >> 64) as u64
+}
+
+/// Of the failures' word: the last one is over.
+const OVER: u64 = 1 << 48;
+/// Records that a key can have.
+const WAYS: u32 = 16;
+
+/// A file's record, by number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileNo(pub u32);
+
+/// What tells whether somebody else changed a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stamp {
+    /// Bytes.
+    pub size: u64,
+    /// Modification time, ns since 1970.
+    pub mtime: i64,
+    /// Change time, ns since 1970.
+    pub ctime: i64,
+}
+
+impl Stamp {
+    /// No file's.
+    pub(crate) const NEVER: Stamp = Stamp { size: u64::MAX, mtime: i64::MIN, ctime: i64::MIN };
+}
+
+/// Bits of a record's flags.
+pub(crate) mod flag {
+    /// It has no name any more: nothing of it is to be kept.
+    pub const UNLINKED: u32 = 2;
+    /// It is being written through, and its catalogue entry says so.
+    pub const THROUGH: u32 = 8;
+    /// Pages of it are being punched out below: frames may still have them.
+    pub const PUNCHING: u32 = 16;
+    /// Only an SSD that failed has pages of it: its record stays.
+    pub const OWED: u32 = 32;
+    /// It changed outside while pages of it were dirty.
+    pub const CONFLICT: u32 = 4;
+    /// It was written below, by us or by who had it before: that is not durable before a sync there.
+    pub const UNSYNCED: u32 = 64;
+    /// It has dirty pages, and nobody knows where it is now: another program moved or removed it.
+    pub const MISSING: u32 = 128;
+    /// The leader has it open, wherever it is moved to.
+    pub const HELD: u32 = 256;
+    /// A program maps it: its mode stays.
+    pub const MAPPED: u32 = 512;
+    /// Its owner has to decide what becomes of its dirty pages.
+    pub const STRANDED: u32 = CONFLICT | MISSING;
+    /// All there are.
+    pub const ALL: u32 = UNLINKED | CONFLICT | THROUGH | PUNCHING | OWED | UNSYNCED | MISSING | HELD | MAPPED;
+}
+
+type Wide = [AtomicU64; RECORD_BYTES / 8];
+type Narrow = [AtomicU32; RECORD_BYTES / 4];
+
+/// All records. The lock at `at` is for taking and freeing them.
+#[derive(Debug)]
+pub(crate) struct Records {
+    region: Arc<Region>,
+    at: usize,
+    /// The same bytes in both.
+    wide: SharedSlice<Wide>,
+    narrow: SharedSlice<Narrow>,
+    pub(crate) count: u32,
+    processes: Arc<ProcessSlots>,
+    me: ProcessSlot,
+}
+
+/// One record.
+#[derive(Clone, Copy)]
+pub(crate) struct Record<'a> {
+    wide: &'a Wide,
+    narrow: &'a Narrow,
+    region: &'a Region,
+    at: usize,
+}
+
+/// A record whose place is known.
+#[derive(Debug)]
+pub(crate) struct CachedRecord {
+    wide: SharedRef<Wide>,
+    narrow: SharedRef<Narrow>,
+    at: usize,
+}
+
+impl CachedRecord {
+    /// As [`Record::size`].
+    #[inline]
+    pub(crate) fn size(&self) -> Length<'_> {
+        Length(&self.wide[SIZE / 8])
+    }
+
+    /// Whether the record is still this file's: its number may have been given away under an open file, by a process that had no right to.
+    /// Without the check of the key, for it is asked at each hit.
+    #[inline(always)]
+    pub(crate) fn is_of(&self, key: FileKey) -> bool {
+        self.wide[0].load(Ordering::Relaxed) == key.0
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> Record<'_> {
+        Record { wide: &self.wide, narrow: &self.narrow, region: self.wide.region(), at: self.at }
+    }
+}
+
+impl Records {
+    /// Those of a region that has them all: `count`, one at least, from `at` on.
+    pub(crate) fn new(region: &Arc<Region>, at: usize, count: u32, processes: &Arc<ProcessSlots>, me: ProcessSlot) -> Records {
+        let (first, all) = (at + 64, count as usize);
+        let (wide, narrow) = (SharedSlice::new(region, first, all), SharedSlice::new(region, first, all));
+        Records { region: Arc::clone(region), at, wide, narrow, count, processes: Arc::clone(processes), me }
+    }
+
+    pub(crate) fn lock(&self) -> OwnedLock<'_> {
+        OwnedLock::new(&self.region, self.at, &self.processes, self.me)
+    }
+
+    /// A record; a number from outside that is too large names the last.
+    #[inline]
+    pub(crate) fn get(&self, no: FileNo) -> Record<'_> {
+        let number = no.0.min(self.count - 1) as usize;
+        Record { wide: &self.wide[number], narrow: &self.narrow[number], region: &self.region, at: self.at + 64 + number * RECORD_BYTES }
+    }
+
+    /// One record, for who asks for it often.
+    pub(crate) fn kept(&self, no: FileNo) -> CachedRecord {
+        let at = self.get(no).at;
+        CachedRecord { wide: SharedRef::new(&self.region, at), narrow: SharedRef::new(&self.region, at), at }
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (FileNo, Record<'_>)> {
+        (0..self.count).map(|no| (FileNo(no), self.get(FileNo(no)))).filter(|(_, record)| record.key().is_some())
+    }
+
+    /// The records a key can have: sixteen, so that finding it needs no index.
+    pub(crate) fn set_of(&self, key: FileKey) -> impl Iterator<Item = (FileNo, Record<'_>)> {
+        let ways = WAYS.min(self.count);
+        let set = (key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % (self.count / ways);
+        (set * ways..(set + 1) * ways).map(|no| (FileNo(no), self.get(FileNo(no))))
+    }
+
+    pub(crate) fn find(&self, key: FileKey) -> Option<FileNo> {
+        self.set_of(key).find(|(_, record)| record.key() == Some(key)).map(|(no, _)| no)
+    }
+
+    /// The file's lock: appends, truncations, writes through.
+    pub(crate) fn lock_of(&self, no: FileNo) -> OwnedLock<'_> {
+        OwnedLock::new(&self.region, self.get(no).at + 32, &self.processes, self.me)
+    }
+
+    /// A dead process slot has nothing open, also no record that lost its key.
+    pub(crate) fn reap(&self, process: ProcessSlot) {
+        for no in (0..self.count).map(FileNo) {
+            let record = self.get(no);
+            if record.open_by().load(Ordering::Acquire) & 1 << process.0 == 0 {
+                continue;
+            }
+            record.open_by().fetch_and(!(1 << process.0), Ordering::AcqRel);
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    #[inline(always)]
+    fn u64(self, at: usize) -> &'a AtomicU64 {
+        &self.wide[at / 8]
+    }
+
+    #[inline(always)]
+    fn u32(self, at: usize) -> &'a AtomicU32 {
+        &self.narrow[at / 4]
+    }
+
+    /// None: it is free, or broken.
+    pub(crate) fn key(self) -> Option<FileKey> {
+        let key = self.u64(0).load(Ordering::Acquire);
+        (key != 0 && self.u64(CHECK).load(Ordering::Relaxed) == check_of(key, self.at)).then_some(FileKey(key))
+    }
+
+    /// Whether no file has it.
+    pub(crate) fn is_free(self) -> bool {
+        self.u64(0).load(Ordering::Acquire) == 0
+    }
+
+    pub(crate) fn set_key(self, key: Option<FileKey>) {
+        let key = key.map_or(0, |key| key.0);
+        if key != 0 {
+            self.u64(CHECK).store(check_of(key, self.at), Ordering::Relaxed);
+        }
+        self.u64(0).store(key, Ordering::Release);
+        if key == 0 {
+            self.u64(CHECK).store(check_of(GIVEN_BACK, self.at), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a free record has no frames: it was given back by a process of ours, which drops them before that, or nobody ever had it.
+    /// No one or two words that somebody writes over make a record so: its check would have to be that of its place, or all of its head
+    /// zero, in which its mode, its path and its times are.
+    pub(crate) fn is_given_back(self) -> bool {
+        let is_untouched = || self.wide[..PATH_AT / 8].iter().all(|word| word.load(Ordering::Relaxed) == 0);
+        self.is_free() && (self.u64(CHECK).load(Ordering::Relaxed) == check_of(GIVEN_BACK, self.at) || is_untouched())
+    }
+
+    /// Whether it is this file's, and every word of it is one that a process of ours writes.
+    pub(crate) fn is_sound(self, key: FileKey) -> bool {
+        self.key() == Some(key)
+            && self.size().is_sound()
+            && self.flags().load(Ordering::Acquire) & !flag::ALL == 0
+            && mode_of_code(self.u32(40).load(Ordering::Acquire)).is_some()
+            && self.u32(24).load(Ordering::Acquire) as usize <= PATH_MAX
+    }
+
+    #[inline]
+    pub(crate) fn size(self) -> Length<'a> {
+        Length(self.u64(SIZE))
+    }
+
+    pub(crate) fn open_by(self) -> &'a AtomicU64 {
+        self.u64(16)
+    }
+
+    #[inline]
+    pub(crate) fn flags(self) -> &'a AtomicU32 {
+        self.u32(28)
+    }
+
+    #[inline]
+    pub(crate) fn has(self, flag: u32) -> bool {
+        self.flags().load(Ordering::Acquire) & flag != 0
+    }
+
+    #[inline]
+    pub(crate) fn truncations(self) -> &'a AtomicU32 {
+        self.u32(36)
+    }
+
+    /// Pass-through, the mode that trusts the cache least, if it is broken.
+    #[inline]
+    pub(crate) fn mode(self) -> Mode {
+        mode_of_code(self.u32(40).load(Ordering::Acquire)).unwrap_or(Mode::PassThrough)
+    }
+
+    /// Whether its mode is that.
+    #[inline(always)]
+    pub(crate) fn is_write_back(self) -> bool {
+        self.u32(40).load(Ordering::Acquire) == code_of(Mode::WriteBack)
+    }
+
+    pub(crate) fn set_mode(self, mode: Mode) {
+        self.u32(40).store(code_of(mode), Ordering::Release);
+    }
+
+    /// Its number in the SSD's books.
+    pub(crate) fn on_ssd(self) -> Option<u32> {
+        self.u32(44).load(Ordering::Acquire).checked_sub(1)
+    }
+
+    pub(crate) fn set_on_ssd(self, number: Option<u32>) {
+        self.u32(44).store(number.map_or(0, |number| number.saturating_add(1)), Ordering::Release);
+    }
+
+    /// Whether what failed last was done since, or given up by its owner.
+    pub(crate) fn is_over(self) -> bool {
+        self.u64(48).load(Ordering::Acquire) & OVER != 0
+    }
+
+    /// All of the file could be written: who was not told of the failure is told, but nothing is in trouble any more.
+    pub(crate) fn succeeded(self) {
+        let word = self.u64(48);
+        if word.load(Ordering::Acquire) & !OVER != 0 {
+            word.fetch_or(OVER, Ordering::AcqRel);
+        }
+    }
+
+    /// How many write-backs failed so far, and how the last one did.
+    pub(crate) fn failures(self) -> (u32, Option<Errno>) {
+        let word = self.u64(48).load(Ordering::Acquire);
+        let errno = (word >> 32) as u16;
+        (word as u32, (errno != 0).then(|| errno_from(i32::from(errno))))
+    }
+
+    pub(crate) fn failed(self, errno: Errno) {
+        let count = self.failures().0.wrapping_add(1);
+        let word = u64::from(count) | (errno.raw_os_error() as u64 & 0xffff) << 32;
+        self.u64(48).store(word, Ordering::Release);
+    }
+
+    /// The last stamp that is known to be ours.
+    pub(crate) fn own(self) -> OwnStamp<'a> {
+        OwnStamp { windows: self.u64(104), stamp: [self.u64(56), self.u64(64), self.u64(72)] }
+    }
+
+    pub(crate) fn rule(self) -> AdmissionRule {
+        match self.u32(80).load(Ordering::Relaxed) {
+            1 => AdmissionRule::Never,
+            2 => AdmissionRule::Always,
+            _ => AdmissionRule::Normal,
+        }
+    }
+
+    pub(crate) fn set_rule(self, rule: AdmissionRule) {
+        let value = match rule {
+            AdmissionRule::Normal => 0,
+            AdmissionRule::Never => 1,
+            AdmissionRule::Always => 2,
+        };
+        self.u32(80).store(value, Ordering::Relaxed);
+    }
+
+    /// When it was opened last, for who needs a record.
+    #[inline]
+    pub(crate) fn used(self) -> &'a AtomicU32 {
+        self.u32(84)
+    }
+
+    /// When it was written last, ns since 1970.
+    #[inline]
+    pub(crate) fn written(self) -> &'a AtomicU64 {
+        self.u64(88)
+    }
+
+    pub(crate) fn path(self) -> PathBuf {
+        use std::os::unix::ffi::OsStringExt;
+        let len = (self.u32(24).load(Ordering::Acquire) as usize).min(PATH_MAX);
+        let mut bytes = vec![0; len];
+        self.region.read(self.at + 128, &mut bytes);
+        std::ffi::OsString::from_vec(bytes).into()
+    }
+
+    /// Under the file's lock, or before anybody knows the record.
+    pub(crate) fn set_path(self, path: &Path) {
+        use std::os::unix::ffi::OsStrExt;
+        let bytes = path.as_os_str().as_bytes();
+        let bytes = &bytes[..bytes.len().min(PATH_MAX)];
+        self.u32(24).store(0, Ordering::Release);
+        self.region.write(self.at + 128, bytes);
+        // Nothing stays of a longer one.
+        self.region.fill(self.at + 128 + bytes.len()..self.at + RECORD_BYTES, 0);
+        self.u32(24).store(bytes.len() as u32, Ordering::Release);
+    }
+
+    /// Everything zero.
+    pub(crate) fn clear(self) {
+        self.region.fill(self.at..self.at + RECORD_BYTES, 0);
+    }
+}
+
+/// Modes as they stand in shared memory: far from each other, and from what a stray write leaves.
+const MODES: [(Mode, u32); 5] = [
+    (Mode::WriteBack, 0x3c5a_91e1),
+    (Mode::WriteThrough, 0x58c7_26b2),
+    (Mode::WriteAround, 0x6db0_4f34),
+    (Mode::ReadOnly, 0x95e3_7a58),
+    (Mode::PassThrough, 0xa729_d8c6),
+];
+
+#[inline(always)]
+pub(crate) const fn code_of(mode: Mode) -> u32 {
+    MODES[mode as usize].1
+}
+
+/// None: no mode.
+pub(crate) fn mode_of_code(code: u32) -> Option<Mode> {
+    MODES.iter().find(|(_, known)| *known == code).map(|(mode, _)| *mode)
+}
+
+/// A mode as its number, of a request. None: no mode.
+pub(crate) fn mode_of_number(number: u64) -> Option<Mode> {
+    MODES.get(usize::try_from(number).ok()?).map(|(mode, _)| *mode)
+}
+
+const _: () = {
+    let mut n = 0;
+    while n < MODES.len() {
+        assert!(MODES[n].0 as usize == n);
+        n += 1;
+    }
+};
+
+#[cfg(test)]
+mod test {
+    use std::sync::Arc;
+
+    use shm::{PageSize, ProcessSlots, Region};
+
+    use super::*;
+
+    fn records() -> (Arc<Region>, Records) {
+        let region = Arc::new(Region::private(16 * RECORD_BYTES, PageSize::Small).expect("memory"));
+        let processes = Arc::new(ProcessSlots::in_process(Arc::clone(&region), 15 * RECORD_BYTES));
+        let me = processes.attach().expect("a process slot");
+        let records = Records::new(&region, 0, 8, &processes, me);
+        (region, records)
+    }
+
+    /// A record in use that loses its key, alone or with any other word, does not pass for one whose frames were dropped.
+    #[test]
+    fn no_two_words_make_a_record_look_given_back() {
+        let (region, records) = records();
+        let record = records.get(FileNo(3));
+        assert!(record.is_given_back(), "nobody had it yet");
+        let other = records.get(FileNo(5));
+        other.set_key(Some(FileKey(7)));
+        other.set_key(None);
+        assert!(other.is_given_back());
+        for word in 0..RECORD_BYTES / 8 {
+            let theirs = region.u64(other.at + 8 * word).load(Ordering::Relaxed);
+            for value in [0, u64::MAX, 1, theirs] {
+                record.clear();
+                record.set_mode(Mode::WriteBack);
+                record.set_path(Path::new("/some/where"));
+                record.set_key(Some(FileKey(103)));
+                region.u64(record.at + 8 * word).store(value, Ordering::Relaxed);
+                region.u64(record.at).store(0, Ordering::Relaxed);
+                assert!(!record.is_given_back(), "word {word}: {value:#x}");
+            }
+        }
+        record.set_key(None);
+        assert!(record.is_given_back());
+    }
+
+    /// Any word with any value, and each word of another record: it is no error of ours, and no file is taken for another.
+    #[test]
+    fn a_record_that_somebody_wrote_over_is_broken_or_bounded() {
+        let (region, records) = records();
+        let make = |no: u32| {
+            let record = records.get(FileNo(no));
+            record.clear();
+            record.set_mode(Mode::WriteBack);
+            record.set_path(Path::new("/some/where"));
+            record.set_key(Some(FileKey(u64::from(no) + 100)));
+            record
+        };
+        let other = make(5);
+        let mut rng = fastrand::Rng::with_seed(1);
+        for round in 0..4000 {
+            let record = make(3);
+            assert!(record.is_sound(FileKey(103)));
+            let word = rng.usize(..RECORD_BYTES / 8) * 8;
+            let word = if rng.bool() { word % 128 } else { word };
+            let theirs = region.u64(other.at + word).load(Ordering::Relaxed);
+            let ours = region.u64(record.at + word).load(Ordering::Relaxed);
+            let value = [rng.u64(..), 0, u64::MAX, 1 << rng.u32(..64), theirs, ours ^ 1 << rng.u32(..64)][round % 6];
+            region.u64(record.at + word).store(value, Ordering::Relaxed);
+            assert!(record.key().is_none_or(|key| key == FileKey(103)), "another file's");
+            assert!(record.size().load(Ordering::Relaxed) <= FILE_BYTES_MAX);
+            let _ = (record.failures(), record.mode(), record.path(), record.own().get(), record.rule(), record.on_ssd(), record.is_over());
+            record.failed(Errno::IO);
+            record.size().fetch_max(7, Ordering::Relaxed);
+            if record.key().is_none() {
+                assert!(!record.is_sound(FileKey(103)));
+            }
+        }
+        assert!(other.is_sound(FileKey(105)) && records.find(FileKey(105)).is_none_or(|no| no == FileNo(5)));
+    }
+
+    #[test]
+    fn an_errno_that_is_none_is_an_io_error() {
+        assert_eq!([0, -5, 4096, i32::MIN, i32::MAX].map(errno_from), [Errno::IO; 5]);
+        assert_eq!(errno_from(28), Errno::NOSPC);
+    }
+}

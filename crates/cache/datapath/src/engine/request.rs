@@ -1,0 +1,445 @@
+//! What processes ask the leader for, and what they tell him in passing.
+//!
+//! A request is a slot of 64 bytes: state (a futex), the asker's process slot, what, and the answer. Each can be done again, so that a
+//! new leader takes up what the last one had begun. Hints go into a ring whose oldest are overwritten.
+//!
+//! ```text
+//! state:  31        3 2     0
+//!        | turn      | what  |     turn: counts the slot's uses, and its asker keeps it in memory of its own
+//! ```
+//!
+//! Every process of the group can write to the slots. An asker that finds its slot in another turn, or in a state that does not lead to
+//! an answer, posts the request anew ([`RequestState::Lost`]); the leader frees slots in which nothing can happen any more
+//! ([`Requests::recycle`]), and refuses numbers that cannot be ([`Request::is_sane`]).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use shm::{ProcessSlot, ProcessSlots, Region, futex};
+use ssdcache::PAGE_BYTES;
+
+use super::record::{FILE_BYTES_MAX, FileNo, errno_from};
+
+pub(crate) const REQUESTS: usize = 256;
+pub(crate) const REQUEST_BYTES: usize = 64;
+pub(crate) const HINTS: usize = 16_384;
+
+const FREE: u32 = 0;
+const CLAIMED: u32 = 1;
+const POSTED: u32 = 2;
+const TAKEN: u32 = 3;
+const DONE: u32 = 4;
+/// Taken, and the asker waits no more.
+const GIVEN_UP: u32 = 5;
+/// Bits of a state that say what it is.
+const WHAT: u32 = 7;
+const ONE_TURN: u32 = 8;
+
+fn what(state: u32) -> u32 {
+    state & WHAT
+}
+
+/// The same turn in another state.
+fn becomes(state: u32, what: u32) -> u32 {
+    state & !WHAT | what
+}
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RequestKind {
+    /// A file was opened: know it, look it up in the catalogue. Answer: 0. With a = 1: how many pages of it are dirty on the SSD; with 2:
+    /// open it below now, while that can be done.
+    Open,
+    /// Every acknowledged byte of the file shall survive.
+    Sync,
+    /// The file, or all if the number is `u32::MAX`, shall be below, and durable.
+    Clean,
+    /// Pages a..b of the file are cached no more, dirty or not (changed outside, unlinked).
+    Drop,
+    /// The file gets the length a, everywhere.
+    Truncate,
+    /// Frames shall be freed.
+    Room,
+    /// The file's mode (a).
+    Mode,
+    /// The instance's mode (a).
+    ModeOfAll,
+    /// Pages a..b of the file read as zeroes, below too.
+    Punch,
+    /// The file will be written through.
+    Through,
+    /// Who wrote the file through has died: what is cached of it and not dirty may be older than below.
+    Stale,
+    /// What is clean of the file on the SSD is older than below.
+    DropClean,
+    /// What only an SSD that failed had is given up: what is below counts. Answer: how many pages.
+    Accept,
+    /// The file will be closed with dirty pages: the leader opens it, so that it is found wherever it is moved to.
+    Hold,
+    /// After a conflict: what is below is known now, and the pages that are newer here are written over it.
+    Force,
+    /// Another program changed the file, and there are dirty pages of it.
+    Conflict,
+    /// The dirty frames of pages a..b of the file are written back, durably.
+    WriteBack,
+}
+
+const ASKS: [RequestKind; 17] = [
+    RequestKind::Open,
+    RequestKind::Sync,
+    RequestKind::Clean,
+    RequestKind::Drop,
+    RequestKind::Truncate,
+    RequestKind::Room,
+    RequestKind::Mode,
+    RequestKind::ModeOfAll,
+    RequestKind::Punch,
+    RequestKind::Through,
+    RequestKind::Stale,
+    RequestKind::DropClean,
+    RequestKind::Accept,
+    RequestKind::Hold,
+    RequestKind::Force,
+    RequestKind::Conflict,
+    RequestKind::WriteBack,
+];
+
+/// A request as the leader sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) slot: usize,
+    /// Who asked.
+    pub(crate) process: ProcessSlot,
+    pub(crate) ask: RequestKind,
+    pub(crate) file: FileNo,
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+}
+
+impl Request {
+    /// Whether its numbers can be: whoever wrote them into the segment may have had no such file, range or length in mind.
+    fn is_sane(&self, files: u32) -> bool {
+        let is_file = self.file.0 < files || self.file.0 == u32::MAX;
+        let is_range = self.a <= self.b && self.a <= FILE_BYTES_MAX;
+        is_file
+            && match self.ask {
+                RequestKind::Truncate => self.a <= FILE_BYTES_MAX,
+                RequestKind::Punch => is_range && self.b <= FILE_BYTES_MAX / PAGE_BYTES as u64,
+                RequestKind::Drop | RequestKind::WriteBack => is_range,
+                _ => true,
+            }
+    }
+}
+
+/// The slots.
+#[derive(Clone, Debug)]
+pub(crate) struct Requests {
+    pub(crate) region: Arc<Region>,
+    pub(crate) at: usize,
+    /// Files there are.
+    pub(crate) files: u32,
+}
+
+/// A slot that is ours until it is dropped.
+pub(crate) struct Posted<'a> {
+    requests: &'a Requests,
+    slot: usize,
+    /// The state it was posted with.
+    posted: u32,
+}
+
+/// How a request stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RequestState {
+    /// Nobody has answered yet.
+    Open,
+    /// Done, or failed.
+    Done(Result<u32, Errno>),
+    /// The slot is not ours any more, and nobody will answer: to be posted anew.
+    Lost,
+}
+
+/// Slots in a state that should pass, and since when: what only the leader knows.
+#[derive(Debug, Default)]
+pub(crate) struct StaleSlots(std::collections::HashMap<usize, (u32, u32)>);
+
+/// How long a slot may stay claimed or answered without its asker's doing anything about it, ms.
+const PASSING_MS: u32 = 500;
+
+impl Requests {
+    fn word(&self, slot: usize, at: usize) -> &AtomicU32 {
+        self.region.u32(self.at + slot * REQUEST_BYTES + at)
+    }
+
+    fn state(&self, slot: usize) -> &AtomicU32 {
+        self.word(slot, 0)
+    }
+
+    /// From one state to another in the same turn.
+    fn change(&self, slot: usize, from: u32, to: u32) -> bool {
+        let state = self.state(slot).load(Ordering::Acquire);
+        what(state) == from && self.state(slot).compare_exchange(state, becomes(state, to), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// None: all slots are taken.
+    pub(crate) fn post(&self, me: ProcessSlot, ask: RequestKind, file: FileNo, a: u64, b: u64) -> Option<Posted<'_>> {
+        let begin = (usize::from(me.0) * 4) % REQUESTS;
+        let claim = |slot: usize| {
+            let state = self.state(slot).load(Ordering::Relaxed);
+            let claimed = becomes(state.wrapping_add(ONE_TURN), CLAIMED);
+            let is_free = what(state) == FREE;
+            (is_free && self.state(slot).compare_exchange(state, claimed, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+                .then_some((slot, claimed))
+        };
+        let (slot, claimed) = (begin..begin + REQUESTS).map(|slot| slot % REQUESTS).find_map(claim)?;
+        self.word(slot, 4).store(u32::from(me.0), Ordering::Relaxed);
+        self.word(slot, 8).store(ask as u32, Ordering::Relaxed);
+        self.word(slot, 12).store(file.0, Ordering::Relaxed);
+        let base = self.at + slot * REQUEST_BYTES;
+        self.region.u64(base + 16).store(a, Ordering::Relaxed);
+        self.region.u64(base + 24).store(b, Ordering::Relaxed);
+        let posted = becomes(claimed, POSTED);
+        // If it is not ours any more, the asker finds that out when it looks.
+        let _ = self.state(slot).compare_exchange(claimed, posted, Ordering::Release, Ordering::Relaxed);
+        Some(Posted { requests: self, slot, posted })
+    }
+
+    /// The leader takes what was posted.
+    pub(crate) fn take(&self, out: &mut Vec<Request>) {
+        for slot in 0..REQUESTS {
+            // It has answered all that it had taken: what is still taken, somebody else made so.
+            if !self.change(slot, POSTED, TAKEN) && what(self.state(slot).load(Ordering::Relaxed)) != TAKEN {
+                continue;
+            }
+            let base = self.at + slot * REQUEST_BYTES;
+            let get = |at: usize| self.region.u64(base + at).load(Ordering::Relaxed);
+            let asked = ASKS.get(self.word(slot, 8).load(Ordering::Relaxed) as usize).map(|ask| {
+                let file = FileNo(self.word(slot, 12).load(Ordering::Relaxed));
+                let process = ProcessSlot((self.word(slot, 4).load(Ordering::Relaxed) % ProcessSlots::COUNT as u32) as u8);
+                Request { slot, process, ask: *ask, file, a: get(16), b: get(24) }
+            });
+            match asked.filter(|asked| asked.is_sane(self.files)) {
+                Some(asked) => out.push(asked),
+                None => self.answer(slot, Err(Errno::INVAL)),
+            }
+        }
+    }
+
+    pub(crate) fn answer(&self, slot: usize, result: Result<u32, Errno>) {
+        let value = result.map_or_else(|errno| -errno.raw_os_error(), |value| value.min(i32::MAX as u32) as i32);
+        self.word(slot, 32).store(value as u32, Ordering::Relaxed);
+        if self.change(slot, TAKEN, DONE) {
+            futex::wake(self.state(slot), u32::MAX);
+        } else {
+            self.bury(slot);
+        }
+    }
+
+    /// Whether its asker still waits, as far as the slot says: only that it has given up is believed.
+    pub(crate) fn is_wanted(&self, slot: usize) -> bool {
+        what(self.state(slot).load(Ordering::Acquire)) != GIVEN_UP
+    }
+
+    /// Nobody waits for the answer.
+    fn bury(&self, slot: usize) {
+        self.change(slot, GIVEN_UP, FREE);
+    }
+
+    /// A new leader: what the last one had taken is posted again.
+    pub(crate) fn again(&self) {
+        for slot in 0..REQUESTS {
+            self.change(slot, TAKEN, POSTED);
+            self.bury(slot);
+        }
+    }
+
+    /// What a dead process asked is asked by nobody: others may have written since what it wanted cut.
+    pub(crate) fn reap(&self, dead: ProcessSlot) {
+        for slot in 0..REQUESTS {
+            if self.word(slot, 4).load(Ordering::Relaxed) == u32::from(dead.0) {
+                [DONE, POSTED, CLAIMED].into_iter().for_each(|from| _ = self.change(slot, from, FREE));
+            }
+        }
+    }
+
+    /// Frees slots that nobody frees: in a state that is none, or for too long in one that passes. Their askers, if there are any, post
+    /// anew. For the leader, now and then, while it has no request in hand.
+    pub(crate) fn recycle(&self, stale: &mut StaleSlots, now_ms: u32) {
+        for slot in 0..REQUESTS {
+            let state = self.state(slot).load(Ordering::Acquire);
+            let is_over = match what(state) {
+                FREE | POSTED | TAKEN => false,
+                CLAIMED | DONE => match stale.0.get(&slot) {
+                    Some((seen, since)) if *seen == state => now_ms.wrapping_sub(*since) >= PASSING_MS,
+                    _ => {
+                        stale.0.insert(slot, (state, now_ms));
+                        continue;
+                    }
+                },
+                _ => true,
+            };
+            stale.0.remove(&slot);
+            if is_over {
+                let free = becomes(state, FREE);
+                let _ = self.state(slot).compare_exchange(state, free, Ordering::AcqRel, Ordering::Relaxed);
+                futex::wake(self.state(slot), u32::MAX);
+            }
+        }
+    }
+}
+
+impl Posted<'_> {
+    /// Waits for at most so long.
+    pub(crate) fn wait(&self, at_most: Duration) -> RequestState {
+        let state = self.requests.state(self.slot);
+        let now = state.load(Ordering::Acquire);
+        if what(now) != DONE && self.is_ours(now) {
+            futex::wait(state, now, Some(at_most));
+        }
+        let now = state.load(Ordering::Acquire);
+        if !self.is_ours(now) {
+            return RequestState::Lost;
+        }
+        if what(now) != DONE {
+            return RequestState::Open;
+        }
+        let value = self.requests.word(self.slot, 32).load(Ordering::Relaxed) as i32;
+        RequestState::Done(u32::try_from(value).map_err(|_| errno_from(value.saturating_neg())))
+    }
+
+    fn is_ours(&self, state: u32) -> bool {
+        becomes(state, POSTED) == self.posted && matches!(what(state), POSTED | TAKEN | DONE)
+    }
+}
+
+impl Drop for Posted<'_> {
+    fn drop(&mut self) {
+        // While the leader is at it, it frees the slot when it answers, or its successor does.
+        let state = self.requests.state(self.slot);
+        loop {
+            let now = state.load(Ordering::Acquire);
+            if !self.is_ours(now) {
+                break;
+            }
+            let next = becomes(now, if what(now) == TAKEN { GIVEN_UP } else { FREE });
+            if state.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                break;
+            }
+        }
+    }
+}
+
+/// A page that was read below: file (20 bits), page (40), and three more bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hint {
+    pub(crate) file: FileNo,
+    pub(crate) page: u64,
+    pub(crate) in_stream: bool,
+    /// The reader waited for it: nobody should again. It is in a frame, for now.
+    pub(crate) was_slow: bool,
+    /// Nobody asked for it: it lay around one that was asked for.
+    pub(crate) is_around: bool,
+}
+
+/// The leader is woken for so many hints.
+const HINTS_RING: u64 = 64;
+
+/// The ring.
+#[derive(Clone, Debug)]
+pub(crate) struct Hints {
+    pub(crate) region: Arc<Region>,
+    pub(crate) at: usize,
+}
+
+impl Hints {
+    /// Whether the leader should be woken for it.
+    #[must_use]
+    pub(crate) fn tell(&self, hint: Hint) -> bool {
+        let count = self.region.u64(self.at).fetch_add(1, Ordering::Relaxed);
+        let bits = 1 << 63 | u64::from(hint.in_stream) << 62 | u64::from(hint.was_slow) << 61 | u64::from(hint.is_around) << 60;
+        let word = bits | u64::from(hint.file.0) << 40 | (hint.page & ((1 << 40) - 1));
+        self.region.u64(self.at + 64 + 8 * (count as usize % HINTS)).store(word, Ordering::Relaxed);
+        // Of what lay around another page he hears by that one's hint.
+        !hint.is_around && (hint.was_slow || count % HINTS_RING == HINTS_RING - 1)
+    }
+
+    /// Takes up to `most`; `read` is how far the reader has come.
+    pub(crate) fn take(&self, read: &mut u64, most: usize, out: &mut Vec<Hint>) {
+        let head = self.region.u64(self.at).load(Ordering::Relaxed);
+        *read = (*read).max(head.saturating_sub(HINTS as u64)).min(head);
+        while *read < head && out.len() < most {
+            let word = self.region.u64(self.at + 64 + 8 * (*read as usize % HINTS)).swap(0, Ordering::Relaxed);
+            *read += 1;
+            if word != 0 {
+                let file = FileNo((word >> 40) as u32 & 0xf_ffff);
+                let bit = |n: u32| word >> n & 1 == 1;
+                let page = word & ((1 << 40) - 1);
+                out.push(Hint { file, page, in_stream: bit(62), was_slow: bit(61), is_around: bit(60) });
+            }
+        }
+    }
+
+    pub(crate) fn waiting(&self, read: u64) -> bool {
+        self.region.u64(self.at).load(Ordering::Relaxed) > read
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use shm::PageSize;
+
+    use super::*;
+
+    fn requests() -> (Arc<Region>, Requests) {
+        let region = Arc::new(Region::private(REQUESTS * REQUEST_BYTES, PageSize::Small).expect("memory"));
+        (Arc::clone(&region), Requests { region, at: 0, files: 8 })
+    }
+
+    #[test]
+    fn an_asker_whose_slot_is_taken_from_it_is_told_and_asks_anew() {
+        let (region, requests) = requests();
+        let posted = requests.post(ProcessSlot(1), RequestKind::Sync, FileNo(3), 0, 0).expect("a slot");
+        assert_eq!(posted.wait(Duration::ZERO), RequestState::Open);
+        for value in [0, u32::MAX, 1 << 31, 4, 5, 6, 7, posted.posted + ONE_TURN] {
+            region.u32(posted.slot * REQUEST_BYTES).store(value, Ordering::Relaxed);
+            assert_eq!(posted.wait(Duration::ZERO), RequestState::Lost, "{value:#x}");
+        }
+        region.u32(posted.slot * REQUEST_BYTES).store(posted.posted, Ordering::Relaxed);
+        let mut taken = Vec::new();
+        requests.take(&mut taken);
+        assert_eq!(taken.len(), 1);
+        requests.answer(taken[0].slot, Err(Errno::NOSPC));
+        assert_eq!(posted.wait(Duration::ZERO), RequestState::Done(Err(Errno::NOSPC)));
+        for value in [i32::MIN, i32::MAX, -1, -5000, 0] {
+            region.u32(posted.slot * REQUEST_BYTES + 32).store(value as u32, Ordering::Relaxed);
+            assert!(matches!(posted.wait(Duration::ZERO), RequestState::Done(_)), "{value}");
+        }
+    }
+
+    /// Slots full of anything: the leader sees only what can be, and they are free again soon.
+    #[test]
+    fn slots_that_somebody_filled_are_free_again_and_hold_no_request_that_cannot_be() {
+        let (region, requests) = requests();
+        let mut rng = fastrand::Rng::with_seed(2);
+        let mut stale = StaleSlots::default();
+        for round in 0..200_u32 {
+            for word in 0..REQUESTS * REQUEST_BYTES / 4 {
+                let value = [rng.u32(..), 0, u32::MAX, 1 << rng.u32(..32), rng.u32(..8)][rng.usize(..5)];
+                region.u32(4 * word).store(value, Ordering::Relaxed);
+            }
+            let mut taken = Vec::new();
+            requests.take(&mut taken);
+            for asked in taken {
+                assert!(asked.file.0 < 8 || asked.file.0 == u32::MAX);
+                assert!(asked.ask != RequestKind::Punch || asked.a <= asked.b && asked.b <= FILE_BYTES_MAX / PAGE_BYTES as u64);
+                assert!(asked.ask != RequestKind::Truncate || asked.a <= FILE_BYTES_MAX);
+                requests.answer(asked.slot, Ok(0));
+            }
+            requests.recycle(&mut stale, round * 2 * PASSING_MS);
+            requests.recycle(&mut stale, (round * 2 + 1) * PASSING_MS);
+            assert!((0..REQUESTS).all(|slot| what(requests.state(slot).load(Ordering::Relaxed)) == FREE));
+        }
+    }
+}

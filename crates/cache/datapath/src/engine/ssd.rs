@@ -1,0 +1,221 @@
+//! Pages of the SSD, through queues: a lane of each reader, and the leader's.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use block::{Arena, Buf, Device, DeviceCapabilities, Error, Handle, OpenError, Params, Queue, QueueOptions};
+use parking_lot::{Condvar, Mutex};
+use ssdcache::{DevicePage, PAGE_BYTES, Page};
+
+/// Pages a lane reads at once.
+pub(super) const LANE_PAGES: usize = 64;
+/// Pages that the leader writes in one piece: a batch and its summary.
+pub(super) const BATCH_PAGES: usize = 128;
+
+/// A queue with memory.
+pub(crate) struct SsdQueue {
+    handle: Handle<Box<dyn Queue>>,
+    buffers: Vec<Option<Buf>>,
+    arena: Arena,
+    /// The queue ended: nothing more comes of it.
+    is_over: bool,
+}
+
+/// A page of the device, as an address of bytes.
+pub(super) fn bytes_at(at: DevicePage) -> u64 {
+    at.0 * PAGE_BYTES as u64
+}
+
+impl SsdQueue {
+    pub(super) fn open(device: &dyn Device) -> Result<SsdQueue, OpenError> {
+        let failed = |error: Error| OpenError::Unusable(format!("a queue of the SSD: {error}"));
+        let options = QueueOptions { depth: LANE_PAGES as u32, ..QueueOptions::default() };
+        let mut handle = Handle::new(device.queue(&options)?, Params::default()).map_err(failed)?;
+        let arena = device.arena(LANE_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD's pages", error))?;
+        handle.register(&arena).map_err(failed)?;
+        let buffers = (0..LANE_PAGES).map(|_| arena.allocate(PAGE_BYTES)).collect();
+        Ok(SsdQueue { handle, buffers, arena, is_over: false })
+    }
+
+    /// Reads pages, at most as many as a lane has; `each` gets them as they come, by number, with the bytes if they could be
+    /// read.
+    pub(super) fn read(&mut self, pages: &[DevicePage], page: &mut Page, mut each: impl FnMut(usize, Result<&Page, Error>)) {
+        let mut tickets = [None; LANE_PAGES];
+        for (n, at) in pages.iter().enumerate() {
+            let Some(buf) = self.buffers[n].take().or_else(|| self.arena.allocate(PAGE_BYTES)) else {
+                each(n, Err(Error::NoResources));
+                continue;
+            };
+            match self.handle.submit_read(bytes_at(*at), buf) {
+                Ok(ticket) => tickets[n] = Some(ticket),
+                Err(_) => each(n, Err(Error::NoResources)),
+            }
+        }
+        self.handle.ring();
+        for (n, ticket) in tickets.iter().enumerate().take(pages.len()) {
+            let Some(ticket) = ticket else { continue };
+            let done = loop {
+                if let Some(done) = self.handle.wait_for(*ticket, std::time::Duration::from_secs(60)) {
+                    break done;
+                }
+            };
+            let status = done.status;
+            self.is_over |= status == Err(Error::Gone);
+            let buf = done.into_buf();
+            match (status, &buf) {
+                (Ok(()), Some(buf)) => {
+                    buf.read(0, page);
+                    each(n, Ok(page));
+                }
+                (status, _) => each(n, Err(status.err().unwrap_or(Error::Media))),
+            }
+            self.buffers[n] = buf;
+        }
+    }
+}
+
+/// A page where every device can write it.
+#[repr(C, align(4096))]
+struct Aligned(Page);
+
+thread_local! {
+    /// Of each thread, so that a read needs neither a lock nor an allocation.
+    static OWN: RefCell<Box<Aligned>> = RefCell::new(Box::new(Aligned([0; PAGE_BYTES])));
+}
+
+/// The readers' side of an SSD: lanes are made as they are needed, and kept.
+pub(crate) struct SsdQueues {
+    device: Arc<dyn Device>,
+    capabilities: DeviceCapabilities,
+    idle: Mutex<Idle>,
+    /// One is idle, or may be made.
+    free: Condvar,
+}
+
+#[derive(Default)]
+struct Idle {
+    lanes: Vec<SsdQueue>,
+    /// Idle or not.
+    made: usize,
+}
+
+impl SsdQueues {
+    pub(super) fn new(device: Arc<dyn Device>) -> SsdQueues {
+        SsdQueues { capabilities: device.capabilities(), device, idle: Mutex::default(), free: Condvar::new() }
+    }
+
+    /// Whether queues end with the process that has the SSD: the next one has it then.
+    pub(super) fn comes_back(&self) -> bool {
+        self.capabilities.comes_back
+    }
+
+    /// Whether a read failed only for that, and nothing is known of the page.
+    pub(super) fn is_away(&self, error: Error) -> bool {
+        let of_the_way =
+            matches!(error, Error::Gone | Error::Timeout | Error::Reset | Error::Cancelled | Error::NotPermitted | Error::NoResources);
+        of_the_way && self.capabilities.comes_back
+    }
+
+    pub(super) fn with<T>(&self, call: impl FnOnce(&mut SsdQueue) -> T) -> Result<T, OpenError> {
+        let mut lane = match self.idle() {
+            Some(lane) => lane,
+            None => SsdQueue::open(&*self.device).inspect_err(|_| self.end(None))?,
+        };
+        let result = call(&mut lane);
+        self.end(Some(lane).filter(|lane| !lane.is_over));
+        Ok(result)
+    }
+
+    /// None: one may be made.
+    fn idle(&self) -> Option<SsdQueue> {
+        let mut idle = self.idle.lock();
+        loop {
+            if let Some(lane) = idle.lanes.pop() {
+                return Some(lane);
+            }
+            if idle.made < self.capabilities.queues_max.max(1) {
+                idle.made += 1;
+                return None;
+            }
+            self.free.wait(&mut idle);
+        }
+    }
+
+    /// A lane is idle again, or is no more.
+    fn end(&self, lane: Option<SsdQueue>) {
+        let mut idle = self.idle.lock();
+        idle.made -= usize::from(lane.is_none());
+        idle.lanes.extend(lane);
+        drop(idle);
+        if self.capabilities.queues_max < usize::MAX {
+            self.free.notify_one();
+        }
+    }
+
+    /// Reads one page with this thread, into memory of its own. None: that is not possible here, or did not work; the lanes know why.
+    pub(super) fn read_now<T>(&self, at: DevicePage, look: impl FnOnce(&Page) -> T) -> Option<T> {
+        // A signal handler may read in the middle of a read.
+        OWN.try_with(|own| {
+            let mut page = own.try_borrow_mut().ok()?;
+            self.device.read_now(bytes_at(at), &mut page.0)?.ok()?;
+            Some(look(&page.0))
+        })
+        .ok()?
+    }
+
+    /// The same into memory of the caller's, at a multiple of 4096. False: not possible, or it did not work, and anything may be in it.
+    pub(super) fn read_into(&self, at: DevicePage, to: &mut Page) -> bool {
+        matches!(self.device.read_now(bytes_at(at), to), Some(Ok(())))
+    }
+
+    pub(super) fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+}
+
+/// The leader's side: one call after the other.
+pub(super) struct Disk {
+    handle: Handle<Box<dyn Queue>>,
+    arena: Arena,
+}
+
+impl Disk {
+    pub(super) fn open(device: &dyn Device) -> Result<Disk, OpenError> {
+        let failed = |error: Error| OpenError::Unusable(format!("a queue of the SSD: {error}"));
+        // A thread each: one call at a time is all there is, unless one hangs.
+        let options = QueueOptions { depth: 4, ..QueueOptions::default() };
+        let mut handle = Handle::new(device.queue(&options)?, Params::default()).map_err(failed)?;
+        let arena = device.arena(2 * BATCH_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD", error))?;
+        handle.register(&arena).map_err(failed)?;
+        Ok(Disk { handle, arena })
+    }
+
+    pub(super) fn pages(&mut self) -> u64 {
+        self.handle.geometry().bytes() / PAGE_BYTES as u64
+    }
+
+    fn buffer(&self, bytes: usize) -> Result<Buf, Error> {
+        self.arena.allocate(bytes).ok_or(Error::NoResources)
+    }
+
+    /// Whole pages, at most a batch.
+    pub(super) fn read(&mut self, at: DevicePage, to: &mut [u8]) -> Result<(), Error> {
+        let buf = self.buffer(to.len())?;
+        let done = self.handle.read(bytes_at(at), buf);
+        done.status?;
+        done.into_buf().ok_or(Error::Media)?.read(0, to);
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, at: DevicePage, pages: &[&Page]) -> Result<(), Error> {
+        let buf = self.buffer(pages.len() * PAGE_BYTES)?;
+        for (n, page) in pages.iter().enumerate() {
+            buf.write(n * PAGE_BYTES, &page[..]);
+        }
+        self.handle.write(bytes_at(at), buf).status
+    }
+
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        self.handle.flush()
+    }
+}

@@ -1,0 +1,131 @@
+//! Files whose dirty pages cannot be written until somebody decides: their owner after a conflict, or nobody knows where the file is.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pagecache::FileNameHash;
+use rustix::io::Errno;
+use ssdcache::Mode;
+
+use super::open::Open;
+use super::record::flag;
+use super::status::FileStatus;
+use super::{BackingFile, CacheEngine, RequestKind, Stamp, Stream};
+
+/// Stands for a file that nobody can find: only what the cache has of it can be read.
+struct Nowhere {
+    stamp: Stamp,
+}
+
+fn nowhere<T>() -> io::Result<T> {
+    Err(Errno::NOENT.into())
+}
+
+impl BackingFile for Nowhere {
+    fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<usize> {
+        nowhere()
+    }
+    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        nowhere()
+    }
+    fn sync(&self) -> io::Result<()> {
+        nowhere()
+    }
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        nowhere()
+    }
+    fn punch(&self, _: u64, _: u64) -> io::Result<()> {
+        nowhere()
+    }
+    fn set_mtime(&self, _: u64) -> io::Result<()> {
+        nowhere()
+    }
+    fn stamp(&self) -> io::Result<Stamp> {
+        Ok(self.stamp)
+    }
+}
+
+impl CacheEngine {
+    /// Opens a stranded file to read what the cache has of it, over the file as it is below. None: the number is another file's now.
+    pub fn open_stranded(self: &Arc<Self>, seen: &FileStatus, below: Option<Arc<dyn BackingFile>>) -> Option<Open> {
+        let _held = self.lock_records().ok()?;
+        let record = self.records.get(seen.no);
+        if record.key() != Some(seen.key) {
+            return None;
+        }
+        record.open_by().fetch_or(1 << self.me.0, Ordering::AcqRel);
+        *self.opens.lock().entry(seen.no).or_default() += 1;
+        let below = below.unwrap_or_else(|| Arc::new(Nowhere { stamp: record.own().get() }));
+        let (of, kept) = (FileNameHash::new(pagecache::FileNo(seen.no.0)), self.records.kept(seen.no));
+        Some(Open { engine: Arc::clone(self), no: seen.no, of, key: seen.key, record: kept, below, stream: Stream::default() })
+    }
+}
+
+impl Open {
+    /// Gives up what is cached of a file that nobody can find.
+    ///
+    /// # Errors
+    /// The leader's.
+    pub fn discard_missing(&self) -> Result<(), Errno> {
+        self.engine.give_up_stranded(self.no, flag::MISSING, None)
+    }
+
+    /// After a conflict: gives up what is cached of it, and the file as it is below counts.
+    ///
+    /// # Errors
+    /// ENOENT: somebody else has decided meanwhile. The leader's.
+    pub fn discard_conflict(&self) -> Result<(), Errno> {
+        self.engine.give_up_stranded(self.no, flag::CONFLICT, Some(&*self.below))
+    }
+
+    /// Whether it still waits for its owner's decision.
+    pub fn is_stranded(&self) -> bool {
+        self.record().key() == Some(self.key) && self.record().has(flag::STRANDED)
+    }
+
+    /// After a conflict: writes the pages that are newer here over the file as it is now, and gives it the length that it has here.
+    ///
+    /// # Errors
+    /// ENOENT: somebody else has decided meanwhile. What the file below says.
+    pub fn force(&self) -> Result<(), Errno> {
+        let _held = self.engine.lock_file(self.no)?;
+        if !self.record().has(flag::CONFLICT) {
+            return Err(Errno::NOENT);
+        }
+        self.engine.ask(RequestKind::Force, self.no, 0, 0).map(drop)
+    }
+
+    /// A program maps the file: what is written from now on is below when the call returns, in all processes, as long as the record
+    /// lives; and if the program writes through the mapping, nothing of the file is cached.
+    ///
+    /// # Errors
+    /// What was dirty could not be written.
+    pub fn map(&self, is_written: bool) -> Result<(), Errno> {
+        let mode = if is_written { Mode::PassThrough } else { Mode::WriteThrough };
+        self.record().flags().fetch_or(flag::MAPPED, Ordering::AcqRel);
+        if mode > self.record().mode() {
+            self.engine.ask(RequestKind::Mode, self.no, mode as u64, 0)?;
+        }
+        self.clean()
+    }
+
+    /// The file was changed past the cache while its mode changed to one that caches: that was us.
+    pub fn was_changed_past(&self) {
+        // Else it is taken for a change from outside, which costs what is cached and clean.
+        let Ok(_held) = self.engine.lock_file(self.no) else { return };
+        let (record, own) = (self.record(), self.record().own());
+        own.open(super::own_stamp::Writer::LockHolder);
+        // If that fails the window stays open, and the next owner of the lock closes it.
+        let _ = own.close(super::own_stamp::Writer::LockHolder, || {
+            let stamp = self.below.stamp()?;
+            // Dirty pages may have made the file longer here than it is below.
+            if self.is_dirty().unwrap_or(true) {
+                record.size().fetch_max(stamp.size, Ordering::AcqRel);
+            } else {
+                record.size().store(stamp.size, Ordering::Release);
+            }
+            Ok::<_, std::io::Error>(stamp)
+        });
+    }
+}

@@ -1,0 +1,709 @@
+//! What processes ask for.
+
+use std::sync::atomic::Ordering;
+
+use pagecache::{MarkFilter, Marks, Name};
+use rustix::io::Errno;
+use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex};
+
+use super::files::is_same;
+use super::{STEP_PAGES, Worker};
+use crate::engine::layout::{NEVER_OPENED, Word};
+use crate::engine::log::Log;
+use crate::engine::open::errno_of;
+use crate::engine::own_stamp::Writer;
+use crate::engine::record::mode_of_number;
+use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, Request, RequestKind, flag};
+
+impl Worker {
+    /// Does what was asked; the syncs of several processes share their flushes.
+    pub(super) fn answer(&mut self, engine: &CacheEngine) -> bool {
+        let mut asked = std::mem::take(&mut self.asked);
+        asked.clear();
+        engine.requests.take(&mut asked);
+        let busy = !asked.is_empty();
+        // A file that comes seldom waits for a disk; the rest does.
+        let (opens, others): (Vec<Request>, Vec<Request>) = asked.drain(..).partition(|asked| asked.ask == RequestKind::Open);
+        self.asked = asked;
+        let (syncs, others): (Vec<Request>, Vec<Request>) = others.into_iter().partition(|asked| asked.ask == RequestKind::Sync);
+        self.each(engine, opens);
+        if !syncs.is_empty() {
+            self.sync(engine, &syncs);
+        }
+        self.each(engine, others);
+        busy
+    }
+
+    fn each(&mut self, engine: &CacheEngine, all: Vec<Request>) {
+        for asked in all {
+            // Who takes over what a dead process had begun ends it otherwise, and goes on: done now it would undo that.
+            let answer = if !engine.requests.is_wanted(asked.slot) {
+                // Whoever asked has given up while this process did not go on: others may have written since.
+                Err(Errno::CANCELED)
+            } else if engine.processes.is_alive(asked.process) {
+                self.at_hand.push(asked.slot);
+                self.without_ssd(engine, |worker| worker.one(engine, &asked))
+            } else {
+                Err(Errno::OWNERDEAD)
+            };
+            self.answered(engine, &asked, answer);
+            self.at_hand.clear();
+        }
+    }
+
+    /// What failed because the SSD did meanwhile is done once more without it.
+    fn without_ssd<T>(&mut self, engine: &CacheEngine, mut what: impl FnMut(&mut Worker) -> Result<T, Errno>) -> Result<T, Errno> {
+        let was_good = engine.header.ssd_failed() == 0;
+        match what(self) {
+            Err(_) if was_good && engine.header.ssd_failed() != 0 => what(self),
+            done => done,
+        }
+    }
+
+    fn one(&mut self, engine: &CacheEngine, asked: &Request) -> Result<u32, Errno> {
+        if asked.ask == RequestKind::Accept {
+            return Ok(self.accept(engine));
+        }
+        if engine.header.ssd_failed() == NEVER_OPENED {
+            return Err(Errno::IO);
+        }
+        let no = asked.file;
+        if asked.ask == RequestKind::ModeOfAll {
+            return self.mode_of_all(engine, mode_of_number(asked.a).ok_or(Errno::INVAL)?).map(|()| 0);
+        }
+        if no.0 == u32::MAX {
+            return match asked.ask {
+                RequestKind::Clean => self.clean_all(engine),
+                _ => {
+                    // Who finds the map of the SSD being exchanged asks this: nobody else exchanges it.
+                    if let Some(log) = &self.log {
+                        log.books.end_exchange();
+                    }
+                    Ok(0)
+                }
+            };
+        }
+        let record = engine.records.get(no);
+        let key = record.key().filter(|key| record.is_sound(*key)).ok_or(if record.is_free() { Errno::BADF } else { Errno::IO })?;
+        match asked.ask {
+            RequestKind::Open if asked.a == 1 => Ok(self.log.as_ref().map_or(0, |log| log.books.dirty_of(key))),
+            RequestKind::Open if asked.a == 2 => self.below(engine, key).map(|_| 0),
+            RequestKind::Open => self.open(engine, no, key).map(|()| 0),
+            RequestKind::Clean => self.clean(engine, no, key).map(|()| 0),
+            RequestKind::Drop => {
+                self.drop_range(engine, no, key, asked.a..asked.b)?;
+                Ok(0)
+            }
+            RequestKind::Truncate => self.truncate(engine, no, key, asked.a).map(|()| 0),
+            RequestKind::Punch if asked.a >= asked.b => Err(Errno::INVAL),
+            RequestKind::Punch => self.punch(engine, no, key, asked.a, asked.b).map(|()| 0),
+            RequestKind::WriteBack => self.write_back_range(engine, no, asked.a..asked.b).map(|()| 0),
+            RequestKind::Room => self.room(engine, no).map(|()| 0),
+            RequestKind::Mode => {
+                let (record, mode) = (engine.records.get(no), mode_of_number(asked.a).ok_or(Errno::INVAL)?);
+                let before = record.mode();
+                record.set_mode(mode);
+                let cleaned = self.clean(engine, no, key);
+                if cleaned.is_err() && mode == Mode::PassThrough {
+                    // Nobody reads below what is newer here.
+                    record.set_mode(before);
+                }
+                engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
+                cleaned.map(|()| 0)
+            }
+            RequestKind::Through => self.through(engine, no, key).map(|()| 0),
+            RequestKind::Stale => self.drop_stale(engine, no, key).map(|()| 0),
+            RequestKind::DropClean => self.drop_clean_for_good(engine, key).map(|()| 0),
+            RequestKind::Hold => self.hold(engine, no, key).map(|()| 0),
+            RequestKind::Force => self.force(engine, no, key).map(|()| 0),
+            RequestKind::Conflict => {
+                self.strand(engine, key, flag::CONFLICT);
+                Ok(0)
+            }
+            RequestKind::Sync | RequestKind::ModeOfAll | RequestKind::Accept => Err(Errno::INVAL),
+        }
+    }
+
+    /// Every acknowledged byte of these files survives.
+    fn sync(&mut self, engine: &CacheEngine, syncs: &[Request]) {
+        let mut files: Vec<FileNo> = syncs.iter().map(|asked| asked.file).collect();
+        files.sort_unstable();
+        files.dedup();
+        let mut results = Vec::new();
+        self.at_hand.extend(syncs.iter().map(|asked| asked.slot));
+        let all = self.without_ssd(engine, |worker| {
+            results = worker.sync_files(engine, &files);
+            results.iter().try_for_each(|(_, result)| *result)
+        });
+        for asked in syncs {
+            let result = results.iter().find(|(no, _)| *no == asked.file).map_or(all, |(_, result)| *result);
+            self.answered(engine, asked, result.map(|()| 0));
+        }
+        self.at_hand.clear();
+    }
+
+    /// What status tells comes first: who was answered and looks sees at least what was done for them.
+    fn answered(&self, engine: &CacheEngine, asked: &Request, answer: Result<u32, Errno>) {
+        self.tell(engine);
+        engine.requests.answer(asked.slot, answer);
+    }
+
+    fn sync_files(&mut self, engine: &CacheEngine, files: &[FileNo]) -> Vec<(FileNo, Result<(), Errno>)> {
+        let mut marked = std::mem::take(&mut self.marked);
+        let mut all = Vec::new();
+        for no in files.iter().filter(|no| no.0 < engine.records.count) {
+            marked.clear();
+            engine.pages.marked(MarkFilter::File(pagecache::FileNo(no.0)), usize::MAX, &mut marked);
+            all.append(&mut marked);
+        }
+        self.marked = marked;
+        let cleaned = self.clean_each(engine, &all, true);
+        let rest: Vec<(FileNo, Result<u32, Errno>)> = files.iter().map(|no| (*no, self.sync_rest(engine, *no))).collect();
+        let flushed = self.flush_log(engine);
+        let of = |no: FileNo, rest: Result<u32, Errno>| {
+            let failed = cleaned.failed.iter().find(|(failed, _)| *failed == no).map_or(Ok(()), |(_, errno)| Err(*errno));
+            failed.and(rest.map(drop)).and(flushed)
+        };
+        let results: Vec<_> = rest.into_iter().map(|(no, rest)| (no, of(no, rest))).collect();
+        for (no, _) in results.iter().filter(|(_, result)| result.is_ok()) {
+            if let Some(key) = engine.records.get(*no).key() {
+                self.over(engine, key);
+            }
+        }
+        results
+    }
+
+    /// What a sync needs besides frames: the length, and what was written through.
+    fn sync_rest(&mut self, engine: &CacheEngine, no: FileNo) -> Result<u32, Errno> {
+        let record = engine.records.get(no);
+        if no.0 >= engine.records.count {
+            return Err(Errno::BADF);
+        }
+        let key = record.key().filter(|key| record.is_sound(*key)).ok_or(if record.is_free() { Errno::BADF } else { Errno::IO })?;
+        let mode = record.mode().within(engine.mode());
+        let has_log = self.has_log(engine);
+        if has_log && mode == Mode::WriteBack {
+            let has_dirty = self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0);
+            if has_dirty {
+                self.note(engine, no)?;
+            }
+            // A length without bytes (a truncation) is below, and what was written in another mode.
+            let unsynced = record.flags().fetch_and(!flag::UNSYNCED, Ordering::AcqRel) & flag::UNSYNCED;
+            if !has_dirty || unsynced != 0 {
+                let synced = self.below_to_sync(engine, no, key).and_then(|below| below.sync().map_err(|error| errno_of(&error)));
+                synced.inspect_err(|_| _ = record.flags().fetch_or(unsynced, Ordering::AcqRel))?;
+                self.synced_unless_cut(engine, no, key)?;
+            }
+            return Ok(0);
+        }
+        // Dirty pages on an SSD that failed: what it still gives back goes below, the rest is lost, which is told.
+        if !has_log && self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0) {
+            self.know(key).not_before = None;
+            self.write_back_file(engine, key)?;
+        }
+        if mode == Mode::ReadOnly {
+            return Ok(0);
+        }
+        self.below_to_sync(engine, no, key)?.sync().map_err(|error| errno_of(&error))?;
+        self.synced_unless_cut(engine, no, key).map(|()| 0)
+    }
+
+    fn synced_unless_cut(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        if self.is_being_cut(engine, no) { Ok(()) } else { self.synced_below(engine, key) }
+    }
+
+    /// A file comes: its number, its entry, and whether what is cached of it is still right.
+    fn open(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        let record = engine.records.get(no);
+        if record.on_ssd().is_some() {
+            return Ok(());
+        }
+        if engine.header.get(Word::Unknown) != 0 {
+            return Err(Errno::IO);
+        }
+        let Some(log) = &mut self.log else { return Ok(()) };
+        let number = log.books.hold(key);
+        let (pages, dirty) = (log.books.pages_of(key), log.books.dirty_of(key));
+        if pages > 0 || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
+            self.greet(engine, no, key, dirty)?;
+        }
+        record.set_on_ssd(number);
+        self.release_others(engine);
+        Ok(())
+    }
+
+    /// Compares the entry with the file as it was found.
+    fn greet(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, dirty: u32) -> Result<(), Errno> {
+        let record = engine.records.get(no);
+        let entry = self.entry(key);
+        let own = self.own_stamp(key);
+        let now = record.own().get();
+        let is_right = entry.is_some() && own.is_none_or(|own| is_same(own, now));
+        // One of us changed the file since its entry was written, or another program did: what is clean may be older.
+        let is_unsure = own.is_none() && entry.as_ref().is_some_and(|entry| !is_same(entry.stamp, now));
+        match &entry {
+            Some(entry) if entry.cut.is_some() && is_right => {
+                self.cut_again(engine, key)?;
+                record.size().store(entry.size, Ordering::Release);
+                self.drop_pages(engine, key, entry.size.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
+                if entry.through || is_unsure {
+                    self.drop_clean(engine, key, 0..u64::MAX)?;
+                }
+                // Durably, as below: a successor does not look once more.
+                self.flush_log(engine)
+            }
+            // What is clean may be older than what came down before the crash; and the file may have grown below.
+            Some(entry) if entry.through && is_right => {
+                if dirty > 0 {
+                    record.size().fetch_max(entry.size, Ordering::AcqRel);
+                }
+                self.drop_clean_for_good(engine, key)
+            }
+            Some(entry) if is_right && dirty > 0 => {
+                record.size().store(entry.size, Ordering::Release);
+                if is_unsure { self.drop_clean_for_good(engine, key) } else { Ok(()) }
+            }
+            Some(_) if is_right && is_unsure => self.drop_range(engine, no, key, 0..u64::MAX),
+            // It was to become longer, and nothing came of it.
+            Some(entry) if is_right && entry.size != record.own().get().size => {
+                let entry = Entry { size: record.own().get().size, ..entry.clone() };
+                self.put_entry(engine, key, |_| entry.clone())
+            }
+            Some(_) if is_right => Ok(()),
+            _ if dirty == 0 => self.drop_range(engine, no, key, 0..u64::MAX),
+            _ => {
+                if let Some(entry) = entry {
+                    record.own().begin(own.unwrap_or(entry.stamp));
+                    record.size().store(entry.size, Ordering::Release);
+                }
+                self.strand(engine, key, flag::CONFLICT);
+                Ok(())
+            }
+        }
+    }
+
+    /// Numbers of files that have no record any more are given back.
+    fn release_others(&mut self, engine: &CacheEngine) {
+        let Some(log) = &mut self.log else { return };
+        let records = &engine.records;
+        self.known.keys().filter(|key| records.find(**key).is_none()).for_each(|key| log.books.release(*key));
+    }
+
+    /// First on the SSD, durably, and then the frames: a successor would find the old pages there again, and no marks.
+    pub(super) fn drop_range(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+        self.drop_pages(engine, key, pages.clone())?;
+        self.flush_log(engine)?;
+        engine.drop_frames(no, pages.clone())?;
+        if pages == (0..u64::MAX) {
+            self.forget(engine, key);
+            self.dirty_since.remove(&key);
+        }
+        Ok(())
+    }
+
+    /// What is put and dropped survives; not asked of an SSD that failed.
+    pub(super) fn flush_log(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
+        if !self.has_log(engine) {
+            return Ok(());
+        }
+        let flushed = self.log.as_mut().map_or(Ok(()), |log| log.flush());
+        flushed.map_err(|stop| self.stopped(engine, stop))
+    }
+
+    /// Before newer bytes go below: clean pages of a segment that was made free would be older after a crash, and there again.
+    pub(super) fn tell_reclaimed(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
+        if self.log.as_ref().is_some_and(Log::is_untold) { self.flush_log(engine) } else { Ok(()) }
+    }
+
+    /// Somebody died between a write below and its frames: all that is clean goes. What is dirty here is newer than what he
+    /// wrote, or as new. The file is as long as he left it.
+    pub(super) fn drop_stale(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        self.drop_clean(engine, key, 0..u64::MAX)?;
+        self.flush_log(engine)?;
+        let mut marked = Vec::new();
+        engine.pages.marked(MarkFilter::File(pagecache::FileNo(no.0)), usize::MAX, &mut marked);
+        let mut bytes = [0; PAGE_BYTES];
+        let mut is_dirty = |name: Name| {
+            engine.pages.snapshot(name, &mut bytes).is_some_and(|snapshot| snapshot.marks.has(Marks::DIRTY))
+                || self.log.as_ref().is_some_and(|log| log.books.is_dirty(key, PageIndex(name.page.0)))
+        };
+        let mut dirty: Vec<u64> = marked.iter().filter(|(name, _)| is_dirty(*name)).map(|(name, _)| name.page.0).collect();
+        dirty.sort_unstable();
+        let mut first = 0;
+        for page in dirty.into_iter().chain([u64::MAX]) {
+            engine.drop_frames(no, first..page)?;
+            first = page.saturating_add(1);
+        }
+        let below = self.below(engine, key)?;
+        let stamp = || below.stamp().map_err(|error| errno_of(&error));
+        let record = engine.records.get(no);
+        match stamp()?.size {
+            size if self.is_dirty(engine, no, key) => _ = record.size().fetch_max(size, Ordering::AcqRel),
+            size => record.size().store(size, Ordering::Release),
+        }
+        // Of the owner of the lock, who died: whoever asks has the lock now.
+        record.own().close(Writer::LockHolder, stamp)?;
+        record.own().close(Writer::Leader, stamp)?;
+        record.flags().fetch_and(!flag::PUNCHING, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Everything of the file below.
+    pub(super) fn clean(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        let mut marked = Vec::new();
+        engine.pages.marked(MarkFilter::File(pagecache::FileNo(no.0)), usize::MAX, &mut marked);
+        let cleaned = self.clean_each(engine, &marked, true);
+        if let Some((_, errno)) = cleaned.failed.first() {
+            return Err(*errno);
+        }
+        self.know(key).not_before = None;
+        self.write_back_file(engine, key)?;
+        self.over(engine, key);
+        match engine.records.get(no).mode() {
+            Mode::ReadOnly => Ok(()),
+            _ => match self.below_to_sync(engine, no, key) {
+                // It is gone, or not all who share the segment may reach it any more; and nothing of it is to be written.
+                Err(Errno::ACCESS | Errno::NOENT) if self.is_all_below(engine, no, key) => Ok(()),
+                below => {
+                    below?.sync().map_err(|error| errno_of(&error))?;
+                    self.synced_below(engine, key)
+                }
+            },
+        }
+    }
+
+    /// Writes the dirty frames of a range back.
+    fn write_back_range(&mut self, engine: &CacheEngine, no: FileNo, pages: std::ops::Range<u64>) -> Result<(), Errno> {
+        let mut marked = Vec::new();
+        engine.pages.marked(MarkFilter::File(pagecache::FileNo(no.0)), usize::MAX, &mut marked);
+        marked.retain(|(name, _)| pages.contains(&name.page.0));
+        self.clean_each(engine, &marked, true).failed.first().map_or(Ok(()), |(_, errno)| Err(*errno))
+    }
+
+    fn is_all_below(&self, engine: &CacheEngine, no: FileNo, key: FileKey) -> bool {
+        let on_ssd = self.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
+        on_ssd == 0 && !engine.pages.marked_of(pagecache::FileNo(no.0))
+    }
+
+    /// A piece of everything; how many dirty pages are left. What cannot be written is told when all else is.
+    fn clean_all(&mut self, engine: &CacheEngine) -> Result<u32, Errno> {
+        let mut marked = Vec::new();
+        engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
+        marked.sort_unstable_by_key(|(name, _)| (name.file.0, name.page.0));
+        let mut result = Ok(());
+        for some in marked.chunks(4 * STEP_PAGES) {
+            let cleaned = self.clean_each(engine, some, true);
+            if cleaned.count == 0 && cleaned.failed.is_empty() {
+                // Pages with a mark that nobody finds: somebody wrote over the index.
+                engine.pages.repair_all();
+            }
+            result = result.and(cleaned.failed.first().map_or(Ok(()), |(_, errno)| Err(*errno)));
+            if cleaned.count > 0 {
+                return Ok(self.left(engine).max(1));
+            }
+        }
+        if let Some(log) = &mut self.log
+            && engine.header.ssd_failed() == 0
+        {
+            log.flush().map_err(|stop| self.stopped(engine, stop))?;
+        }
+        self.known.values_mut().for_each(|known| known.not_before = None);
+        match self.sweep(engine, 4 * STEP_PAGES) {
+            Ok(0) => {}
+            Ok(_) => return Ok(self.left(engine).max(1)),
+            // All of that piece failed: each other file has its turn.
+            Err(errno) => {
+                result = result.and(Err(errno));
+                let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
+                for key in keys.into_iter().filter(|key| *key != CATALOGUE) {
+                    self.know(key).not_before = None;
+                    let before = self.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
+                    result = result.and(self.write_back_file(engine, key));
+                    if self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) < before) {
+                        return Ok(self.left(engine).max(1));
+                    }
+                }
+            }
+        }
+        self.settle_entries(engine, usize::MAX);
+        result.map(|()| 0)
+    }
+
+    /// Returns whether all that is dirty waits for its owner's decision.
+    fn is_all_stranded(&self, engine: &CacheEngine) -> bool {
+        let mut marked = Vec::new();
+        engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
+        let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
+        marked.iter().all(|(name, _)| engine.records.get(FileNo(name.file.0)).has(flag::STRANDED))
+            && keys.into_iter().filter(|key| *key != CATALOGUE).all(|key| self.is_stranded(engine, key))
+    }
+
+    fn left(&self, engine: &CacheEngine) -> u32 {
+        let on_ssd = self.log.as_ref().map_or(0, |log| log.books.len().1.saturating_sub(u64::from(log.books.dirty_of(CATALOGUE))));
+        engine.pages.marked_count().saturating_add(u32::try_from(on_ssd).unwrap_or(u32::MAX)).min(i32::MAX as u32)
+    }
+
+    /// The entry says durably that the file is written through, before it is. The record says it last: nobody asks again then.
+    fn through(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        self.end_cut(engine, key)?;
+        if !self.has_log(engine) || self.log.as_ref().is_none_or(|log| log.books.pages_of(key) == 0) {
+            self.tell_reclaimed(engine)?;
+        } else {
+            self.note_through(engine, no)?;
+            self.flush_log(engine)?;
+        }
+        engine.records.get(no).flags().fetch_or(flag::THROUGH, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// What the dead owner of a file's lock had begun.
+    ///
+    /// # Errors
+    /// As [`CacheEngine::mend`].
+    pub(super) fn mend(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
+        let Some(key) = engine.records.get(no).key() else { return Ok(()) };
+        engine.mend(no, &mut |ask, a, b| match ask {
+            RequestKind::Truncate => self.truncate(engine, no, key, a),
+            RequestKind::Stale => self.drop_stale(engine, no, key),
+            _ => self.drop_range(engine, no, key, a..b),
+        })
+    }
+
+    /// The page the file ends in, on the SSD: zero behind the end. What is clean there is cut below.
+    fn cut_tail(&mut self, engine: &CacheEngine, key: FileKey, len: u64) -> Result<(), Errno> {
+        let (page, offset) = (PageIndex(len / PAGE_BYTES as u64), (len % PAGE_BYTES as u64) as usize);
+        let Some(log) = &mut self.log else { return Ok(()) };
+        if offset == 0 || log.books.lookup(key, page) == ssdcache::LookupResult::Miss {
+            return Ok(());
+        }
+        if !log.books.is_dirty(key, page) {
+            return self.drop_pages(engine, key, page.0..page.0 + 1);
+        }
+        let mut bytes = log.read(key, page).ok_or(Errno::IO)?;
+        bytes[offset..].fill(0);
+        self.put(engine, key, page, ssdcache::PageVersion::Dirty, &bytes)
+    }
+
+    /// The entry says it first, durably; so whoever finds the file not cut knows that it was us, and ends it.
+    fn truncate(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, len: u64) -> Result<(), Errno> {
+        let cut = self.cut(engine, no, key, len);
+        self.cutting = None;
+        let record = engine.records.get(no);
+        if cut.is_ok() && (record.has(flag::THROUGH) || !record.mode().within(engine.mode()).keeps_dirty()) {
+            self.end_cut(engine, key)?;
+        }
+        cut
+    }
+
+    /// What is written below from now on is not dirty here: whoever cut the file again would take it away.
+    pub(super) fn end_cut(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        if self.has_log(engine) && self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
+            self.below(engine, key)?.sync().map_err(|error| errno_of(&error))?;
+            self.synced_below(engine, key)?;
+            self.flush_log(engine)?;
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, len: u64) -> Result<(), Errno> {
+        let below = self.below(engine, key)?;
+        self.may_cut(engine, no, key, &*below)?;
+        engine.cut_tail(no, len)?;
+        let before = self.entry(key);
+        let has_pages = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
+        // An entry without pages tells nothing, but of an earlier cut.
+        if has_pages || before.as_ref().is_some_and(|entry| entry.cut.is_some()) {
+            if self.has_log(engine) {
+                self.note_cut(engine, no, len)?;
+                self.cutting = Some((key, len));
+                self.cut_tail(engine, key, len)?;
+            }
+            self.drop_pages(engine, key, len.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
+            self.flush_log(engine)?;
+        }
+        self.tell_reclaimed(engine)?;
+        self.open_window(engine, key, &*below)?;
+        let cut = below.set_len(len).map_err(|error| errno_of(&error));
+        self.know(key).is_cut = cut.is_ok();
+        self.end_writing(engine, key, &*below);
+        if let (Err(_), Some(before)) = (cut, before.filter(|_| self.has_log(engine))) {
+            self.put_entry(engine, key, |_| Entry { writing: true, ..before.clone() })?;
+        }
+        cut
+    }
+
+    /// Before anything goes: what another program changed is not cut, nor what cannot be, and then all stays as it is.
+    fn may_cut(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, below: &dyn BackingFile) -> Result<(), Errno> {
+        if !self.is_dirty(engine, no, key) {
+            return Ok(());
+        }
+        // Setting the length that it has changes its times: after a crash that must not look like another program's change.
+        self.begin_writing(engine, key)?;
+        self.open_window(engine, key, below)?;
+        let may = below.stamp().and_then(|now| below.set_len(now.size)).map_err(|error| errno_of(&error));
+        self.end_writing(engine, key, below);
+        may
+    }
+
+    /// Whole pages read as zeroes. What is clean on the SSD goes first, durably, then what is below, then the dirty ones: so
+    /// after a crash each page is as it was, or zero, wherever it is read from.
+    fn punch(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, first: u64, last: u64) -> Result<(), Errno> {
+        let below = self.below(engine, key)?;
+        let size = self.begin_writing(engine, key)?;
+        let mut is_dropped = false;
+        for _ in 0..super::frames::DROPS {
+            // No write-back between the hole and the drop: it would fill the hole again.
+            self.will_be_old(engine, key, &[first])?;
+            if !self.drop_clean(engine, key, first..last)? {
+                is_dropped = true;
+                break;
+            }
+            self.flush_log(engine)?;
+        }
+        if !is_dropped {
+            return Err(Errno::IO);
+        }
+        self.open_window(engine, key, &*below)?;
+        engine.records.get(no).flags().fetch_or(flag::PUNCHING, Ordering::AcqRel);
+        let bytes = PAGE_BYTES as u64;
+        // What makes the file as long as its users know may be dirty pages that go with the hole.
+        let grown = if below.stamp().is_ok_and(|stamp| stamp.size < size) && size != u64::MAX { below.set_len(size) } else { Ok(()) };
+        let punched = grown.and_then(|()| below.punch(first * bytes, (last - first) * bytes)).and_then(|()| below.sync());
+        let punched = punched.map_err(|error| errno_of(&error));
+        self.end_writing(engine, key, &*below);
+        if punched.is_err() {
+            return self.drop_stale(engine, no, key).and(punched);
+        }
+        self.drop_range(engine, no, key, first..last)?;
+        self.synced_below(engine, key)?;
+        engine.records.get(no).flags().fetch_and(!flag::PUNCHING, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Drops clean pages of a file from the SSD, durably.
+    pub(super) fn drop_clean_for_good(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        if self.drop_clean(engine, key, 0..u64::MAX)? { self.flush_log(engine) } else { Ok(()) }
+    }
+
+    /// After a conflict: the pages that are newer here are written over the file as it is now, and it gets our length.
+    fn force(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        let record = engine.records.get(no);
+        let Some(below) = self.found(engine, key)? else { return Ok(()) };
+        let stamp = || below.stamp().map_err(|error| errno_of(&error));
+        engine.drop_not_dirty(no, &mut |_| self.drop_clean_for_good(engine, key))?;
+        record.own().open(Writer::Leader);
+        record.own().close(Writer::Leader, stamp)?;
+        record.flags().fetch_and(!flag::STRANDED, Ordering::AcqRel);
+        self.know(key).not_before = None;
+        self.clean(engine, no, key)?;
+        let size = record.size().load(Ordering::Acquire);
+        if stamp()?.size != size {
+            self.open_window(engine, key, &*below)?;
+            let cut = below.set_len(size).and_then(|()| below.sync()).map_err(|error| errno_of(&error));
+            self.end_writing(engine, key, &*below);
+            cut?;
+        }
+        Ok(())
+    }
+
+    /// Drops clean pages of a file from the SSD; whether there were any.
+    fn drop_clean(&mut self, engine: &CacheEngine, key: FileKey, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
+        let mut clean = Vec::new();
+        if let Some(log) = &self.log {
+            log.books.collect_clean(key, pages, &mut clean);
+        }
+        for run in ssdcache::runs(&clean) {
+            let first = run[0].page.0;
+            self.drop_pages(engine, key, first..first + run.len() as u64)?;
+        }
+        Ok(!clean.is_empty())
+    }
+
+    /// Frames are needed: some marked ones are cleaned. What waits for its owner's decision is left alone, and no other file suffers
+    /// from it.
+    fn room(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
+        let mut marked = Vec::new();
+        engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
+        let has_log = self.has_log(engine);
+        marked.retain(|(name, _)| {
+            let record = engine.records.get(FileNo(name.file.0));
+            !record.has(flag::MISSING) && (has_log || !record.has(flag::CONFLICT))
+        });
+        let is_empty = marked.is_empty();
+        let (mut cleaned, mut failed) = (0, Vec::new());
+        for some in marked.chunks(2 * STEP_PAGES) {
+            let done = self.clean_each(engine, some, true);
+            failed.extend(done.failed);
+            cleaned = done.count;
+            if cleaned > 0 {
+                break;
+            }
+        }
+        let low = (engine.layout.sizes.frames.frames / 64).max(1);
+        engine.pages.evict_ahead(low, 2 * low);
+        failed.retain(|(failed, _)| *failed == no || !engine.records.get(*failed).has(flag::STRANDED));
+        let own = failed.iter().find(|(failed, _)| *failed == no).or(failed.first());
+        match own {
+            Some((_, errno)) if cleaned == 0 => Err(*errno),
+            _ if cleaned == 0 && is_empty && engine.pages.free() == 0 => Err(Errno::NOMEM),
+            _ => Ok(()),
+        }
+    }
+
+    /// All is brought below before the instance trusts the cache less; nothing is kept of what others may change meanwhile.
+    fn mode_of_all(&mut self, engine: &CacheEngine, mode: Mode) -> Result<(), Errno> {
+        let was = engine.mode();
+        if mode == Mode::PassThrough && self.is_owed(engine) && engine.header.ssd_failed() != 0 {
+            return Err(Errno::IO);
+        }
+        if !mode.keeps_dirty() && was.keeps_dirty() {
+            engine.header.set_mode(Mode::WriteThrough);
+            let mut done = Ok(1);
+            let mut rounds = 16 * self.rounds(engine);
+            while let Ok(1..) = done {
+                done = if rounds == 0 { Err(Errno::IO) } else { self.clean_all(engine) };
+                rounds = rounds.saturating_sub(1);
+            }
+            if let Err(errno) = done
+                && !self.is_all_stranded(engine)
+            {
+                engine.header.set_mode(was);
+                return Err(errno);
+            }
+        }
+        if mode.keeps_dirty() && !was.keeps_dirty() {
+            self.note_dirty(engine)?;
+        }
+        if was == Mode::PassThrough && mode != was {
+            self.drop_open(engine)?;
+        }
+        engine.header.set_mode(mode);
+        engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
+        // Who was in the middle of a write.
+        let mut marked = Vec::new();
+        engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
+        let cleaned = self.clean_each(engine, &marked, true);
+        let failed = cleaned.failed.iter().find(|(no, _)| !engine.records.get(*no).has(flag::STRANDED));
+        failed.map_or(Ok(()), |(_, errno)| Err(*errno))
+    }
+
+    /// What was open while calls went past the cache may have changed.
+    fn drop_open(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
+        let records: Vec<_> = engine.records.all().filter_map(|(no, record)| Some((no, record.key()?))).collect();
+        for (no, key) in records {
+            // Left for its owner's decision.
+            if engine.pages.marked_of(pagecache::FileNo(no.0)) || self.is_dirty(engine, no, key) {
+                continue;
+            }
+            let stamp = self.below(engine, key).and_then(|below| below.stamp().map_err(|error| errno_of(&error)));
+            let Ok(stamp) = stamp else { continue };
+            let record = engine.records.get(no);
+            record.own().open(Writer::Leader);
+            let dropped = self.drop_range(engine, no, key, 0..u64::MAX);
+            let Ok(()) = record.own().close(Writer::Leader, || Ok::<_, std::convert::Infallible>(stamp));
+            dropped?;
+            record.size().store(stamp.size, Ordering::Release);
+        }
+        Ok(())
+    }
+}

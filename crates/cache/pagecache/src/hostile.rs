@@ -1,0 +1,194 @@
+//! Any bytes in the region: nobody panics, reaches beyond it, or loops for ever.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::frame::Frame;
+use super::oracle::{AT, cache, name, page, put, small};
+use super::*;
+
+/// All calls once or twice.
+fn use_it(pages: &SharedPages, random: &mut fastrand::Rng) {
+    for _ in 0..30 {
+        let name = name(random.u32(0..2), random.u64(0..20));
+        let mut bytes = page(0);
+        let _ = put(pages, name, 1, Marks(random.u8(0..4)));
+        pages.read(name, 5, &mut bytes[..50]);
+        pages.write(name, 1, &[1; 70], Marks::DIRTY, 1);
+        pages.read_at_once(name, 5, &mut bytes[..50]);
+        pages.write_at_once(name, 1, &[1; 70], Marks::DIRTY, 1);
+        if let Some(snapshot) = pages.snapshot(name, &mut bytes) {
+            pages.settle(name, &snapshot, Marks::DIRTY);
+        }
+        for pin in [pages.pin(name), pages.pin_at_once(name)].into_iter().flatten() {
+            pages.address(&pin);
+            pages.unpin(pin);
+        }
+        let _ = pages.cut_tail(name, 9);
+        pages.marked(MarkFilter::All, 5, &mut Vec::new());
+        let _ = pages.invalidate(FileNo(0), 3..4);
+    }
+    pages.evict_ahead(3, 6);
+    let _ = pages.drop_clean(FileNo(1));
+    pages.stats();
+    let _ = pages.invalidate(FileNo(0), 0..u64::MAX);
+    // It says what is wrong, or nothing is.
+    let _ = pages.check();
+}
+
+#[test]
+fn any_bytes_in_the_books_are_survived() {
+    let seeds = if std::env::var_os("FULL").is_some_and(|full| full == "1") { 20_000 } else { 300 };
+    for seed in 0..if cfg!(miri) { 3 } else { seeds } {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (pages, region, processes) = cache(&small(8 << random.u32(0..2), 1 << random.u32(0..2), Replacement::S3Fifo));
+        println!("seed {seed}");
+        use_it(&pages, &mut random);
+        for _ in 0..random.u32(1..40) {
+            // Not the locks: who writes a living owner into one makes the others wait, and may.
+            let at = AT + pages.plan.heads_at / 8 * 8 + random.usize(0..(pages.plan.data_at - pages.plan.heads_at) / 8) * 8;
+            let head = (at - AT - pages.plan.heads_at).is_multiple_of(shape::HEAD_BYTES) && at < AT + pages.plan.frames_at;
+            let value = [random.u64(..), random.u64(0..20), 0, !0][random.usize(0..4)];
+            if !head {
+                region.u64(at).store(value, Relaxed);
+            }
+        }
+        // Frames that look taken by somebody who lives would be waited for.
+        let mine = |word: &AtomicU64| word::Word(word.load(Relaxed)).owner() == pages.me;
+        pages.records.iter().filter(|record| mine(&record[frame::WORD])).for_each(|record| record[frame::WORD].store(0, Relaxed));
+        use_it(&pages, &mut random);
+        pages.reap(shm::ProcessSlot(63));
+        use_it(&pages, &mut random);
+        drop(processes);
+    }
+}
+
+/// Words of one frame's record, taken from another's: no page's bytes are read as another page's.
+#[test]
+fn no_two_words_of_a_record_give_a_frame_to_another_page() {
+    let (pages, region, _seats) = cache(&small(64, 1, Replacement::S3Fifo));
+    let at = |record: usize, word: usize| AT + pages.plan.frames_at + 64 * record + 8 * word;
+    let words = 8;
+    for first in 0..words {
+        for second in first..words {
+            let _ = pages.invalidate(FileNo(0), 0..u64::MAX);
+            let _ = pages.invalidate(FileNo(1), 0..u64::MAX);
+            pages.repair_all();
+            (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 10 + n as u8, Marks::NONE), Inserted::Done));
+            (0..8).for_each(|n| assert_eq!(put(&pages, name(1, n), 20 + n as u8, Marks::NONE), Inserted::Done));
+            let mut bytes = page(0);
+            // So that it is guessed where pages are.
+            (0..4)
+                .for_each(|_| (0..8).for_each(|n| assert!(pages.read(name(1, n), 0, &mut bytes) && pages.read(name(0, n), 0, &mut bytes))));
+            let frame_of = |file, n| pages.find(&pages.key(name(file, n))).expect("here").0;
+            // The page of one file leaves, and the frame of another says that it is that page.
+            let (left, lies) = (frame_of(0, 3), frame_of(1, 5));
+            let saved = [first, second].map(|word| region.u64(at(left, word)).load(Relaxed));
+            let _ = pages.invalidate(FileNo(0), 3..4);
+            for (word, value) in [first, second].into_iter().zip(saved) {
+                region.u64(at(lies, word)).store(value, Relaxed);
+            }
+            if pages.read(name(0, 3), 0, &mut bytes) {
+                assert_ne!(bytes[100], 25, "words {first} and {second}");
+            }
+        }
+    }
+}
+
+/// A dirty frame whose name somebody wrote over belongs to no file: it makes room for others.
+#[test]
+fn a_dirty_frame_without_a_true_name_leaves() {
+    let (pages, region, _seats) = cache(&small(64, 1, Replacement::S3Fifo));
+    (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::DIRTY), Inserted::Done));
+    let (at, _) = pages.find(&pages.key(name(0, 3))).expect("here");
+    let word = AT + pages.plan.frames_at + 64 * at + 8 * frame::NAME;
+    // That of another page, as it would stand there; its check is missing.
+    region.u64(word).store(frame::stored(name(1, 3).word(), at), Relaxed);
+    let mut marked = Vec::new();
+    pages.marked(MarkFilter::All, 99, &mut marked);
+    assert!(marked.iter().all(|(name, _)| name.file == FileNo(0)), "{marked:?}");
+    pages.marked(MarkFilter::All, 99, &mut marked);
+    assert_eq!(pages.marked_count(), 7);
+    assert!(!pages.records[at].word().is_named());
+}
+
+/// A process that is stopped in the middle of a copy: its page is refused, in time, and no other; and it is there again afterwards.
+#[test]
+fn a_page_that_a_stopped_process_holds_is_refused_alone() {
+    let (pages, region, processes) = cache(&small(64, 1, Replacement::S3Fifo));
+    (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::Done));
+    let stopped = processes.attach().expect("a process slot");
+    let (at, word) = pages.find(&pages.key(name(0, 3))).expect("here");
+    let place = AT + pages.plan.frames_at + 64 * at;
+    region.u64(place).store(word.taken_by(stopped).0, Relaxed);
+    let mut byte = [0];
+    assert!(!pages.read(name(0, 3), 0, &mut byte) && pages.is_stuck(name(0, 3)));
+    // Known from now on: nobody waits for it again.
+    assert!(!pages.read(name(0, 3), 0, &mut byte) && !pages.write(name(0, 3), 0, &[2], Marks::DIRTY, 1));
+    assert_eq!(pages.stuck.lock().expect("no panic").len(), 1);
+    assert!(pages.read(name(0, 4), 0, &mut byte) && !pages.is_stuck(name(0, 4)));
+    // It goes on, and gives the frame back.
+    region.u64(place).store(word.changed().0, Relaxed);
+    assert!(!pages.is_stuck(name(0, 3)) && pages.read(name(0, 3), 0, &mut byte) && byte == [1]);
+}
+
+/// A process that lives and keeps a shard: what needs it is refused in time, pages that are there are read and written, and none is lost.
+#[test]
+fn a_shard_that_a_process_keeps_is_refused_in_time() {
+    let (pages, region, processes) = cache(&small(64, 2, Replacement::S3Fifo));
+    (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::Done));
+    let theirs = oracle::attached(&region, &processes);
+    let kept = [0, 1].map(|no| theirs.lock(no).expect("free"));
+    let begun = std::time::Instant::now();
+    assert_eq!(put(&pages, name(0, 9), 1, Marks::NONE), Inserted::Locked);
+    assert!(begun.elapsed() >= std::time::Duration::from_millis(400));
+    // From now on nobody waits so long.
+    let begun = std::time::Instant::now();
+    assert_eq!(pages.invalidate(FileNo(0), 0..u64::MAX), Leftover::Stuck);
+    assert_eq!(pages.drop_clean(FileNo(0)), Leftover::Stuck);
+    assert!(!pages.wipe_free() && !pages.cut_tail(name(0, 3), 9) && !pages.release(name(0, 3)));
+    pages.repair_all();
+    pages.evict_ahead(64, 64);
+    let took = begun.elapsed();
+    assert!(took < std::time::Duration::from_millis(500), "{took:?}");
+    let mut byte = [0];
+    assert!((0..8).all(|n| pages.read(name(0, n), 0, &mut byte) && byte == [1] && !pages.is_stuck(name(0, n))));
+    assert!(pages.write(name(0, 3), 0, &[2], Marks::DIRTY, 1) && !pages.read(name(0, 9), 0, &mut byte) && !pages.is_stuck(name(0, 9)));
+    // In the middle of a change of the index nobody knows whether the page is here.
+    kept.iter().for_each(|shard| shard.close_gate());
+    assert!(!pages.read(name(0, 9), 0, &mut byte) && pages.is_stuck(name(0, 9)));
+    kept.iter().for_each(|shard| shard.open_gate());
+    drop(kept);
+    assert_eq!(put(&pages, name(0, 9), 1, Marks::NONE), Inserted::Done);
+    assert!(pages.read(name(0, 9), 0, &mut byte) && !pages.is_stuck(name(0, 9)));
+    assert_eq!((pages.invalidate(FileNo(0), 0..u64::MAX), pages.marked_count()), (Leftover::None, 0));
+    pages.check().expect("books that agree");
+}
+
+#[test]
+fn headers_that_lie_are_refused() {
+    let (pages, region, processes) = cache(&small(8, 2, Replacement::Lru));
+    let attach = |at: usize, bytes: usize| SharedPages::attach(&region, at, bytes, &processes, pages.me).map(drop);
+    assert_eq!(attach(AT, region.len() - AT), Ok(()));
+    for (at, bytes) in [(AT, region.len()), (AT + 8, 8192), (AT, 0), (AT, pages.plan.bytes - 1), (1 << 40, 8192), (0, 8192)] {
+        assert!(attach(at, bytes).is_err(), "{at} {bytes}");
+    }
+    for at in 0..HEADER_BYTES + 4 {
+        let mut byte = [0];
+        region.read(AT + at, &mut byte);
+        region.write(AT + at, &[byte[0] ^ 4]);
+        assert!(attach(AT, region.len() - AT).is_err(), "byte {at}");
+        region.write(AT + at, &byte);
+    }
+    // A shape that cannot be, with a good sum.
+    for (at, value) in [(12, 0), (16, 3), (16, 0), (20, u32::MAX), (24, 3), (12, u32::MAX)] {
+        let mut header = [0; HEADER_BYTES + 4];
+        region.read(AT, &mut header);
+        let mut lie = header;
+        lie[at..at + 4].copy_from_slice(&u32::to_le_bytes(value));
+        let sum = crc32c::crc32c(&lie[..HEADER_BYTES]);
+        lie[HEADER_BYTES..].copy_from_slice(&sum.to_le_bytes());
+        region.write(AT, &lie);
+        assert!(attach(AT, region.len() - AT).is_err(), "{value} at {at}");
+        region.write(AT, &header);
+    }
+}

@@ -1,0 +1,111 @@
+//! Counters that no two threads write to, up to eight of a process.
+
+use std::cell::Cell;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::frame::PINS;
+use super::list::{FREE, ORPHANS, len_in};
+use super::shape::COUNTER_SETS;
+use super::shard::{EVICTIONS, INSERTS, REPAIRS};
+use super::{Counters, SharedPages, Stats};
+
+/// What is counted without a lock.
+#[derive(Clone, Copy)]
+pub(super) enum Count {
+    Hits,
+    Misses,
+    Writes,
+}
+
+const NO_LANE: usize = usize::MAX;
+/// One of so many: the clock costs as much as a hit.
+const TIMED: u64 = 64;
+
+thread_local! {
+    static LANE: Cell<usize> = const { Cell::new(NO_LANE) };
+}
+
+#[inline(always)]
+fn lane() -> usize {
+    match LANE.get() {
+        NO_LANE => new_lane(),
+        lane => lane,
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn new_lane() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    LANE.set(NEXT.fetch_add(1, Relaxed) % COUNTER_SETS);
+    LANE.get()
+}
+
+/// Where this thread counts.
+#[derive(Clone, Copy)]
+pub struct ThreadCounters<'a>(&'a Counters);
+
+impl ThreadCounters<'_> {
+    /// How many they are of this lane. A load and a store: an atomic addition would wait for all stores of the copy before.
+    #[inline(always)]
+    pub(super) fn count(self, what: Count) -> u64 {
+        let counter = &self.0[what as usize];
+        let now = counter.load(Relaxed).wrapping_add(1);
+        counter.store(now, Relaxed);
+        now
+    }
+
+    /// Whether the next hit is one of 64 that are to be timed.
+    #[inline(always)]
+    pub fn is_read_timed(self) -> bool {
+        self.0[Count::Hits as usize].load(Relaxed).is_multiple_of(TIMED)
+    }
+
+    /// Likewise the next write.
+    #[inline(always)]
+    pub fn is_write_timed(self) -> bool {
+        self.0[Count::Writes as usize].load(Relaxed).is_multiple_of(TIMED)
+    }
+}
+
+impl SharedPages {
+    /// Where this thread counts.
+    #[inline(always)]
+    pub fn lane(&self) -> ThreadCounters<'_> {
+        ThreadCounters(&self.my_counters[lane() % COUNTER_SETS])
+    }
+
+    #[inline(always)]
+    pub(super) fn count(&self, what: Count) -> u64 {
+        self.lane().count(what)
+    }
+
+    /// How it stands.
+    pub fn stats(&self) -> Stats {
+        let counted = |what: Count| self.counters.iter().fold(0_u64, |sum, lane| sum.wrapping_add(lane[what as usize].load(Relaxed)));
+        let summed = |word: usize| self.heads.iter().fold(0_u64, |sum, head| sum.wrapping_add(head[word].load(Relaxed)));
+        Stats {
+            frames: self.frames(),
+            free: self.free(),
+            marked: self.marked_count(),
+            orphans: self.heads.iter().map(|head| len_in(head, ORPHANS)).sum(),
+            hits: counted(Count::Hits),
+            misses: counted(Count::Misses),
+            writes: counted(Count::Writes),
+            inserts: summed(INSERTS),
+            evictions: summed(EVICTIONS),
+            repairs: summed(REPAIRS),
+        }
+    }
+
+    /// Frames that somebody has pinned. Looks at each.
+    pub fn pinned(&self) -> u32 {
+        self.records.iter().map(|record| u32::from(record[PINS].load(Relaxed) != 0)).sum()
+    }
+
+    /// Frames to be had at once.
+    pub fn free(&self) -> u32 {
+        self.heads.iter().map(|head| len_in(head, FREE)).fold(0, u32::saturating_add)
+    }
+}

@@ -1,0 +1,140 @@
+//! Writing into a page that is here.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::frame::{Frame, Record, SINCE};
+use super::stats::Count;
+use super::word::Word;
+use super::{Marks, Name, SharedPages, ThreadCounters, WriteOutcome};
+use crate::PAGE_BYTES;
+
+/// A piece of a page.
+#[inline(always)]
+pub(super) fn check_piece(offset: usize, len: usize) {
+    assert!(offset <= PAGE_BYTES && len <= PAGE_BYTES - offset, "{len} bytes at {offset} of a page");
+}
+
+impl SharedPages {
+    /// Writes a piece of a page, from its byte `offset` on, and marks it: before the first byte changes, so that a page which was
+    /// written in part by a process that died is marked too. False: it is not here.
+    ///
+    /// # Panics
+    /// The piece is not within a page.
+    pub fn write(&self, name: Name, offset: usize, from: &[u8], marks: Marks, now_ms: u32) -> bool {
+        check_piece(offset, from.len());
+        let key = self.key(name);
+        let Some((at, word)) = self.take_named(&key, marks) else { return false };
+        if !marks.is_none() {
+            self.marked_from(key.shard, at, word.marks(), now_ms);
+        }
+        self.write_taken((at, &self.records[at]), word.with(marks), (offset, from), self.lane());
+        true
+    }
+
+    /// As `write`, unless the page would have its first mark: one that has a mark costs no more room. Does not wait.
+    ///
+    /// # Panics
+    /// The piece is not within a page.
+    #[inline]
+    pub fn write_marked(&self, name: Name, offset: usize, from: &[u8], marks: Marks) -> WriteOutcome {
+        check_piece(offset, from.len());
+        // A miss is looked at again by who brings the page.
+        let Some(seen) = self.look_to_write(&self.place(name.word())) else { return WriteOutcome::Missing };
+        let (at, word) = seen;
+        if self.write_seen((at, &self.records[at], word), (offset, from), marks, self.lane()) {
+            WriteOutcome::Done
+        } else {
+            WriteOutcome::Unmarked
+        }
+    }
+
+    /// Into the frame that had the name with this word. False: it would have its first mark, or somebody changes or changed it.
+    #[inline(always)]
+    pub(super) fn write_seen(
+        &self,
+        (at, record, word): (usize, &Record, Word),
+        piece: (usize, &[u8]),
+        marks: Marks,
+        lane: ThreadCounters<'_>,
+    ) -> bool {
+        let is_first = word.marks().is_none() && !marks.is_none();
+        if is_first || word.is_changing() || !record.take(word, word.taken_by(self.me).with(marks)) {
+            return false;
+        }
+        // It has its bit, too: that is set and cleared by who has the frame.
+        self.write_taken((at, record), word.with(marks), piece, lane);
+        true
+    }
+
+    /// Into a frame that we have taken; `word` is what it was before, and its marks what they will be.
+    #[inline(always)]
+    fn write_taken(&self, (at, record): (usize, &Record), word: Word, (offset, from): (usize, &[u8]), lane: ThreadCounters<'_>) {
+        let no = lane.count(Count::Writes);
+        self.copy_written((at, record), offset, from, no);
+        record.give_back(word.changed());
+        self.touch(at, record);
+    }
+
+    /// A frame that we have taken has a mark now; it had these before.
+    #[inline]
+    pub(super) fn marked_from(&self, shard: usize, at: usize, before: Marks, now_ms: u32) {
+        if before.is_none() {
+            // Not with the name's check made anew: that would make a name good that somebody wrote over.
+            let record = &self.records[at];
+            record[SINCE].store(record[SINCE].load(Relaxed) & (!0 << 32) | u64::from(now_ms), Relaxed);
+        }
+        self.set_bit(shard, at, true);
+    }
+
+    /// The file ends within this page: zeroes its bytes from `from` on, if it is here, and lets nobody bring it as it was. Its
+    /// marks stay as they are; a snapshot of it does not settle any more. False: a process that does not go on keeps it from that.
+    ///
+    /// # Panics
+    /// `from` is not within a page.
+    #[must_use]
+    pub fn cut_tail(&self, name: Name, from: usize) -> bool {
+        const ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+        assert!(from <= PAGE_BYTES, "byte {from} of a page");
+        let key = self.key(name);
+        let Some(shard) = self.lock(key.shard) else { return false };
+        shard.move_epoch(&key);
+        drop(shard);
+        let Some((at, word)) = self.take_named(&key, Marks::NONE) else { return !self.is_stuck(name) };
+        self.copy_in(at, from, &ZEROES[from..]);
+        self.records[at].give_back(word.changed());
+        true
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::super::oracle::cache;
+    use super::super::{FileNo, Inserted, Marks, Name, Replacement, Shape, WriteOutcome};
+    use crate::{PAGE_BYTES, PageIndex};
+
+    #[test]
+    fn only_a_page_that_has_a_mark_already_is_written_without_asking() {
+        let (pages, ..) = cache(&Shape { frames: 64, shards: 1, ghosts: 0, replacement: Replacement::S3Fifo });
+        let name = Name { file: FileNo(1), page: PageIndex(5) };
+        let write = |from: &[u8], marks| pages.write_marked(name, 10, from, marks);
+        assert_eq!(write(&[1], Marks::DIRTY), WriteOutcome::Missing);
+        assert_eq!(pages.insert(name, &[0; PAGE_BYTES], Marks::NONE, pages.ticket(name), 0), Inserted::Done);
+        assert_eq!(write(&[2], Marks::DIRTY), WriteOutcome::Unmarked);
+        assert_eq!(write(&[3], Marks::NONE), WriteOutcome::Done);
+        assert_eq!(pages.marked_count(), 0);
+        assert!(pages.write(name, 10, &[4, 4], Marks::SSD_STALE, 7));
+        assert_eq!(write(&[5], Marks::DIRTY), WriteOutcome::Done);
+        let mut bytes = [0; 4];
+        assert!(pages.read(name, 9, &mut bytes));
+        assert_eq!((bytes, pages.marked_count()), ([0, 5, 4, 0], 1));
+        let snapshot = pages.snapshot(name, &mut [0; PAGE_BYTES]).expect("here");
+        assert_eq!(snapshot.marks, Marks::DIRTY | Marks::SSD_STALE);
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes at 4095 of a page")]
+    fn a_piece_beyond_the_page_is_our_own_mistake() {
+        let (pages, ..) = cache(&Shape { frames: 64, shards: 1, ghosts: 0, replacement: Replacement::S3Fifo });
+        let _ = pages.write_marked(Name { file: FileNo(1), page: PageIndex(5) }, PAGE_BYTES - 1, &[0, 0], Marks::DIRTY);
+    }
+}
