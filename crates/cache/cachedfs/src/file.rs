@@ -565,7 +565,8 @@ impl File {
                 cached.open.times_were_set();
                 Ok(())
             }
-            None => self.may_change().and_then(|()| rustix::fs::futimens(self.fd(), times)).map_err(to_error),
+            // In read-only mode, too, as for a file in the cache: times are an attribute, as the mode and the owner.
+            None => rustix::fs::futimens(self.fd(), times).map_err(to_error),
         }
     }
 

@@ -429,9 +429,6 @@ impl Worker {
     }
 
     fn set_times(&mut self, which: usize) {
-        if self.is_read_only() {
-            return;
-        }
         let how = self.rng.u8(..8);
         let time = |rng: &mut fastrand::Rng| timespec { tv_sec: rng.i64(0..2_000_000_000), tv_nsec: rng.i64(0..1_000_000_000) };
         let mut times = [time(&mut self.rng), time(&mut self.rng)];
