@@ -1,8 +1,10 @@
-//! Memory that devices reach: arenas, registered with a queue once, and pieces of them.
+//! Memory that devices can access: arenas, which are registered with a queue once, and pieces of them.
 //!
-//! A device writes into memory at its own time, so nobody holds a reference to these bytes: a [`Span`] only names them, and
-//! they are copied in and out (or looked at by address, at the caller's risk). Alignment and translation are decided when the
-//! arena is made and registered, never on the path of a request.
+//! A device writes into memory at any time, so no code holds a reference to these bytes. A [`Span`] only names them, and callers
+//! copy
+//! them in and out, or access them by address at their own risk. Alignment and address translation are decided when the arena is
+//! made
+//! and registered, never for each request.
 
 use std::io;
 use std::sync::Arc;
@@ -11,26 +13,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 use shm::{PageSize, Region};
 
-/// Allocation is in units of this many bytes, and so is alignment.
+/// The unit of allocation and its alignment, in bytes.
 pub const UNIT_BYTES: usize = 4096;
 
-/// An arena of this process, by number.
+/// The number of an arena of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ArenaId(pub u32);
 
-/// A piece of an arena, by name. Copied freely; says nothing of who may use it.
+/// A named piece of an arena. It can be copied and does not express ownership.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Span {
-    /// Whose.
+    /// The arena that contains the piece.
     pub arena: ArenaId,
-    /// Length.
+    /// The length of the piece in bytes.
     pub bytes: u32,
-    /// First byte, from the arena's begin.
+    /// The first byte, counted from the start of the arena.
     pub at: u64,
 }
 
 impl Span {
-    /// A part of it: `bytes` from its byte `from` on.
+    /// Returns a part of the piece: `bytes` bytes from its byte `from` on.
     #[must_use]
     #[inline]
     pub fn part(self, from: u32, bytes: u32) -> Span {
@@ -39,7 +41,7 @@ impl Span {
     }
 }
 
-/// Memory for many buffers. Clones are the same arena.
+/// Memory for many buffers. Clones refer to the same arena.
 #[derive(Clone, Debug)]
 pub struct Arena {
     inner: Arc<Inner>,
@@ -53,16 +55,16 @@ struct Inner {
 }
 
 impl Arena {
-    /// Memory of this process alone, zeroed, of huge pages where the kernel has them free.
+    /// Allocates zeroed memory that only this process maps, with huge pages if the kernel has free ones.
     ///
     /// # Errors
-    /// No memory.
+    /// There is not enough memory.
     pub fn private(bytes: usize) -> io::Result<Arena> {
         let pages = if bytes >= 2 << 20 { PageSize::HugeIfFree } else { PageSize::Small };
         Ok(Arena::over(Arc::new(Region::private(bytes, pages)?)))
     }
 
-    /// Over memory that is there. Whoever shares it agrees with us on who uses which part.
+    /// Makes an arena over existing memory. Processes that share the memory have to agree on its use.
     pub fn over(region: Arc<Region>) -> Arena {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let units = Mutex::new(Units::new(region.len() / UNIT_BYTES));
@@ -70,25 +72,25 @@ impl Arena {
         Arena { inner: Arc::new(Inner { id, region, units }) }
     }
 
-    /// Its number.
+    /// Returns the number of the arena.
     pub fn id(&self) -> ArenaId {
         self.inner.id
     }
 
-    /// The memory itself.
+    /// Returns the memory of the arena.
     pub fn region(&self) -> &Arc<Region> {
         &self.inner.region
     }
 
-    /// Names a piece, for those who keep their own books of the arena.
+    /// Names a piece of the arena, for callers that manage its memory themselves.
     #[inline]
     pub fn span(&self, at: usize, bytes: u32) -> Span {
         assert!(at <= self.inner.region.len() && bytes as usize <= self.inner.region.len() - at, "{bytes} bytes at {at}");
         Span { arena: self.inner.id, bytes, at: at as u64 }
     }
 
-    /// A buffer of `bytes`, rounded up to whole units in the arena; none when no piece is long enough. Its content is what
-    /// the last user left.
+    /// Allocates a buffer of `bytes`; it occupies whole units of the arena. Returns `None` if no free piece is long enough. The
+    /// buffer keeps the content of its last user.
     pub fn allocate(&self, bytes: usize) -> Option<Buf> {
         let units = bytes.div_ceil(UNIT_BYTES).max(1);
         let span_bytes = u32::try_from(bytes).ok()?;
@@ -96,13 +98,13 @@ impl Arena {
         Some(Buf { span: self.span(first * UNIT_BYTES, span_bytes), arena: self.clone() })
     }
 
-    /// Bytes no buffer has.
+    /// Returns the number of bytes that no buffer occupies.
     pub fn free_bytes(&self) -> usize {
         self.inner.units.lock().free * UNIT_BYTES
     }
 }
 
-/// A buffer of one owner, given back to its arena when dropped.
+/// A buffer with one owner, which returns to its arena when dropped.
 #[derive(Debug)]
 pub struct Buf {
     span: Span,
@@ -110,44 +112,44 @@ pub struct Buf {
 }
 
 impl Buf {
-    /// Its name, for requests.
+    /// Returns the span that names this buffer in requests.
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.span.bytes as usize
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.span.bytes == 0
     }
 
-    /// Where it comes from.
+    /// Returns the arena of the buffer.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// Its first byte's address.
+    /// Returns the address of the first byte.
     pub fn address(&self) -> *mut u8 {
         self.arena.region().address(self.at())
     }
 
-    /// Copies out, from its byte `from` on.
+    /// Copies bytes out, starting at byte `from` of the buffer.
     pub fn read(&self, from: usize, to: &mut [u8]) {
         self.check(from, to.len());
         self.arena.region().read(self.at() + from, to);
     }
 
-    /// Copies in, from its byte `to` on.
+    /// Copies bytes in, starting at byte `to` of the buffer.
     pub fn write(&self, to: usize, from: &[u8]) {
         self.check(to, from.len());
         self.arena.region().write(self.at() + to, from);
     }
 
-    /// Everything in it.
+    /// Returns a copy of the whole content.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len()];
         self.read(0, &mut bytes);
@@ -170,7 +172,7 @@ impl Drop for Buf {
     }
 }
 
-/// Which units are taken. First fit from where the last one was found.
+/// A bitmap of used units. Allocation is next fit: first fit from the end of the last allocation.
 #[derive(Debug)]
 struct Units {
     taken: Vec<bool>,

@@ -1,62 +1,65 @@
-//! Time is a parameter: the simulator has its own.
+//! Clocks. Time is a parameter, because the simulator has its own.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A moment, nanoseconds since a begin that the clock alone knows.
+/// A point in time, in nanoseconds since the clock's own origin.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// Later than every other.
+    /// A time later than every other.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// So much later, or never.
+    /// Returns the time `duration` later, or [`Time::NEVER`].
     #[must_use]
     pub fn after(self, duration: Duration) -> Time {
         Time(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// From an earlier moment to this one; zero if it is later.
+    /// Returns the duration since an earlier time; zero if that time is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Tells the time.
+/// A source of time.
 pub trait Clock: Send + Sync {
-    /// Now. Never earlier than what it told before.
+    /// Returns the current time, which never decreases.
     fn now(&self) -> Time;
 
-    /// The deadline of what begins now and may take so long: not before, and at most 2 % late. For the path of each request,
-    /// where reading the exact time would cost as much as all the rest.
+    /// Returns the deadline of an operation that starts now, at most 2 % of `timeout` late and never early. Made for the path of
+    /// each
+    /// request, where reading the exact time would cost as much as everything else.
     #[inline]
     fn due(&self, timeout: Duration) -> Time {
         self.now().after(timeout)
     }
 
-    /// How long it is to a deadline: never too short, and at most 2 % too long. Likewise.
+    /// Returns the time until a deadline: never too short, and at most 2 % too long. Cheap like [`Clock::due`].
     #[inline]
     fn left(&self, due: Time) -> Duration {
         due.since(self.now())
     }
 
-    /// Whether time passes by itself. If not, it passes only in [`crate::Queue::wait`]: nobody shall wait by other means.
+    /// Returns whether time advances by itself. If not, it advances only in [`crate::Queue::wait`], and threads must not wait by
+    /// other
+    /// means.
     fn passes(&self) -> bool {
         false
     }
 }
 
-/// The machine's own, since this was made.
+/// The monotonic clock of the machine, counted from the creation of this value.
 #[derive(Clone, Copy, Debug)]
 pub struct Monotonic {
     begin_ns: u64,
 }
 
-/// The coarse clock of the kernel lags by a tick: 10 ms on the slowest kernels (CONFIG_HZ=100).
+/// The kernel's coarse clock lags by one tick: 10 ms on the slowest kernels (CONFIG_HZ=100).
 const COARSE_LAG: Duration = Duration::from_millis(10);
-/// From here on two ticks are 2 % or less.
+/// From this timeout on, two ticks are 2 % or less.
 const COARSE_FROM: Duration = Duration::from_secs(1);
 
 impl Default for Monotonic {
@@ -90,14 +93,14 @@ impl Clock for Monotonic {
 }
 
 impl Monotonic {
-    /// By the coarse clock, which may be before our begin.
+    /// Reads the coarse clock, which may be earlier than our origin.
     #[inline]
     fn lagging(&self) -> Time {
         Time(read(ClockId::MonotonicCoarse).saturating_sub(self.begin_ns))
     }
 }
 
-/// Nanoseconds.
+/// Returns nanoseconds.
 fn read(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Where queues come from.
+//! Devices, which open queues, and the options of a queue.
 
 use std::io;
 use std::sync::Arc;
@@ -11,21 +11,25 @@ use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::Queue;
 
-/// How a queue shall be. What a driver does not have it leaves out, except `depth`.
+/// The options of a queue. A driver ignores options that it does not support, except `depth`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueOptions {
-    /// Most requests in flight: 1 to 4096, a power of two.
+    /// The most requests in flight: 1 to 4096, a power of two.
     pub depth: u32,
-    /// The device is polled for completions, and sends no interrupts (io_uring: IOPOLL).
+    /// Whether the device is polled for completions, and sends no interrupts (io_uring: IOPOLL).
     pub device_polled: bool,
-    /// A thread of the kernel takes submissions, so that `ring` needs no system call (io_uring: SQPOLL).
+    /// Whether a kernel thread takes submissions, so that `ring` needs no system call (io_uring: SQPOLL).
     pub kernel_submits: bool,
-    /// One thread alone uses the queue, from its first request to its drop; another thread may open it. io_uring then completes
-    /// requests only when that thread enters the kernel (SINGLE_ISSUER, DEFER_TASKRUN), which is cheaper. Use by another thread panics.
+    /// Whether one thread alone uses the queue, from its first request to its drop; another thread may open it. io_uring then
+    /// completes
+    /// requests only when that thread enters the kernel (SINGLE_ISSUER, DEFER_TASKRUN), which is cheaper. Use by another thread
+    /// panics.
     /// A drop by another thread keeps the file open until the using thread ends. Leave it off for queues that threads share.
     pub single_issuer: bool,
-    /// The caller waits for completions, and polls when there are some. With `single_issuer`, io_uring then keeps no flag for
-    /// finished work in memory that two CPUs write. A poll that finds nothing becomes a system call: leave it off for queues that are
+    /// Whether the caller waits for completions, and polls only when there are some. With `single_issuer`, io_uring then keeps no
+    /// flag
+    /// for finished work in memory that two CPUs write. A poll that finds nothing becomes a system call: leave it off for queues
+    /// that are
     /// polled in a loop.
     pub waits: bool,
     /// How long a wait spins before it sleeps, with `single_issuer` and `waits`. Zero: it sleeps at once.
@@ -45,42 +49,42 @@ impl Default for QueueOptions {
     }
 }
 
-/// Why a device or a queue of it was not opened. Says what, and what to do.
+/// The reason why a device or one of its queues was not opened. The message says what failed, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The system refused.
+    /// The system refused the operation.
     #[error("{what}: {source}")]
     System {
-        /// What was done, to which file.
+        /// The operation that failed, with its file.
         what: String,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// It is there but cannot be used so.
+    /// The device exists but cannot be used this way.
     #[error("{0}")]
     Unusable(String),
-    /// The system refused for a reason that is told in words of ours.
+    /// The system refused the operation, for a reason that the message explains.
     #[error("{what}")]
     Refused {
-        /// What is in the way, and what to do.
+        /// The obstacle, and what to do about it.
         what: String,
-        /// What the kernel said, for programs.
+        /// The errno of the kernel, for programs.
         errno: i32,
     },
 }
 
 impl OpenError {
-    /// With words around what the kernel said.
+    /// Makes an error from a description and the kernel's error.
     pub fn system(what: impl Into<String>, source: impl Into<io::Error>) -> OpenError {
         OpenError::System { what: what.into(), source: source.into() }
     }
 
-    /// With words instead of what the kernel said.
+    /// Makes an error whose description replaces the kernel's message.
     pub fn refused(what: impl Into<String>, source: &io::Error) -> OpenError {
         OpenError::Refused { what: what.into(), errno: source.raw_os_error().unwrap_or(0) }
     }
 
-    /// The errno that programs are told.
+    /// Returns the errno that programs get.
     pub fn errno(&self) -> i32 {
         use rustix::io::Errno;
         match self {
@@ -91,14 +95,14 @@ impl OpenError {
     }
 }
 
-/// What those who keep queues of a device for long have to know.
+/// The properties of a device that matter to long-lived users of its queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceCapabilities {
-    /// Data moves without a copy, or at all, only in memory that other processes can map ([`Device::arena`]).
+    /// Whether I/O without a copy, or any I/O, requires memory that other processes can map ([`Device::arena`]).
     pub shared_memory: bool,
-    /// Its queues end when another process does, with [`Error::Gone`]; a new one may work again.
+    /// Whether the queues fail with [`Error::Gone`] when another process ends, and a new queue may work again.
     pub comes_back: bool,
-    /// Queues that one process should have at most: there are not many.
+    /// The most queues that one process should open, because the device has few.
     pub queues_max: usize,
 }
 
@@ -108,20 +112,20 @@ impl Default for DeviceCapabilities {
     }
 }
 
-/// A device that is open. Queues of one device are independent of each other.
+/// An open device. The queues of one device are independent of each other.
 pub trait Device: Send + Sync {
-    /// What it looks like.
+    /// Returns the geometry of the device.
     fn geometry(&self) -> &Geometry;
 
-    /// How it is to be used.
+    /// Returns the properties that matter to long-lived users.
     fn capabilities(&self) -> DeviceCapabilities {
         DeviceCapabilities::default()
     }
 
-    /// Memory for requests, of the kind that suits it.
+    /// Allocates memory for requests, of a kind that suits the device.
     ///
     /// # Errors
-    /// No memory.
+    /// There is not enough memory.
     fn arena(&self, bytes: usize) -> io::Result<Arena> {
         if !self.capabilities().shared_memory {
             return Arena::private(bytes);
@@ -129,15 +133,16 @@ pub trait Device: Send + Sync {
         Ok(Arena::over(Arc::new(Region::shared("hotshelf-arena", bytes)?)))
     }
 
-    /// A new queue of it.
+    /// Opens a new queue of the device.
     ///
     /// # Errors
-    /// No more queues, no resources, or options the device cannot have.
+    /// There are no more queues or resources, or the device does not support the options.
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError>;
 
-    /// Reads with the thread that calls, and waits as long as the kernel does: of one request after the other that is the cheapest
-    /// way there is. `at` is of bytes; it and the length of `to` are whole blocks, and `to` lies as [`Geometry::memory_align`] says.
-    /// None: this device has queues only.
+    /// Reads synchronously, in a system call of the calling thread: the cheapest way to read one request at a time. `at` is a byte
+    /// offset; it and the length of `to` are multiples of the block size, and `to` is aligned to [`Geometry::memory_align`]. Returns
+    /// `None`
+    /// if the device has only queues.
     fn read_now(&self, at: u64, to: &mut [u8]) -> Option<Result<(), Error>> {
         let _ = (at, to);
         None

@@ -1,55 +1,55 @@
-//! How a request can fail.
+//! The errors of requests.
 
-/// Why a request failed. Small, copied, without text: front doors say it in words and as errno.
+/// The reason why a request failed. It is small and has no text; callers turn it into a message or an errno.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Error {
-    /// The device could not read or write what it was asked for.
+    /// The device could not read or write the requested blocks.
     #[error("the device reports a media error")]
     Media,
-    /// Not answered by its deadline. The device may still read or write the buffer.
+    /// The device did not complete the request by its deadline. It may still access the buffer.
     #[error("the device did not answer in time")]
     Timeout,
-    /// The device was removed, or answers nothing any more.
+    /// The device was removed, or no longer responds.
     #[error("the device is gone")]
     Gone,
-    /// Thinly provisioned storage, or the file system below, is full.
+    /// Thinly provisioned storage, or the file system of the backing file, is full.
     #[error("no space is left on the device")]
     NoSpace,
-    /// The buffer, or its length, does not fit the device's blocks.
+    /// The buffer or its length does not match the device's block size or alignment.
     #[error("the buffer is not aligned to the device's blocks")]
     Misaligned,
-    /// Blocks that the device, or the grant of its user, does not have.
+    /// The blocks do not exist on the device, or are outside the user's grant.
     #[error("the blocks are out of the device's range")]
     OutOfRange,
-    /// Cancelled on request.
+    /// The request was cancelled by the caller.
     #[error("the request was cancelled")]
     Cancelled,
-    /// The queue was reset while it was in flight: it may or may not have been done.
+    /// The queue was reset while the request was in flight. It may or may not have been executed.
     #[error("the queue was reset before the request was done")]
     Reset,
-    /// The device cannot be written.
+    /// The device is read-only.
     #[error("the device is read-only")]
     ReadOnly,
-    /// The device does not know this operation.
+    /// The device does not support this operation.
     #[error("the device does not support the operation")]
     Unsupported,
-    /// Not allowed to this user.
+    /// The user is not permitted to do this.
     #[error("the operation is not permitted")]
     NotPermitted,
-    /// Memory or another resource ran out below.
+    /// The driver ran out of memory or another resource.
     #[error("out of resources below the queue")]
     NoResources,
-    /// Anything else, with the errno of the system.
+    /// Any other error, with the errno of the system.
     #[error("the device failed (errno {0})")]
     Other(u16),
 }
 
 impl Error {
-    /// What an errno of the kernel's block layer means.
+    /// Converts an errno of the kernel's block layer.
     pub fn from_errno(errno: i32) -> Error {
         use rustix::io::Errno;
         match Errno::from_raw_os_error(errno) {
-            // EREMOTEIO, EBADMSG, EILSEQ, ENODATA: what the kernel makes of a drive's target, medium and protection errors.
+            // The kernel reports a drive's target, medium and protection errors as EREMOTEIO, EBADMSG, EILSEQ and ENODATA.
             Errno::IO | Errno::REMOTEIO | Errno::NODATA | Errno::ILSEQ | Errno::BADMSG => Error::Media,
             Errno::TIMEDOUT | Errno::TIME => Error::Timeout,
             Errno::NODEV | Errno::NXIO | Errno::NOLINK | Errno::SHUTDOWN => Error::Gone,
@@ -64,7 +64,7 @@ impl Error {
         }
     }
 
-    /// The errno that programs are told.
+    /// Returns the errno that programs get.
     pub fn errno(self) -> i32 {
         use rustix::io::Errno;
         let errno = match self {

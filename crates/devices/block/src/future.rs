@@ -1,14 +1,14 @@
-//! Futures as in testFS (paper 002, section 4.1): one thread waits for many requests that other threads carry out.
+//! Futures as in testFS (paper 002, section 4.1): one thread waits for many requests that worker threads execute.
 //!
-//! For each thread that carries out (a *lane*) there is a pair of counters that only grow: how many are expected, which only
-//! the waiting thread knows, and how many are done, which the lane counts. All is done when the pairs are equal. One future
-//! serves many requests on many queues, through any handles, again and again. Unlike the paper's it keeps every error, with
-//! the tag of its request, and waiting need not spin.
+//! Each worker has an index, called `lane` in the code, and a pair of counters that only grow. The waiting thread alone knows the
+//! number of expected requests; the worker counts the completed ones. Everything is done when the two are equal for each worker. One
+//! future serves many requests on many queues, through any handles, repeatedly. Unlike the paper's futures it keeps every error with
+//! the tag of its request, and it can wait without spinning.
 //!
 //! ```text
-//!  the thread that waits: expect(lane, n), hands out the work with promise(lane) ... wait, take_failures
-//!  an I/O thread, for each completion it polls: promise.fulfil(tag, status)
-//!  or the thread that waits polls its own handles: wait_polling
+//! the waiting thread: expect(lane, n), distributes the work with promise(lane) ... wait, take_failures
+//! an I/O thread, for each completion that it polls: promise.fulfil(tag, status)
+//! or the waiting thread polls its own handles: wait_polling
 //! ```
 
 use std::time::Duration;
@@ -19,54 +19,54 @@ use crate::request::Status;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, fence, spin_hint};
 use crate::units::Tag;
 
-/// How many errors are kept until they are taken.
+/// The number of errors that a future keeps until the caller takes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
-    /// Every one: each expected request has a place, made by [`Future::expect`].
+    /// All of them: [`Future::expect`] reserves memory for each expected request.
     All,
-    /// So many of each lane, made at the begin; the others are counted.
+    /// A fixed number for each worker, allocated when the future is made. Further errors are only counted.
     Bounded(usize),
 }
 
-/// How to wait.
+/// How the caller waits: by spinning, sleeping, or first one and then the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waiting {
-    /// In a loop, as the paper does: shortest latency, a whole processor.
+    /// Spins, as the paper does: the shortest latency, at the cost of a whole CPU.
     Spin,
-    /// In a loop for so long, then asleep.
+    /// Spins for this duration, then sleeps.
     Adaptive(Duration),
-    /// Asleep.
+    /// Sleeps until the last request completes.
     Park,
 }
 
 /// A request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailedRequest {
-    /// Who carried it out.
+    /// The index of the worker that executed it.
     pub lane: usize,
-    /// As its promise was fulfilled.
+    /// The tag with which the promise was fulfilled.
     pub tag: Tag,
-    /// Why.
+    /// The error of the request.
     pub error: Error,
 }
 
-/// Everything that failed since this was last asked.
+/// The requests that failed since the last [`Future::take_failures`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Failures {
-    /// By lane, in the order of their ends.
+    /// The kept errors, by worker, in the order of completion.
     pub kept: Vec<FailedRequest>,
-    /// How many more there were than [`Keep::Bounded`] allows.
+    /// The number of errors beyond the limit of [`Keep::Bounded`].
     pub lost: u64,
 }
 
-/// The side that waits.
+/// The waiting side: counts the expected requests.
 pub struct Future {
     shared: Arc<Shared>,
     expected: Box<[u64]>,
     keep: Keep,
 }
 
-/// The side that carries out, of one lane. Clones are the same.
+/// The worker's side: reports completed requests. Clones belong to the same worker.
 #[derive(Clone)]
 pub struct Promise {
     shared: Arc<Shared>,
@@ -81,11 +81,11 @@ struct Shared {
     wake: Condvar,
 }
 
-/// On cache lines of its own (two: processors fetch pairs).
+/// On a separate pair of cache lines, because CPUs prefetch pairs.
 #[repr(align(128))]
 struct CompletionCounter {
     done: AtomicU64,
-    /// Touched only when something fails.
+    /// Accessed only when a request fails.
     failed: Mutex<Failed>,
 }
 
@@ -96,7 +96,7 @@ struct Failed {
 }
 
 impl Future {
-    /// For work on so many lanes.
+    /// Creates a future for this number of workers (lanes).
     pub fn new(lanes: usize, keep: Keep) -> Future {
         let room = match keep {
             Keep::All => 0,
@@ -110,7 +110,7 @@ impl Future {
         Future { shared: Arc::new(shared), expected, keep }
     }
 
-    /// Expects so many more requests of a lane. To be called before the work is handed out.
+    /// Expects this many more requests of a worker. The caller does this before it distributes the work.
     pub fn expect(&mut self, lane: usize, requests: u64) {
         self.expected[lane] += requests;
         if self.keep == Keep::All {
@@ -121,26 +121,26 @@ impl Future {
         }
     }
 
-    /// To be given to who carries out.
+    /// Returns the promise of a worker, which reports completed requests with it.
     pub fn promise(&self, lane: usize) -> Promise {
         assert!(lane < self.expected.len(), "lane {lane} of {}", self.expected.len());
         Promise { shared: Arc::clone(&self.shared), lane }
     }
 
-    /// Requests expected and not done.
+    /// Returns the number of expected requests that have not completed.
     pub fn pending(&self) -> u64 {
         let pairs = self.expected.iter().zip(&self.shared.lanes);
         pairs.map(|(expected, lane)| expected.saturating_sub(lane.done.load(Ordering::Acquire))).sum()
     }
 
-    /// Whether everything expected is done.
+    /// Returns whether everything expected is done.
     pub fn is_done(&self) -> bool {
         let mut pairs = self.expected.iter().zip(&self.shared.lanes);
         pairs.all(|(expected, lane)| lane.done.load(Ordering::Acquire) >= *expected)
     }
 
-    /// Waits until everything expected is done, at most so long ([`Duration::MAX`]: for ever); returns whether it is. If not,
-    /// it can be waited for again.
+    /// Waits until everything expected is done, up to `at_most` ([`Duration::MAX`]: no limit). Returns whether it is done. If not,
+    /// the caller can wait again.
     pub fn wait(&mut self, how: Waiting, at_most: Duration) -> bool {
         match how {
             Waiting::Spin => self.spin(at_most),
@@ -152,8 +152,8 @@ impl Future {
         }
     }
 
-    /// Waits while the caller itself polls: calls `poll` until everything expected is done, or `poll` returns false; returns
-    /// whether it is done.
+    /// Calls `poll` until everything expected is done, or `poll` returns false. Returns whether everything is done. The calling
+    /// thread reaps its own handles this way.
     pub fn wait_polling(&mut self, mut poll: impl FnMut() -> bool) -> bool {
         while !self.is_done() {
             if !poll() {
@@ -163,7 +163,7 @@ impl Future {
         true
     }
 
-    /// What has failed. After a wait that returned true: of everything that was expected.
+    /// Returns the failed requests. After a wait that returned true these are all failures of the expected requests.
     pub fn take_failures(&mut self) -> Failures {
         let mut all = Failures::default();
         for (at, lane) in self.shared.lanes.iter().enumerate() {
@@ -187,7 +187,7 @@ impl Future {
         true
     }
 
-    /// With `fulfil`, each side says its part, then looks at the other's: one of the two always sees.
+    /// Publishes `parked`, then checks the counters; `fulfil` does the reverse. So at least one side sees the other's store.
     fn park(&self, at_most: Duration) -> bool {
         let begin = Monotonic::default();
         let shared = &*self.shared;
@@ -213,7 +213,7 @@ fn left(at_most: Duration, begin: &Monotonic) -> Duration {
 }
 
 impl Promise {
-    /// A request of this lane has ended.
+    /// Reports that a request of this worker has completed.
     pub fn fulfil(&self, tag: Tag, status: Status) {
         let lane = &self.shared.lanes[self.lane];
         if let Err(error) = status {
@@ -222,7 +222,7 @@ impl Promise {
         lane.done.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.shared.parked.load(Ordering::Relaxed) != 0 {
-            // Who is about to sleep has looked before; it sleeps once the lock is free.
+            // A waiting thread that found requests pending holds this lock until it sleeps, so it does not miss the notification.
             drop(self.shared.sleep.lock());
             self.shared.wake.notify_one();
         }

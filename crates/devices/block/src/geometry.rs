@@ -1,34 +1,34 @@
-//! What a device looks like from above, and which requests fit it.
+//! The geometry of a device, and the check of requests against it.
 
 use crate::buffer::Span;
 use crate::error::Error;
 use crate::request::{Op, Request};
 
-/// What a device looks like. Does not change while it is open.
+/// The properties of a device that limit its requests. They do not change while it is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Bytes of a block: a power of two, 512 or more.
+    /// The size of a block in bytes: a power of two, 512 or more.
     pub block_bytes: u32,
-    /// Number of blocks.
+    /// The number of blocks of the device.
     pub blocks: u64,
-    /// Most bytes of one read or write.
+    /// The most bytes of one read or write.
     pub transfer_bytes_max: u32,
-    /// Most pieces of memory of one read or write.
+    /// The most pieces of memory of one read or write.
     pub segments_max: u16,
-    /// Pieces of memory begin at and are multiples of this, in bytes: a power of two.
+    /// The alignment of pieces of memory and of their lengths, in bytes: a power of two.
     pub memory_align: u32,
-    /// It has a cache that a loss of power empties: a write is safe only after a flush, or with `fua`.
+    /// Whether the device has a cache that loses data without power: a write is safe only after a flush, or with `fua`.
     pub volatile_cache: bool,
-    /// It cannot be written.
+    /// Whether the device cannot be written.
     pub read_only: bool,
-    /// It knows [`Op::Discard`].
+    /// Whether the device supports [`Op::Discard`].
     pub discard: bool,
-    /// It knows [`Op::WriteZeroes`].
+    /// Whether the device supports [`Op::WriteZeroes`].
     pub write_zeroes: bool,
 }
 
 impl Geometry {
-    /// A plain device of this size, without limits worth a word.
+    /// Returns the geometry of a device of this size with generous limits.
     pub fn plain(block_bytes: u32, blocks: u64) -> Geometry {
         Geometry {
             block_bytes,
@@ -43,15 +43,15 @@ impl Geometry {
         }
     }
 
-    /// Bytes in all.
+    /// Returns the size of the device in bytes.
     pub fn bytes(&self) -> u64 {
         self.blocks * u64::from(self.block_bytes)
     }
 
-    /// Whether the device can be asked for this.
+    /// Checks that the device can execute this request.
     ///
     /// # Errors
-    /// What is wrong with it, as the completion would say.
+    /// The error that the completion would report.
     pub fn check(&self, request: &Request, data: &[Span]) -> Result<(), Error> {
         match request.op {
             Op::Flush => return if data.is_empty() { Ok(()) } else { Err(Error::Misaligned) },
@@ -69,7 +69,7 @@ impl Geometry {
         if request.op.has_data() { self.check_data(request, data) } else { Ok(()) }
     }
 
-    /// Whether `check` lets a read or write of one piece of memory through, in a short row. False: it has to be asked.
+    /// Returns whether `check` would accept a read or write of one piece of memory, in few instructions. If false, call `check`.
     #[inline(always)]
     pub(crate) fn takes_one(&self, request: &Request, span: Span) -> bool {
         let (at, bytes) = (span.at, u64::from(span.bytes));

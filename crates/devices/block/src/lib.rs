@@ -1,18 +1,18 @@
-//! The floor: block devices as queues (papers 001 section III.B, 002 sections 2 and 4).
+//! The lowest layer: block devices as queues (papers 001 section III.B, 002 sections 2 and 4).
 //!
-//! Requests go down by call, completions come up by value: [`Queue::submit`] many, [`Queue::ring`] once, [`Queue::poll`].
-//! A queue has one owner, a fixed depth, and neither allocates nor locks on that path. Everything that slows, breaks, records
-//! or orders requests is a queue around another queue. Sharing between threads, waiting and caching are built above it.
+//! Callers submit requests by reference and get completions by value: [`Queue::submit`] many, [`Queue::ring`] once, [`Queue::poll`].
+//! A queue has one owner and a fixed depth, and neither allocates nor locks on that path. Layers that delay, break, record or order
+//! requests are queues around another queue. Sharing between threads, waiting and caching are separate layers on top.
 //!
-//! - [`units`], [`request`], [`error`], [`geometry`]: the words.
-//! - [`buffer`]: memory that devices reach, allocated and translated once.
-//! - [`queue`], [`device`]: what a driver has to offer.
+//! - [`units`], [`request`], [`error`], [`geometry`]: the types of requests and their results.
+//! - [`buffer`]: memory that devices can access, allocated and translated once.
+//! - [`queue`], [`device`]: the interfaces that a driver implements.
 //! - [`driver`]: the drivers.
-//! - [`scheduler`]: who goes next.
-//! - [`handle`]: what a thread does its I/O through.
+//! - [`scheduler`]: the order of requests.
+//! - [`handle`]: the interface through which a thread does I/O.
 //! - [`future`]: one thread waits for many requests of others.
-//! - [`broker`]: queues handed out to other processes.
-//! - [`completion`]: polling, sleeping and being woken.
+//! - [`broker`]: queues for other processes.
+//! - [`completion`]: polling, sleeping and waking.
 //! - [`tracked`]: exactly one completion for each request, also when the device hangs, is reset or goes away.
 
 pub mod broker;

@@ -1,4 +1,4 @@
-//! What everything is made of.
+//! The queue: the interface that every driver and every layer around a driver implements.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -11,91 +11,92 @@ use crate::geometry::Geometry;
 use crate::request::{Completion, Request};
 use crate::units::Tag;
 
-/// What became of a request that was handed over.
+/// The outcome of a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Submit {
-    /// Taken: one completion will come.
+    /// The queue accepted the request and will report one completion.
     Queued,
-    /// No place: poll, then try again. Nothing was taken.
+    /// The queue is full: poll, then try again. The request was not accepted.
     Full,
 }
 
-/// What arming found.
+/// The result of [`Queue::arm`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Armed {
-    /// The next completion signals the event.
+    /// The next completion will signal the event.
     Waiting,
-    /// There are completions already: poll, do not wait.
+    /// Completions are available: poll instead of waiting.
     Ready,
 }
 
-/// A pair of a submission and a completion queue, with one owner. No call but [`Queue::wait`] and [`Queue::reset`] blocks,
-/// and none but [`Queue::register`] allocates.
+/// A pair of a submission and a completion queue, with one owner. Only [`Queue::wait`] and [`Queue::reset`] block, and only
+/// [`Queue::register`] allocates.
 ///
-/// What the one below promises: of each request that was `Queued` it reports at most one completion, none after `reset`
-/// returned `Ok`; and it checks what it is asked for against its geometry, so that a wrong request is an error in its
-/// completion. What the one above promises: tags in flight differ, memory named in a request stays its own until the
-/// completion, and arenas are registered before they are named.
+/// The implementation reports at most one completion for each request that was `Queued`, and none after `reset` returned `Ok`. It
+/// checks each request against its geometry, so that an invalid request completes with an error. The submitter uses distinct tags
+/// for
+/// requests in flight, leaves a request's memory alone until it completes, and registers arenas before use.
 pub trait Queue: Send {
-    /// What the device looks like.
+    /// Returns the geometry of the device.
     fn geometry(&self) -> &Geometry;
 
-    /// Most requests in flight.
+    /// Returns the most requests in flight.
     fn depth(&self) -> u32;
 
-    /// Makes an arena known to the device: pins it, translates its addresses. It is kept alive by the queue.
+    /// Registers an arena with the device: pins it and translates its addresses. The queue keeps it alive.
     ///
     /// # Errors
-    /// No resources, or not permitted (the limit of locked memory, for instance).
+    /// There are no resources, or it is not permitted (for instance because of the limit of locked memory).
     fn register(&mut self, arena: &Arena) -> Result<(), Error>;
 
-    /// Takes a request; the device need not hear of it before `ring`. `data` is the memory in the order of the blocks, empty
-    /// for requests without data; it is copied.
+    /// Accepts a request; the device may learn of it only at the next `ring`. `data` is the memory in the order of the blocks, empty
+    /// for requests without data. The queue copies `data`, which only names the memory.
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit;
 
-    /// Tells the device of all that was submitted: one doorbell, one system call.
+    /// Notifies the device of all submitted requests, with one doorbell or one system call.
     fn ring(&mut self);
 
-    /// Reports what has ended, as much as fits; returns how many. May ring.
+    /// Stores completions, as many as fit, and returns their number. May ring.
     fn poll(&mut self, completions: &mut [Completion]) -> usize;
 
-    /// Requests taken and not yet reported.
+    /// Returns the number of requests that were accepted and not yet reported.
     fn in_flight(&self) -> u32;
 
-    /// Rings, then waits until `poll` has something to report, or for `at_most`. Returns early at will. A queue that needs
-    /// nothing to wait for returns at once.
+    /// Rings, then waits until `poll` has something to report, or for `at_most`. May return early. A queue that never has to wait
+    /// returns at once.
     fn wait(&mut self, at_most: Duration);
 
-    /// [`Queue::wait`], then [`Queue::poll`]: one call instead of two.
+    /// Does [`Queue::wait`], then [`Queue::poll`], in one call.
     fn wait_and_poll(&mut self, at_most: Duration, completions: &mut [Completion]) -> usize {
         self.wait(at_most);
         self.poll(completions)
     }
 
-    /// A descriptor that becomes readable when a completion arrives after `arm`. None: the queue can only be polled.
+    /// Returns a descriptor that becomes readable when a completion arrives after `arm`. `None`: the queue can only be polled.
     fn event(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Asks for the event at the next completion, clears what the last one left, then looks again, so that no completion
-    /// falls between looking and waiting.
+    /// Enables the event for the next completion, clears the previous one, then checks for completions. So no completion is missed
+    /// between the check and the wait.
     fn arm(&mut self) -> Armed {
         Armed::Ready
     }
 
-    /// A doorbell for who shares the queue under a lock, and would hold it all through a system call. None: only `ring` rings.
+    /// Returns a doorbell for threads that share the queue under a lock and would hold it through a system call. `None`: only
+    /// `ring` rings.
     fn doorbell(&mut self) -> Option<Arc<dyn Doorbell>> {
         None
     }
 
-    /// When the next completion is predicted; none: not known. For who polls several queues.
+    /// Returns when the next completion is predicted; `None` if unknown. Useful to threads that poll several queues.
     fn expected(&self) -> Option<Time> {
         None
     }
 
-    /// Asks the device to give a request up. It is reported all the same: as cancelled, or as it ended.
+    /// Requests that the device cancel a request. The request is still reported, as cancelled or with its own status.
     fn cancel(&mut self, tag: Tag);
 
     /// Returns whether the device still uses the memory of a request that was reported: the request was given up, not completed. Without
@@ -105,17 +106,17 @@ pub trait Queue: Send {
     /// Returns a request of those whose memory the device has released since then. Each is named once.
     fn take_released(&mut self) -> Option<Tag>;
 
-    /// Gives everything in flight up, without reporting it. Returns when the device touches no memory of theirs any more.
+    /// Aborts everything in flight, without reporting it. Returns once the device no longer accesses memory of these requests.
     ///
     /// # Errors
-    /// The device cannot be made to: memory of what was in flight must not be used again.
+    /// The device does not release the requests: their memory must not be reused.
     fn reset(&mut self) -> Result<(), Error>;
 }
 
-/// Rings while others use the queue; see [`Queue::doorbell`].
+/// A doorbell that rings while others use the queue; see [`Queue::doorbell`].
 pub trait Doorbell: Send + Sync {
-    /// Tells the device of all that was submitted before. Any thread may, several at once, also after the queue's end. False:
-    /// not of all, and the queue's own `ring` has to.
+    /// Notifies the device of all requests submitted before. Any thread may call it, several at once, even after the queue was
+    /// dropped. Returns false if some requests were not sent: the queue's own `ring` has to do it.
     #[must_use]
     fn ring(&self) -> bool;
 }

@@ -1,67 +1,67 @@
-//! What goes down a queue, and what comes up.
+//! Requests, which are submitted to a queue, and completions, which it reports.
 
 use crate::error::Error;
 use crate::units::{Lba, Tag};
 
-/// What to do.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
-    /// Blocks into memory.
+    /// Reads blocks into memory.
     Read,
-    /// Memory into blocks.
+    /// Writes memory to blocks.
     Write,
-    /// What was completed before this was submitted survives a loss of power. Has no blocks.
+    /// Makes writes that completed before its submission survive a power loss. Has no blocks.
     Flush,
-    /// The blocks' content is not needed any more; they read as zeroes or as before.
+    /// Marks the content of the blocks as no longer needed. Later reads return zeroes or the old content.
     Discard,
-    /// The blocks read as zeroes.
+    /// Fills the blocks with zeroes.
     WriteZeroes,
 }
 
 impl Op {
-    /// Whether it has a buffer.
+    /// Returns whether the operation has a buffer.
     pub fn has_data(self) -> bool {
         matches!(self, Op::Read | Op::Write)
     }
 
-    /// Whether it changes blocks.
+    /// Returns whether the operation changes blocks.
     pub fn writes(self) -> bool {
         matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
     }
 }
 
-/// How much somebody waits for it: a hint for completion modes and schedulers, never a promise.
+/// How urgently a caller waits for the request: a hint for completion modes and schedulers, without guarantees.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Urgency {
-    /// A thread stands and waits.
+    /// A thread is blocked until the request completes.
     Urgent,
-    /// As it comes.
+    /// The default urgency.
     #[default]
     Normal,
-    /// One of many: only the end of the batch matters.
+    /// One of many requests: only the completion of the whole batch matters.
     Batch,
 }
 
-/// Which share of the device it is counted to: see the scheduler's classes. 0 is the foreground.
+/// The class of a request, whose share of the device it uses: see the scheduler's classes. 0 is the foreground.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Class(pub u8);
 
-/// One request, without its memory: that is handed to [`crate::Queue::submit`] beside it.
+/// A request without its memory, which the caller passes to [`crate::Queue::submit`] separately.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
-    /// Comes back in the completion.
+    /// The submitter's name for the request, which the completion repeats.
     pub tag: Tag,
-    /// First block. 0 for a flush.
+    /// The first block; 0 for a flush.
     pub lba: Lba,
-    /// Blocks, at least one. 0 for a flush.
+    /// The number of blocks, at least one; 0 for a flush.
     pub blocks: u32,
-    /// What to do.
+    /// The operation of the request.
     pub op: Op,
-    /// For a write: completes only when it survives a loss of power (force unit access).
+    /// For a write: whether it completes only once it survives a power loss (force unit access).
     pub fua: bool,
-    /// Who waits for it.
+    /// How urgently the submitter waits for the request.
     pub urgency: Urgency,
-    /// Whose share it is.
+    /// The class whose share of the device the request uses.
     pub class: Class,
 }
 
@@ -71,53 +71,53 @@ impl Request {
         Request { tag, lba, blocks, op, fua: false, urgency: Urgency::Normal, class: Class(0) }
     }
 
-    /// Reads blocks.
+    /// Makes a request that reads blocks.
     #[inline]
     pub fn read(tag: Tag, lba: Lba, blocks: u32) -> Request {
         Request::new(Op::Read, tag, lba, blocks)
     }
 
-    /// Writes blocks.
+    /// Makes a request that writes blocks.
     #[inline]
     pub fn write(tag: Tag, lba: Lba, blocks: u32) -> Request {
         Request::new(Op::Write, tag, lba, blocks)
     }
 
-    /// Writes blocks, through every cache of the device.
+    /// Makes a request that writes blocks through every cache of the device.
     pub fn write_fua(tag: Tag, lba: Lba, blocks: u32) -> Request {
         Request { fua: true, ..Request::new(Op::Write, tag, lba, blocks) }
     }
 
-    /// Makes durable what was completed.
+    /// Makes a request that makes completed writes durable.
     pub fn flush(tag: Tag) -> Request {
         Request::new(Op::Flush, tag, Lba(0), 0)
     }
 
-    /// Gives blocks back.
+    /// Makes a request that discards blocks.
     pub fn discard(tag: Tag, lba: Lba, blocks: u32) -> Request {
         Request::new(Op::Discard, tag, lba, blocks)
     }
 
-    /// Makes blocks zero.
+    /// Makes a request that fills blocks with zeroes.
     pub fn write_zeroes(tag: Tag, lba: Lba, blocks: u32) -> Request {
         Request::new(Op::WriteZeroes, tag, lba, blocks)
     }
 }
 
-/// How it ended.
+/// The outcome of a request: success or an error.
 pub type Status = Result<(), Error>;
 
-/// One request has ended.
+/// The report that one request has completed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Completion {
-    /// As submitted.
+    /// The tag with which the request was submitted.
     pub tag: Tag,
-    /// How it ended.
+    /// The outcome of the request.
     pub status: Status,
 }
 
 impl Completion {
-    /// Fills a place of an array that `poll` will write.
+    /// A placeholder in an array that `poll` will overwrite.
     pub const EMPTY: Completion = Completion { tag: Tag(0), status: Ok(()) };
 }
 

@@ -1,5 +1,6 @@
-//! Locks and atomics of what threads share: parking_lot's and the standard library's, or loom's, which explores every order
-//! of them: `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p block --release --lib loom` (`handle/loom_test.rs`,
+//! Locks and atomics for data that threads share: those of parking_lot and the standard library, or loom's, which explores every
+//! interleaving: `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p block --release --lib loom`
+//! (`handle/loom_test.rs`,
 //! `future.rs`).
 
 pub(crate) use inner::Signal;
@@ -17,12 +18,13 @@ mod inner {
 
     pub(crate) use parking_lot::MutexGuard;
 
-    /// Tries of a lock that is held: some at once, the others each after letting another thread run.
+    /// Attempts to take a lock that is held: the first few spin, and each later one yields first.
     const SPINS: u32 = 3;
     const TRIES: u32 = 40;
 
-    /// As parking_lot's. What it guards is held for a few microseconds: who has to wait lets others run rather than sleep at once,
-    /// so that who leaves need not wake it, which costs more than that.
+    /// A parking_lot mutex for data that is locked for a few microseconds. A waiting thread yields before it sleeps, because the
+    /// unlocking
+    /// thread then need not wake it, which would take longer than the lock is held.
     #[derive(Default)]
     pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
 
@@ -52,12 +54,12 @@ mod inner {
         }
     }
 
-    /// As parking_lot's, with waiting for ever and for a time in one.
+    /// A parking_lot condition variable; one method waits with and without a time limit.
     #[derive(Default)]
     pub(crate) struct Condvar(parking_lot::Condvar);
 
     impl Condvar {
-        /// Waits for a notification, or for `at_most`; returns early at will.
+        /// Waits for a notification, or for `at_most`; may return early.
         pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>, at_most: Duration) {
             if at_most == Duration::MAX {
                 self.0.wait(guard);
@@ -79,11 +81,12 @@ mod inner {
         std::hint::spin_loop();
     }
 
-    /// Looks at a device for each pause of a loop that polls it. A look takes about as long as a pause on hardware, 40 ns, and
-    /// the loop is not one that speculates ahead; a virtual processor may have to be left for a pause, for as long as an I/O.
+    /// The number of polls of a device for each pause instruction of a polling loop. A poll takes about as long as a pause on
+    /// hardware (40 ns), and the loop does not speculate ahead. A hypervisor may intercept a pause and stop the virtual CPU for the
+    /// duration of an I/O.
     const LOOKS_TO_PAUSE: u32 = 16;
 
-    /// Between two looks at a device.
+    /// Pauses between two polls of a device, if it is time for that.
     #[inline]
     pub(crate) fn look_again(turn: u32) {
         if turn.is_multiple_of(LOOKS_TO_PAUSE) {
@@ -91,7 +94,7 @@ mod inner {
         }
     }
 
-    /// Wakes one thread that sleeps for a device (an eventfd, so that it can wait for both).
+    /// Wakes one thread that sleeps for a device. It is an eventfd, so that the thread can wait for both.
     pub(crate) struct Signal(OwnedFd);
 
     impl Signal {
@@ -100,7 +103,7 @@ mod inner {
         }
 
         pub(crate) fn set(&self) {
-            // Full means set already.
+            // The eventfd is full only if it is already set.
             let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
         }
 
@@ -108,14 +111,14 @@ mod inner {
             let _ = rustix::io::read(&self.0, &mut [0; 8]);
         }
 
-        /// Until it is set, the descriptor is readable, or for `at_most`. Returns early at will.
+        /// Waits until the signal is set or the descriptor is readable, or for `at_most`. May return early.
         pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>, at_most: Duration) {
             crate::handle::until_readable(&[self.0.as_fd(), other.unwrap_or(self.0.as_fd())], at_most);
         }
     }
 }
 
-/// Loom has no time: who waits waits until notified, so that a lost notification shows as a deadlock.
+/// Loom has no time: a thread waits until it is notified, so that a lost notification shows as a deadlock.
 #[cfg(loom)]
 mod inner {
     use std::ops::{Deref, DerefMut};
@@ -128,7 +131,7 @@ mod inner {
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
-    /// Empty only while its condition is waited for.
+    /// Empty only while a thread waits on the condition variable.
     pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
 
     impl<T> Mutex<T> {
@@ -180,7 +183,7 @@ mod inner {
         loom::thread::yield_now();
     }
 
-    /// Here the device sets it too.
+    /// In loom tests the device also sets the signal.
     #[derive(Default)]
     pub(crate) struct Signal(Mutex<bool>, Condvar);
 

@@ -1,10 +1,10 @@
-//! A type for each number.
+//! Distinct types for the numbers of the interface.
 
-/// A block of a device, counted from its first, in blocks of the device's own size ([`crate::Geometry::block_bytes`]).
+/// The number of a block of a device, in units of the device's block size ([`crate::Geometry::block_bytes`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Lba(pub u64);
 
-/// What the submitter calls a request. It comes back in the completion, and means nothing to who is below. Of the requests
-/// in flight on one queue no two have the same.
+/// The submitter's name for a request. The completion repeats it; lower layers do not interpret it. Requests in flight on one queue
+/// have distinct tags.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Tag(pub u64);

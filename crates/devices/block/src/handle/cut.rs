@@ -1,4 +1,4 @@
-//! Long requests are cut in parts that the device takes: by bytes of a transfer, and by pieces of memory.
+//! Splits long requests into parts that the device accepts: by bytes per transfer, and by pieces of memory.
 
 use super::io::Data;
 use super::job::Cursor;
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::request::Op;
 
-/// What a device takes at once, rounded so that every part but the last fits its blocks and its alignment.
+/// The limits of one transfer, rounded so that every part but the last is a multiple of the block size and the alignment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) block_shift: u32,
@@ -31,16 +31,16 @@ impl Limits {
         }
     }
 
-    /// Whether the whole is one piece of memory (`single`), or needs none, and one transfer.
+    /// Returns whether the request is a single transfer: one piece of memory (`single`), or an operation without data.
     #[inline]
     pub(super) fn is_one_part(&self, op: Op, blocks: u64, single: bool) -> bool {
         if op.has_data() { single && blocks << self.block_shift <= self.transfer_bytes_max } else { blocks <= u64::from(u32::MAX) }
     }
 
-    /// The next part: its blocks, its memory (in `spans`), and where the one after it begins.
+    /// Returns the blocks of the next part and the cursor after it, and stores the memory of the part in `spans`.
     ///
     /// # Errors
-    /// The pieces of memory are too small: so many as the device takes at once do not make a block.
+    /// The pieces of memory are too small: as many as the device accepts in one transfer do not make up a block.
     pub(super) fn next(&self, op: Op, blocks: u64, data: &Data, from: Cursor, spans: &mut Vec<Span>) -> Result<(u32, Cursor), Error> {
         spans.clear();
         let left = blocks - from.blocks;
@@ -63,7 +63,7 @@ impl Limits {
         Ok((part, Cursor { blocks: from.blocks + u64::from(part), ..to }))
     }
 
-    /// The pieces of the next `wanted` bytes, as many as the device takes; returns their bytes.
+    /// Appends the pieces of the next `wanted` bytes, as many as the device accepts. Returns their total length in bytes.
     fn gather(&self, data: &Data, from: Cursor, wanted: u64, spans: &mut Vec<Span>) -> u64 {
         let (mut bytes, mut skip) = (0, from.bytes);
         for at in from.piece..data.len() {
@@ -82,7 +82,7 @@ impl Limits {
     }
 }
 
-/// Cuts bytes off the end.
+/// Removes `surplus` bytes from the end.
 fn trim(spans: &mut Vec<Span>, mut surplus: u64) {
     while surplus > 0 {
         let last = spans.last_mut().expect("as many bytes as were gathered");
@@ -95,7 +95,7 @@ fn trim(spans: &mut Vec<Span>, mut surplus: u64) {
     }
 }
 
-/// So many bytes further.
+/// Returns the cursor `bytes` further on.
 fn advance(data: &Data, from: Cursor, mut bytes: u64) -> Cursor {
     let mut to = from;
     while bytes > 0 {
@@ -117,7 +117,7 @@ mod test {
     use crate::request::Request;
     use crate::units::{Lba, Tag};
 
-    /// Every part passes the device's own check, and together they are the whole, in order.
+    /// Checks that every part passes the device's own check, and that the parts together are the whole request, in order.
     #[test]
     fn parts_fit_and_make_the_whole() {
         let arena = Arena::private(1 << 20).expect("memory");

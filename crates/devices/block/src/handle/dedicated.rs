@@ -1,4 +1,4 @@
-//! A handle that owns its queues: no lock anywhere.
+//! A handle that owns its queues and therefore needs no lock.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ use crate::tracked::Tracked;
 
 /// The only owner of a dedicated queue.
 const ME: Owner = 0;
-/// Queues of one handle: 8 bits in tickets.
+/// The most queues of one handle: tickets have 8 bits for the queue.
 pub(super) const QUEUES_MAX: usize = 256;
-/// Fruitless waits in a row, after which the processor is given away: over a queue that never waits.
+/// The number of consecutive fruitless waits after which the thread yields its CPU. It matters for queues whose wait returns at
+/// once.
 const WAITS_TO_YIELD: u32 = 16;
-/// How long one of several queues is waited for that cannot be waited for together.
+/// How long the handle waits for one of several queues when it cannot wait for all of them together.
 const SLICE: Duration = Duration::from_micros(50);
 
-/// A handle of one thread over queues of its own (NVMeDirect: a dedicated queue). Used by one thread at a time, and moved
-/// freely between them.
+/// A handle with dedicated queues (as in NVMeDirect). One thread at a time uses it; it can move freely between threads.
 ///
-/// Dropped with requests in flight it waits a second for them, then resets the queues. Memory that the device keeps even
-/// then is never used again. Completions not collected are lost: `drain` and `poll` before, if they matter.
+/// When a handle is dropped with requests in flight, it waits a second for them and then resets the queues. Memory that the
+/// device still holds after that is never reused. Completions that were not collected are lost: call `drain` and `poll` first.
 pub struct Handle<Q: Queue = Box<dyn Queue>, C: Clock = Monotonic> {
     engines: Vec<Engine<Q, C>>,
     selector: Selector,
@@ -40,10 +40,10 @@ pub struct Handle<Q: Queue = Box<dyn Queue>, C: Clock = Monotonic> {
 }
 
 impl<Q: Queue> Handle<Q> {
-    /// Over one queue, by the machine's clock.
+    /// Creates a handle over one queue, with the monotonic clock.
     ///
     /// # Errors
-    /// More requests than a handle can have.
+    /// The handle would need more requests than it can have.
     pub fn new(queue: Q, params: Params) -> Result<Handle<Q>, Error> {
         let patience = params.patience();
         Handle::over(vec![Tracked::new(queue, patience)], Selector::default(), params)
@@ -51,10 +51,10 @@ impl<Q: Queue> Handle<Q> {
 }
 
 impl<Q: Queue, C: Clock> Handle<Q, C> {
-    /// Over several queues of one device.
+    /// Creates a handle over several queues of one device.
     ///
     /// # Errors
-    /// More queues or requests than a handle can have, or none.
+    /// There are no queues, or more queues or requests than a handle can have.
     pub fn over(queues: Vec<Tracked<Q, C>>, selector: Selector, params: Params) -> Result<Handle<Q, C>, Error> {
         if queues.is_empty() || queues.len() > QUEUES_MAX {
             return Err(Error::NoResources);
@@ -68,7 +68,7 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         Ok(Handle { engines, selector, turn: 0, params, defaults })
     }
 
-    /// Makes an arena known to the device.
+    /// Registers an arena with the device.
     ///
     /// # Errors
     /// As [`Queue::register`].
@@ -76,36 +76,35 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         self.engines.iter_mut().try_for_each(|engine| engine.register(arena))
     }
 
-    /// What the device looks like.
+    /// Returns the geometry of the device.
     pub fn geometry(&mut self) -> &Geometry {
         self.engines[0].queue().geometry()
     }
 
-    /// All parameters.
+    /// Returns the parameters of this handle.
     pub fn params(&self) -> &Params {
         &self.params
     }
 
-    /// One parameter.
+    /// Returns the value of one parameter.
     pub fn get(&self, key: Key) -> u64 {
         self.params.get(key)
     }
 
-    /// Sets a parameter, for requests submitted from now on.
+    /// Sets a parameter for requests that are submitted from now on.
     ///
     /// # Errors
-    /// A wrong value, or the key is fixed once the queue is open.
+    /// The value is invalid, or the key is fixed once the queue is open.
     pub fn set(&mut self, key: Key, value: u64) -> Result<(), ParamError> {
         self.params.set_open(key, value)?;
         self.defaults = self.params.defaults();
         Ok(())
     }
 
-    /// Takes a request. The device hears of it at the next `ring`, `poll` or `wait`. What is wrong with it is said by its
-    /// completion.
+    /// Accepts a request. The next `ring`, `poll` or `wait` submits it to the device. The completion reports an invalid request.
     ///
     /// # Errors
-    /// No place: as many as `requests_max` were not collected yet.
+    /// The handle is full: `requests_max` requests have not been collected yet.
     #[inline(always)]
     pub fn submit(&mut self, io: Io) -> Result<Ticket, Full> {
         self.submit_as(io, false)
@@ -123,7 +122,7 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         self.selector.choose(&request, self.turn, self.engines.len())
     }
 
-    /// Submits a read of as much as the buffer holds.
+    /// Submits a read that fills the buffer.
     ///
     /// # Errors
     /// As [`Handle::submit`].
@@ -131,7 +130,7 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         self.submit(Io::read(at, data))
     }
 
-    /// Submits a write.
+    /// Submits a write of the whole buffer.
     ///
     /// # Errors
     /// As [`Handle::submit`].
@@ -139,7 +138,7 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         self.submit(Io::write(at, data))
     }
 
-    /// Tells the devices of all that was submitted.
+    /// Notifies the devices of all submitted requests.
     #[inline]
     pub fn ring(&mut self) {
         for engine in &mut self.engines {
@@ -147,7 +146,7 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         }
     }
 
-    /// The next request that has ended, if there is one. Rings.
+    /// Returns the next completed request, if there is one. Rings the doorbell first if necessary.
     #[inline(always)]
     pub fn poll(&mut self) -> Option<Done> {
         if let [engine] = self.engines.as_mut_slice() {
@@ -156,13 +155,15 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         self.engines.iter_mut().find_map(|engine| engine.next(ME))
     }
 
-    /// The next request that has ended, waiting for one at most so long ([`Duration::MAX`]: for ever). None also when there is
-    /// nothing in flight.
+    /// Returns the next completed request; waits for one up to `at_most` ([`Duration::MAX`]: no limit). Returns `None` also if
+    /// nothing
+    /// is in flight.
     pub fn wait(&mut self, at_most: Duration) -> Option<Done> {
         self.wait_until(at_most, |handle| handle.poll().ok_or(handle.in_flight() > 0)).ok()
     }
 
-    /// This request, once it has ended; others stay to be collected. None: not in time, or there is no such ticket.
+    /// Waits for one request and returns it; other completions stay to be collected. Returns `None` after `at_most`, or if there is
+    /// no such ticket.
     pub fn wait_for(&mut self, ticket: Ticket, at_most: Duration) -> Option<Done> {
         let (at, index) = self.find(ticket)?;
         self.engines[at].claim(index);
@@ -184,7 +185,7 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         engine.take_claimed(index)
     }
 
-    /// Waits until `look` finds something, or says that there is nothing to wait for.
+    /// Waits until `look` returns a result, or reports that there is nothing to wait for.
     #[inline]
     fn wait_until<T>(&mut self, at_most: Duration, mut look: impl FnMut(&mut Self) -> Result<T, bool>) -> Result<T, bool> {
         let first = look(self);
@@ -206,7 +207,7 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         }
     }
 
-    /// Until a queue may have something to report.
+    /// Waits until a queue may have something to report.
     fn pause(&mut self, at_most: Duration, fruitless: &mut u32) {
         if self.engines.iter_mut().fold(false, |ended, engine| engine.ring() | ended) {
             return;
@@ -227,7 +228,7 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         }
     }
 
-    /// Together if each has a descriptor, else in slices in turn.
+    /// Waits for all queues together if each has a descriptor, otherwise for one after the other, a slice of time each.
     fn pause_many(&mut self, at_most: Duration, busy: usize) {
         let mut limit = at_most;
         let mut together = busy <= sleep::FDS_MAX;
@@ -261,17 +262,18 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         Some((at, index))
     }
 
-    /// Asks for a request to be given up. It ends all the same: as cancelled, or as it ended. False: there is no such ticket.
+    /// Requests that the device cancel a request. The request still completes, as cancelled or with its own status. Returns false
+    /// if there is no such ticket.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         let Some((at, index)) = self.find(ticket) else { return false };
         self.engines[at].cancel(index);
         true
     }
 
-    /// Waits until nothing is in flight, at most so long; the completions are there to be collected.
+    /// Waits until nothing is in flight, up to `at_most`. The completions stay to be collected.
     ///
     /// # Errors
-    /// [`Error::Timeout`]: there is still something in flight.
+    /// [`Error::Timeout`]: requests are still in flight.
     pub fn drain(&mut self, at_most: Duration) -> Result<(), Error> {
         let drained = self.wait_until(at_most, |handle| {
             for engine in &mut handle.engines {
@@ -282,10 +284,10 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         drained.map_err(|_| Error::Timeout)
     }
 
-    /// Gives everything in flight up. Each is reported, as reset; whether it was done is not known.
+    /// Aborts everything in flight. Each request completes as reset; it may or may not have been executed.
     ///
     /// # Errors
-    /// A queue cannot be reset: its device is gone, and requests are reported so.
+    /// A queue cannot be reset: its device is gone, and its requests complete with that error.
     pub fn reset(&mut self) -> Result<(), Error> {
         let mut first = Ok(());
         for engine in &mut self.engines {
@@ -294,8 +296,8 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         first
     }
 
-    /// Memory of pieces ([`Data::Span`], [`Data::Spans`]) whose request was reported as held, once the device leaves it alone.
-    /// Buffers go back to their arena by themselves.
+    /// Returns memory ([`Data::Span`], [`Data::Spans`]) of a request that was reported as held, once the device has released it.
+    /// Buffers return to their arena by themselves.
     pub fn take_released(&mut self) -> Option<Released> {
         self.engines.iter_mut().find_map(|engine| {
             engine.reap();
@@ -303,24 +305,24 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         })
     }
 
-    /// Requests submitted and not ended.
+    /// Returns the number of requests that were submitted and have not completed.
     pub fn in_flight(&self) -> u32 {
         self.engines.iter().map(|engine| engine.busy(ME)).sum()
     }
 
-    /// Runs one request to its end.
+    /// Executes one request and returns its result.
     pub fn run(&mut self, io: Io) -> Done {
         match self.submit_as(io, true) {
             Ok(ticket) => {
                 let (at, index) = self.find(ticket).expect("just submitted");
                 self.wait_until(Duration::MAX, |handle| handle.take_claimed(at, index).ok_or(true)).expect("each request ends")
             }
-            // The place for synchronous calls is only taken while one runs.
+            // Only a running synchronous call occupies the slot that is reserved for synchronous calls.
             Err(Full(io)) => refused(io, Error::NoResources),
         }
     }
 
-    /// As the parameter `synchronous` says: to the end, or only submitted.
+    /// Executes the request, or only submits it, depending on the parameter `synchronous`.
     ///
     /// # Errors
     /// As [`Handle::submit`].
@@ -328,46 +330,46 @@ impl<Q: Queue, C: Clock> Handle<Q, C> {
         if self.params.synchronous { Ok(Issued::Done(self.run(io))) } else { self.submit(io).map(Issued::Submitted) }
     }
 
-    /// Reads as much as the buffer holds.
+    /// Reads as many bytes as the buffer holds.
     pub fn read(&mut self, at: impl Into<At>, buf: Buf) -> Done {
         self.run(Io::read(at, buf))
     }
 
-    /// Writes the buffer.
+    /// Writes the whole buffer to the device.
     pub fn write(&mut self, at: impl Into<At>, buf: Buf) -> Done {
         self.run(Io::write(at, buf))
     }
 
-    /// Makes what was completed survive a loss of power.
+    /// Makes completed writes survive a power loss.
     ///
     /// # Errors
-    /// As the device says.
+    /// The error that the device reports.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.run(Io::flush()).status
     }
 
-    /// Gives blocks back. `length` is in blocks if `at` is, else in bytes.
+    /// Discards blocks: their content is no longer needed. `length` has the unit of `at`: blocks or bytes.
     ///
     /// # Errors
-    /// As the device says.
+    /// The error that the device reports.
     pub fn discard(&mut self, at: impl Into<At>, length: u64) -> Result<(), Error> {
         self.run(Io::discard(at, length)).status
     }
 
-    /// Makes blocks zero. `length` is in blocks if `at` is, else in bytes.
+    /// Fills blocks with zeroes. `length` has the unit of `at`: blocks or bytes.
     ///
     /// # Errors
-    /// As the device says.
+    /// The error that the device reports.
     pub fn write_zeroes(&mut self, at: impl Into<At>, length: u64) -> Result<(), Error> {
         self.run(Io::write_zeroes(at, length)).status
     }
 }
 
-/// What became of an issued request.
+/// The outcome of an issued request: completed or only submitted.
 #[derive(Debug)]
 pub enum Issued {
-    /// It has ended.
+    /// The request has completed.
     Done(Done),
-    /// It goes on; collect it later.
+    /// The request is in flight; collect it later.
     Submitted(Ticket),
 }

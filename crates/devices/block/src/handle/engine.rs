@@ -1,10 +1,12 @@
-//! The engine of one queue: takes requests as callers make them, cuts, submits, joins, and keeps each until its owner
-//! collects it. Used by one thread at a time: alone by a dedicated handle, under a lock by a shared queue.
+//! The engine of one queue. It accepts requests of any length, splits and submits them, joins the parts, and keeps each request
+//! until its owner collects it. One thread at a time uses it: the owner of a dedicated handle, or the holder of a shared queue's
+//! lock.
 //!
-//! A request waits here until the bell is rung, and goes to the queue then. So a batch reads the clock once, and deadlines
-//! count from the bell. What the queue has no place for goes down as places come free.
+//! A request waits in the engine until the caller rings, and is submitted to the queue then. So a batch reads the clock once, and
+//! deadlines count from the ring. Requests that do not fit into the queue are submitted as slots become free.
 //!
-//! Bounded at open: every owner has so many requests, not collected ones included, and one more for a synchronous call.
+//! The number of requests is bounded at open. Every owner has a fixed number, which includes uncollected ones, plus one for a
+//! synchronous call.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
@@ -22,35 +24,35 @@ use crate::request::{Completion, Op, Request, Status};
 use crate::tracked::Tracked;
 use crate::units::{Lba, Tag};
 
-/// Completions taken from the queue at once.
+/// The most completions that one poll of the queue returns.
 const BATCH: usize = 32;
-/// For how long a queue that is dropped waits for what is in flight, before it is reset.
+/// How long the engine of a dropped queue waits for requests in flight before it resets the queue.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// A handle's number in its queue.
+/// The number of a handle in its queue.
 pub(super) type Owner = u16;
-/// The owner of held memory whose handle is gone.
+/// The owner of held memory whose handle no longer exists.
 const NOBODY: Owner = Owner::MAX;
 
 struct BufferRegistry {
     ended: Chain,
-    /// Memory given back by the device after its request was.
+    /// Requests whose memory the device released after they were reported.
     released: Chain,
-    /// Requests not collected.
+    /// Requests that have not been collected.
     used: u32,
-    /// Of these, not ended.
+    /// Those of `used` that have not completed.
     busy: u32,
-    /// Of these, waited for one by one.
+    /// Those of `used` that a caller waits for individually.
     claims: u32,
     limit: u32,
-    /// Which of the owner's queues this is.
+    /// The index of this queue among the owner's queues.
     number: u8,
     alive: bool,
-    /// Something ended, or a place came free, since the owner was last told.
+    /// Whether a request completed, or a slot became free, since the owner was last notified.
     news: bool,
 }
 
-/// See the module.
+/// The requests of one queue, and the queue itself.
 pub(super) struct Engine<Q: Queue, C: Clock = Monotonic> {
     queue: Tracked<Q, C>,
     limits: Limits,
@@ -58,9 +60,9 @@ pub(super) struct Engine<Q: Queue, C: Clock = Monotonic> {
     free: Vec<u32>,
     waiting: Chain,
     owners: Vec<BufferRegistry>,
-    /// Submitted since the last ring.
+    /// Whether requests were submitted since the last ring.
     unrung: bool,
-    /// Requests not ended.
+    /// The number of requests that have not completed.
     busy: u32,
     held: u32,
     batch: Box<[Completion]>,
@@ -86,11 +88,11 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// A new owner, of at most `limit` asynchronous requests; this is its queue `number`.
+    /// Adds an owner with at most `limit` asynchronous requests. `number` is the index of this queue among the owner's queues.
     pub(super) fn attach(&mut self, limit: u32, number: u8) -> Result<Owner, Error> {
         let free = self.owners.iter().position(|books| !books.alive && books.used == 0);
         let taken: u32 = self.owners.iter().map(|books| if books.alive { books.limit + 1 } else { books.used }).sum();
-        // Held memory of so many requests stays here after they were collected.
+        // Requests with held memory occupy jobs even after they were collected: up to one queue depth of them.
         let wanted = (taken + limit + 1 + self.queue.depth()) as usize;
         if wanted > JOBS_MAX {
             return Err(Error::NoResources);
@@ -120,7 +122,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         Owner::try_from(owner).map_err(|_| Error::NoResources)
     }
 
-    /// Forgets an owner. What it has in flight goes on; nobody will collect it.
+    /// Removes an owner. Its requests in flight continue; nobody collects them.
     pub(super) fn detach(&mut self, owner: Owner) {
         self.owners[usize::from(owner)].alive = false;
         while let Some(index) = self.owners[usize::from(owner)].ended.pop(&self.jobs) {
@@ -132,7 +134,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// Takes a request. `claimed`: somebody will wait for just this one.
+    /// Accepts a request. `claimed`: a caller will wait for this request individually.
     #[inline(always)]
     pub(super) fn submit(&mut self, owner: Owner, io: Io, defaults: &Defaults, claimed: bool) -> Result<Ticket, Full> {
         let books = &mut self.owners[usize::from(owner)];
@@ -171,7 +173,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         Ok(ticket)
     }
 
-    /// What is cut is checked as a whole, so that nothing is done of what reaches beyond the device.
+    /// Checks a request that is split as a whole: if it extends beyond the device, no part of it may be executed.
     #[cold]
     fn check_whole(&mut self, index: u32) {
         let job = &mut self.jobs[index as usize];
@@ -181,10 +183,10 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// Sends what waits to the queue.
+    /// Submits the waiting requests to the queue.
     #[inline]
     pub(super) fn pump(&mut self) {
-        // Of the job before: most have the same timeout.
+        // The deadline of the previous job: most jobs have the same timeout.
         let mut deadline = (None, Time::NEVER);
         while self.waiting.first != NONE {
             let index = self.waiting.first;
@@ -204,7 +206,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// Sends a job of one part.
+    /// Submits a job that has one part.
     #[inline]
     fn send(&mut self, index: u32) -> bool {
         let job = &mut self.jobs[index as usize];
@@ -245,7 +247,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// Sends no more of a waiting job; it ends with this, once what was sent has ended.
+    /// Stops the submission of a waiting job. It completes with this error once the submitted parts have completed.
     fn end_early(&mut self, index: u32, error: Error) -> bool {
         self.waiting.remove(&mut self.jobs, index);
         let job = &mut self.jobs[index as usize];
@@ -261,7 +263,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         true
     }
 
-    /// The queue has no place: what waits has deadlines all the same, from now on.
+    /// Gives waiting jobs their deadlines while the queue is full, and ends those whose deadline has passed.
     #[cold]
     fn expire_waiting(&mut self) {
         let now = self.queue.clock().now();
@@ -279,8 +281,8 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// Tells the device of all that was submitted. Returns whether a request ended by that: one that found no place in time,
-    /// or cannot be cut.
+    /// Notifies the device of all submitted requests. Returns whether this completed a request: one that timed out while it waited
+    /// for a slot, or one that cannot be split.
     #[inline]
     pub(super) fn ring(&mut self) -> bool {
         let busy = self.busy;
@@ -292,13 +294,13 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         self.busy < busy
     }
 
-    /// The same as [`Engine::ring`] but for the bell, which the caller rings if this says so.
+    /// Does the same as [`Engine::ring`] except for the doorbell. Returns true if the caller has to ring it.
     pub(super) fn pump_to_ring(&mut self) -> bool {
         self.pump();
         std::mem::take(&mut self.unrung)
     }
 
-    /// Takes what has ended from the queue; returns whether something may have ended.
+    /// Takes completions from the queue. Returns whether a request may have completed.
     #[inline(never)]
     pub(super) fn reap(&mut self) -> bool {
         if self.busy == 0 && self.held == 0 {
@@ -308,7 +310,8 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         self.reap_rung() | rung
     }
 
-    /// The same for who has just rung outside, if so: without ringing again. What others submitted since, they ring for.
+    /// Does the same as [`Engine::reap`], without ringing again if `rung`: the caller has just rung the doorbell outside the lock.
+    /// Threads that submitted requests since then ring for them.
     pub(super) fn reap_after(&mut self, rung: bool) -> bool {
         if rung { self.reap_rung() } else { self.reap() }
     }
@@ -339,7 +342,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// A part has ended.
+    /// Records the completion of a part.
     #[inline]
     fn end(&mut self, completion: Completion) {
         let (index, part) = job::parts(completion.tag);
@@ -383,7 +386,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// Memory that the device gives back.
+    /// Takes back the memory that the device has released.
     #[cold]
     fn take_back(&mut self) {
         while let Some(tag) = self.queue.take_released() {
@@ -403,7 +406,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// The next that has ended.
+    /// Returns the owner's next completed request.
     #[inline(always)]
     pub(super) fn take(&mut self, owner: Owner) -> Option<Done> {
         let index = self.pop(owner)?;
@@ -415,7 +418,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         self.owners[usize::from(owner)].ended.pop(&self.jobs)
     }
 
-    /// The next that has ended, looking below if none is known.
+    /// Returns the owner's next completed request; reaps the queue if none is known.
     #[inline(always)]
     pub(super) fn next(&mut self, owner: Owner) -> Option<Done> {
         let mut index = self.pop(owner);
@@ -425,7 +428,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         Some(self.give(index?))
     }
 
-    /// As [`Engine::next`], looking as [`Engine::reap_after`] does.
+    /// Does the same as [`Engine::next`], but reaps as [`Engine::reap_after`] does.
     pub(super) fn next_after(&mut self, owner: Owner, rung: bool) -> Option<Done> {
         let known = self.take(owner);
         if known.is_some() || !self.reap_after(rung) {
@@ -434,7 +437,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         self.take(owner)
     }
 
-    /// This one, if it has ended.
+    /// Returns this request if it has completed.
     #[inline]
     pub(super) fn take_claimed(&mut self, index: u32) -> Option<Done> {
         let job = &self.jobs[index as usize];
@@ -472,7 +475,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         self.free.push(index);
     }
 
-    /// Memory of an owner's that the device gave back after its request was collected.
+    /// Returns memory of this owner that the device released after the request was collected.
     pub(super) fn take_released(&mut self, owner: Owner) -> Option<Released> {
         let books = &mut self.owners[usize::from(owner)];
         let index = books.released.pop(&self.jobs)?;
@@ -483,7 +486,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         Some(released)
     }
 
-    /// The place of a request that is in flight, or has ended and was not collected.
+    /// Returns the index of a request that is in flight, or has completed and was not collected.
     pub(super) fn find(&self, owner: Owner, ticket: Ticket) -> Option<u32> {
         let (number, index) = job::place(ticket);
         let job = self.jobs.get(index as usize)?;
@@ -491,7 +494,8 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         (here && job.owner == owner && job::ticket(number as u8, index, job.generation) == ticket).then_some(index)
     }
 
-    /// Keeps it from [`Engine::take`], for who waits for just this one. False: somebody does already.
+    /// Reserves a request for a caller that waits for it individually, so that [`Engine::take`] does not return it. Returns false if
+    /// another caller has already reserved it.
     pub(super) fn claim(&mut self, index: u32) -> bool {
         let job = &mut self.jobs[index as usize];
         if job.claimed {
@@ -506,7 +510,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         true
     }
 
-    /// Waits for it no longer.
+    /// Ends the reservation of a request.
     pub(super) fn unclaim(&mut self, index: u32) {
         let job = &mut self.jobs[index as usize];
         job.claimed = false;
@@ -517,7 +521,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// Asks for a request to be given up. It ends all the same: as cancelled, or as it ended.
+    /// Cancels a request. It still completes, as cancelled or with its own status.
     pub(super) fn cancel(&mut self, index: u32) {
         let (state, parts, generation) = {
             let job = &self.jobs[index as usize];
@@ -533,7 +537,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         }
     }
 
-    /// Gives up everything, of all owners; each is reported to its own.
+    /// Aborts all requests of all owners; each is reported to its own owner.
     pub(super) fn reset(&mut self) -> Result<(), Error> {
         let reset = self.queue.reset();
         let error = if reset.is_ok() { Error::Reset } else { Error::Gone };
@@ -544,7 +548,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         reset
     }
 
-    /// Waits until the queue has something to report, at most so long.
+    /// Waits up to `at_most` until the queue has something to report.
     pub(super) fn pause(&mut self, at_most: Duration) {
         if self.ring() {
             return;
@@ -553,7 +557,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         self.queue.wait(limit);
     }
 
-    /// `at_most`, or less if there is something to do earlier though the device says nothing.
+    /// Returns `at_most`, or the time until the next deadline if that is shorter.
     pub(super) fn until_due(&self, at_most: Duration) -> Duration {
         let mut due = self.queue.due();
         let mut index = self.waiting.first;
@@ -565,7 +569,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         if due == Time::NEVER { at_most } else { at_most.min(due.since(self.queue.clock().now())) }
     }
 
-    /// When a look is worth while: now, as far as nothing is known; never with nothing in flight.
+    /// Returns when the queue should be polled: now if nothing is predicted, never if nothing is in flight.
     pub(super) fn expected(&self) -> Time {
         if self.busy == 0 && self.held == 0 {
             return Time::NEVER;
@@ -573,7 +577,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         self.queue.expected().unwrap_or_default().min(self.queue.due())
     }
 
-    /// Ends what is in flight: waits a while, then resets the queue.
+    /// Completes everything in flight: waits up to `SETTLE`, then resets the queue.
     fn settle(&mut self) {
         let end = self.queue.clock().now().after(SETTLE);
         let mut idle = 0;
@@ -587,11 +591,11 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
                 continue;
             }
             self.pause(end.since(before));
-            // A clock that stands still, over a queue that waits for nothing.
+            // Counts rounds in which the clock does not advance: the queue's wait may return at once.
             idle = if self.queue.clock().now() == before { idle + 1 } else { 0 };
         }
         if self.busy > 0 || self.held > 0 {
-            // What a reset cannot get back stays with the device: see `drop`.
+            // Memory that a reset cannot recover stays with the device: see `drop`.
             let _ = self.reset();
         }
     }
@@ -600,18 +604,18 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         self.queue.event()
     }
 
-    /// Whether something of this owner's ended since this was last asked.
+    /// Returns whether a request of this owner completed, or a slot became free, since the last call.
     pub(super) fn take_news(&mut self, owner: Owner) -> bool {
         std::mem::take(&mut self.owners[usize::from(owner)].news)
     }
 
-    /// Requests of this owner not ended.
+    /// Returns the number of this owner's requests that have not completed.
     #[inline]
     pub(super) fn busy(&self, owner: Owner) -> u32 {
         self.owners[usize::from(owner)].busy
     }
 
-    /// Whether a request that found no place would find one by waiting: others end, or are collected by who waits for them.
+    /// Returns whether waiting can free a slot for this owner: a request in flight completes, or a waiting caller collects its own.
     pub(super) fn may_come_free(&self, owner: Owner) -> bool {
         let books = &self.owners[usize::from(owner)];
         books.busy > 0 || books.claims > 0
@@ -633,7 +637,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
 }
 
 impl<Q: Queue, C: Clock> Drop for Engine<Q, C> {
-    /// Memory that the device may still write to is never given to anybody again.
+    /// Leaks memory that the device may still access, so that it is never reused.
     fn drop(&mut self) {
         self.settle();
         for job in &mut self.jobs {
@@ -645,7 +649,7 @@ impl<Q: Queue, C: Clock> Drop for Engine<Q, C> {
 }
 
 impl Limits {
-    /// Which blocks a request is about.
+    /// Returns the first block and the number of blocks of a request.
     #[inline(always)]
     fn place(&self, io: &Io, bytes: u64) -> Result<(Lba, u64), Error> {
         let in_block = (1 << self.block_shift) - 1;
@@ -665,7 +669,7 @@ impl Limits {
         self.not_empty(io.op, lba, bytes >> self.block_shift)
     }
 
-    /// The rest is checked by the device's geometry, when it is submitted.
+    /// Refuses empty requests. The device's geometry checks the rest at submission.
     #[inline(always)]
     fn not_empty(&self, op: Op, lba: Lba, blocks: u64) -> Result<(Lba, u64), Error> {
         if blocks == 0 && op != Op::Flush { Err(Error::OutOfRange) } else { Ok((lba, blocks)) }
@@ -705,7 +709,7 @@ impl Job {
         self.failures.get_or_insert_default().push(failure);
     }
 
-    /// The blocks of a part, by cutting again up to there: the first, from the job's begin, and how many.
+    /// Returns the first block of a part, relative to the job's start, and its length, by splitting the job again up to this part.
     fn part(&self, limits: &Limits, part: u32, spans: &mut Vec<Span>) -> (u64, u32) {
         let mut cursor = Cursor::default();
         for at in 0.. {
@@ -719,7 +723,7 @@ impl Job {
     }
 }
 
-/// What a caller gets who asked wrongly or too late: the request was never taken.
+/// Returns the result of a request that was invalid or came too late: it was never accepted.
 pub(super) fn refused(io: Io, error: Error) -> Done {
     let status: Status = Err(error);
     Done { ticket: Ticket(u64::MAX), user: io.user, op: io.op, held: false, status, data: io.data, failures: None }

@@ -1,4 +1,4 @@
-//! The words of handles: what is asked for, and what comes back.
+//! The types of a handle's interface: requests and their results.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use crate::geometry::Geometry;
 use crate::request::{Class, Op, Status, Urgency};
 use crate::units::Lba;
 
-/// Names a request of one handle while it has not been given back as [`Done`]. Never used again.
+/// Identifies a request of one handle until it is returned as [`Done`]. Tickets are never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
-/// A place on the device.
+/// A position on the device, by block or by byte.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum At {
-    /// By block.
+    /// A block number.
     Block(Lba),
-    /// By byte: a multiple of the block's size.
+    /// A byte offset: a multiple of the block size.
     Byte(u64),
 }
 
 impl At {
-    /// The block it is in.
+    /// Returns the block that contains this position.
     pub(super) fn lba(self, geometry: &Geometry) -> Lba {
         match self {
             At::Block(lba) => lba,
@@ -38,7 +38,7 @@ impl From<Lba> for At {
     }
 }
 
-/// Bytes from the device's begin.
+/// Byte offset from the start of the device.
 impl From<u64> for At {
     #[inline]
     fn from(byte: u64) -> At {
@@ -46,24 +46,25 @@ impl From<u64> for At {
     }
 }
 
-/// The memory of a request. It goes to the handle, and comes back with the completion.
+/// The memory of a request. The handle owns it until the request completes and returns it with the completion.
 #[derive(Debug, Default)]
 pub enum Data {
-    /// Of a request without data.
+    /// No memory, for a request without data.
     #[default]
     None,
-    /// A buffer.
+    /// One buffer.
     Buf(Buf),
     /// Several buffers, in the order of the blocks.
     Bufs(Vec<Buf>),
-    /// Memory whose owner keeps the books himself (frames of a cache, the C library): not to be used until it comes back.
+    /// Memory that the caller manages itself, such as cache frames or memory of the C library. The caller must not use it until the
+    /// request returns it.
     Span(Span),
     /// Several such pieces.
     Spans(Vec<Span>),
 }
 
 impl Data {
-    /// Bytes in all.
+    /// Returns the total length in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Data::None => 0,
@@ -74,7 +75,7 @@ impl Data {
         }
     }
 
-    /// Pieces.
+    /// Returns the number of pieces of memory.
     pub fn len(&self) -> usize {
         match self {
             Data::None => 0,
@@ -84,12 +85,12 @@ impl Data {
         }
     }
 
-    /// Whether there are no pieces.
+    /// Returns whether there are no pieces.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The only piece, if it is one.
+    /// Returns the piece if there is exactly one, in one of the single forms.
     #[inline(always)]
     pub(super) fn single(&self) -> Option<Span> {
         match self {
@@ -99,7 +100,7 @@ impl Data {
         }
     }
 
-    /// One of the pieces.
+    /// Returns one of the pieces.
     pub(super) fn piece(&self, at: usize) -> Span {
         match self {
             Data::None => unreachable!("no pieces"),
@@ -111,19 +112,19 @@ impl Data {
     }
 }
 
-/// For how long a request may take.
+/// The time limit of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Timeout {
-    /// As the handle's parameter says.
+    /// The timeout of the handle's parameters.
     #[default]
     OfHandle,
-    /// For ever.
+    /// No timeout.
     Never,
-    /// So long, from the next ring on.
+    /// A timeout that starts at the next ring.
     After(Duration),
 }
 
-/// One request as a caller makes it: any length, in bytes or blocks; the handle cuts it as the device needs it.
+/// A request as the caller makes it: of any length, in bytes or blocks. The handle splits it into parts that the device accepts.
 #[derive(Debug)]
 pub struct Io {
     pub(super) op: Op,
@@ -131,7 +132,7 @@ pub struct Io {
     pub(super) urgency: Option<Urgency>,
     pub(super) class: Option<Class>,
     pub(super) at: At,
-    /// Of requests without data: in blocks or bytes, as `at`.
+    /// The length of a request without data, in the unit of `at`: blocks or bytes.
     pub(super) length: u64,
     pub(super) user: u64,
     pub(super) timeout: Timeout,
@@ -144,68 +145,68 @@ impl Io {
         Io { op, fua: None, urgency: None, class: None, at, length, user: 0, timeout: Timeout::OfHandle, data }
     }
 
-    /// Blocks into memory: as many as it holds.
+    /// Makes a request that reads blocks until the memory is full.
     #[inline]
     pub fn read(at: impl Into<At>, data: impl Into<Data>) -> Io {
         Io::new(Op::Read, at.into(), 0, data.into())
     }
 
-    /// Memory into blocks.
+    /// Makes a request that writes the memory to blocks.
     #[inline]
     pub fn write(at: impl Into<At>, data: impl Into<Data>) -> Io {
         Io::new(Op::Write, at.into(), 0, data.into())
     }
 
-    /// What was completed before this is submitted survives a loss of power.
+    /// Makes a request after which writes that completed before its submission survive a power loss.
     #[inline]
     pub fn flush() -> Io {
         Io::new(Op::Flush, At::Block(Lba(0)), 0, Data::None)
     }
 
-    /// Gives blocks back. `length` is in blocks if `at` is, else in bytes.
+    /// Makes a request that discards blocks. `length` has the unit of `at`: blocks or bytes.
     #[inline]
     pub fn discard(at: impl Into<At>, length: u64) -> Io {
         Io::new(Op::Discard, at.into(), length, Data::None)
     }
 
-    /// Makes blocks zero. `length` is in blocks if `at` is, else in bytes.
+    /// Makes a request that fills blocks with zeroes. `length` has the unit of `at`: blocks or bytes.
     #[inline]
     pub fn write_zeroes(at: impl Into<At>, length: u64) -> Io {
         Io::new(Op::WriteZeroes, at.into(), length, Data::None)
     }
 
-    /// With a word that comes back in [`Done::user`].
+    /// Attaches a caller's value, which [`Done::user`] returns.
     #[must_use]
     #[inline]
     pub fn user(self, user: u64) -> Io {
         Io { user, ..self }
     }
 
-    /// For a write: complete only when it survives a loss of power. Without this as the handle's parameter says.
+    /// Sets whether a write completes only once it survives a power loss. The default is the handle's parameter.
     #[must_use]
     pub fn fua(self, fua: bool) -> Io {
         Io { fua: Some(fua), ..self }
     }
 
-    /// With a deadline of its own.
+    /// Sets the timeout of this request.
     #[must_use]
     pub fn timeout(self, timeout: Timeout) -> Io {
         Io { timeout, ..self }
     }
 
-    /// With an urgency of its own.
+    /// Sets the urgency of this request.
     #[must_use]
     pub fn urgency(self, urgency: Urgency) -> Io {
         Io { urgency: Some(urgency), ..self }
     }
 
-    /// Counted to another share of the device.
+    /// Sets the class of this request, whose share of the device it uses.
     #[must_use]
     pub fn class(self, class: Class) -> Io {
         Io { class: Some(class), ..self }
     }
 
-    /// Gives the memory back, of a request that was not taken.
+    /// Returns the memory of a request that was not accepted.
     pub fn into_data(self) -> Data {
         self.data
     }
@@ -237,40 +238,40 @@ impl From<Vec<Span>> for Data {
     }
 }
 
-/// No place: collect completions, then submit it again. Here it is back.
+/// The handle is full. Collect completions, then submit the returned request again.
 #[derive(Debug)]
 #[must_use]
 pub struct Full(pub Io);
 
-/// A request has ended.
+/// The result of a completed request.
 #[derive(Debug)]
 pub struct Done {
-    /// As returned by submit.
+    /// The ticket that the submission returned.
     pub ticket: Ticket,
-    /// The word the caller gave.
+    /// The caller's value from [`Io::user`].
     pub user: u64,
-    /// What it was.
+    /// The operation of the request.
     pub op: Op,
-    /// Whether the device may still read or write its memory: then `data` is `None`, and the memory comes back to its arena,
-    /// or by `take_released`, when the device leaves it alone.
+    /// Whether the device may still access the memory. If so, `data` is [`Data::None`]; once the device releases the memory, it
+    /// returns to its arena, or `take_released` returns it.
     pub held: bool,
-    /// How it ended: the first error, in time.
+    /// The status of the request: the first error that occurred, if any.
     pub status: Status,
-    /// Its memory.
+    /// The memory of the request, unless it is held.
     pub data: Data,
     pub(super) failures: Failures,
 }
 
-/// Allocated only when a part of a request that was cut in parts fails.
+/// The failed parts. Allocated only when a part of a split request fails.
 pub(super) type Failures = Option<Box<Vec<Failure>>>;
 
 impl Done {
-    /// Of a request that was cut in parts: every part that failed, in the order of their ends. Empty for one that was not cut.
+    /// Returns the failed parts of a request that was split, in the order of their completion. Empty for a request of one part.
     pub fn failures(&self) -> &[Failure] {
         self.failures.as_ref().map_or(&[], |failures| failures.as_slice())
     }
 
-    /// The buffer, if it has one and it is not held.
+    /// Returns the buffer, if the request has one and it is not held.
     #[inline]
     pub fn into_buf(self) -> Option<Buf> {
         match self.data {
@@ -280,24 +281,24 @@ impl Done {
     }
 }
 
-/// A part of a request has failed.
+/// A failed part of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// Its first block.
+    /// The first block of the part.
     pub lba: Lba,
-    /// Its blocks.
+    /// The number of blocks of the part.
     pub blocks: u32,
-    /// Why.
+    /// The error of this part.
     pub error: Error,
 }
 
-/// Memory of a held request is free again.
+/// The memory of a held request, released by the device.
 #[derive(Debug)]
 pub struct Released {
-    /// The request's ticket.
+    /// The ticket of the request.
     pub ticket: Ticket,
-    /// The word the caller gave.
+    /// The caller's value from [`Io::user`].
     pub user: u64,
-    /// The memory.
+    /// The released memory of the request.
     pub data: Data,
 }

@@ -1,4 +1,4 @@
-//! The table of a queue's requests, as callers made them, and chains through it.
+//! The table of a queue's requests as callers made them, and lists that link its entries.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use crate::units::Tag;
 
 /// No job.
 pub(super) const NONE: u32 = u32::MAX;
-/// Jobs are named by 16 bits in tags and tickets.
+/// The most jobs: tags and tickets have 16 bits for the index.
 pub(super) const JOBS_MAX: usize = 1 << 16;
-/// Parts of a job are named by 20 bits in tags.
+/// The most parts of a job: tags have 20 bits for the part.
 pub(super) const PARTS_MAX: u32 = 1 << 20;
 
 /// The life of a job:
 ///
 /// ```text
-///        submit             pump: its last part is below            the last part ends
+///        submit              pump: its last part is submitted        the last part ends
 ///  Free --------> Waiting ------------------------------> InFlight --------------------> Ended
-///    ^                \___ cancelled, or cannot be made ___________________________________^ |
-///    |                                                                                       | given to the caller
+///    ^                \___ cancelled, or cannot be split __________________________________^ |
+///    |                                                                                       | collected by caller
 ///    |<--------------------------------------------------------------------------------------|
-///    |                                                                                       v the device has its memory
+///    |                                                                                       v the device holds its memory
 ///    '------------------------------------------------------ the device releases it ------- Held
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,15 +38,15 @@ pub(super) enum JobState {
 /// A request as the caller made it.
 pub(super) struct Job {
     pub(super) next: u32,
-    /// Grows with each use of the place; 40 bits of it are in tickets.
+    /// Incremented with each reuse of the entry; tickets contain 40 bits of it.
     pub(super) generation: u64,
     pub(super) owner: u16,
     pub(super) state: JobState,
-    /// Of the whole: `blocks` is right for one part only, the tag is set for each.
+    /// The request as a whole: `blocks` is valid only for a job of one part, and each part sets the tag.
     pub(super) request: Request,
-    /// More than one part.
+    /// Whether the job has more than one part.
     pub(super) cut: bool,
-    /// Somebody waits for just this one.
+    /// Whether a caller waits for this job individually.
     pub(super) claimed: bool,
     pub(super) status: Status,
     pub(super) blocks: u64,
@@ -54,27 +54,27 @@ pub(super) struct Job {
     pub(super) timeout: Option<Duration>,
     pub(super) due: Time,
     pub(super) data: Data,
-    /// Of a job of one part: its only piece.
+    /// The only piece of a job of one part.
     pub(super) piece: Option<Span>,
     pub(super) failures: Failures,
-    /// Parts given to the queue.
+    /// The number of parts that were submitted to the queue.
     pub(super) parts_made: u32,
-    /// Of these, not ended yet.
+    /// Those of `parts_made` that have not completed.
     pub(super) parts_out: u32,
-    /// Of the ended ones: whose memory the device still has.
+    /// The number of completed parts whose memory the device still holds.
     pub(super) parts_held: u32,
-    /// Where the next part begins.
+    /// The start of the next part.
     pub(super) cursor: Cursor,
 }
 
-/// How far a job has been cut.
+/// How much of a job was split into parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Cursor {
-    /// Blocks before it.
+    /// The number of blocks before this position.
     pub(super) blocks: u64,
-    /// The piece of memory it is in.
+    /// The piece of memory that contains this position.
     pub(super) piece: usize,
-    /// Bytes of that piece before it.
+    /// The number of bytes of that piece before this position.
     pub(super) bytes: u32,
 }
 
@@ -104,31 +104,31 @@ impl Job {
     }
 }
 
-/// What a part is called below: place, part and generation of its job.
+/// Returns the tag of a part: generation, part and job index.
 #[inline]
 pub(super) fn tag(index: u32, part: u32, generation: u64) -> Tag {
     Tag(generation << 36 | u64::from(part) << 16 | u64::from(index))
 }
 
-/// The place and the part that a tag names.
+/// Returns the job index and the part of a tag.
 #[inline]
 pub(super) fn parts(tag: Tag) -> (u32, u32) {
     ((tag.0 & 0xffff) as u32, (tag.0 >> 16) as u32 & (PARTS_MAX - 1))
 }
 
-/// What a job is called above, by a handle that has several queues.
+/// Returns the ticket of a job, which also names one of the handle's queues.
 #[inline]
 pub(super) fn ticket(queue: u8, index: u32, generation: u64) -> Ticket {
     Ticket(generation << 24 | u64::from(queue) << 16 | u64::from(index))
 }
 
-/// The queue and the place that a ticket names.
+/// Returns the queue and the job index of a ticket.
 #[inline]
 pub(super) fn place(ticket: Ticket) -> (usize, u32) {
     ((ticket.0 >> 16) as usize & 0xff, (ticket.0 & 0xffff) as u32)
 }
 
-/// A list through the jobs, first in, first out. A job is in one at most.
+/// A first-in, first-out list of jobs. A job is in at most one list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     pub(super) first: u32,
@@ -161,7 +161,7 @@ impl Chain {
         Some(first)
     }
 
-    /// Looks for it from the begin.
+    /// Searches for the job from the start of the list.
     pub(super) fn remove(&mut self, jobs: &mut [Job], index: u32) {
         if self.first == index {
             self.pop(jobs);

@@ -1,7 +1,8 @@
-//! Every order of two or three threads on a shared queue: each request is given out exactly once, nobody sleeps for ever.
+//! Tests every interleaving of two or three threads on a shared queue: each request is returned exactly once, and no thread sleeps
+//! forever.
 //!
-//! Loom has no time, so a lost wakeup is a deadlock, which it reports. The test's own device ends requests when it is told to
-//! `go`, from then on at once, and signals like an interrupt if it is armed.
+//! Loom has no time, so it reports a lost wakeup as a deadlock. The test device completes requests when the test calls `go`, and at
+//! once from then on. It signals like an interrupt if it is armed.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,9 +27,9 @@ use crate::units::Tag;
 struct DeviceState {
     going: bool,
     armed: bool,
-    /// Not rung.
+    /// Submitted, but not rung.
     submitted: Vec<Tag>,
-    /// Rung, not ended.
+    /// Rung, but not completed.
     rung: Vec<Tag>,
     ended: VecDeque<Completion>,
 }
@@ -40,14 +41,14 @@ struct Device {
 }
 
 impl Device {
-    /// Ends what is there, and from now on everything at once.
+    /// Completes all requests that were rung, and from now on every request at once.
     fn go(&self) {
         let mut state = self.state.lock();
         state.going = true;
         self.end(&mut state, |_| true, Ok(()));
     }
 
-    /// Ends the first that is there.
+    /// Completes the first request that was rung.
     fn go_one(&self) {
         let mut state = self.state.lock();
         if let Some(&first) = state.rung.first() {
@@ -89,7 +90,7 @@ struct DeviceQueue {
     device: Device,
     geometry: Geometry,
     in_flight: u32,
-    /// It can be rung by who does not have it.
+    /// Whether a thread that does not hold the queue can ring.
     has_bell: bool,
 }
 
@@ -158,7 +159,7 @@ impl Queue for DeviceQueue {
     }
 }
 
-/// It is always the same moment.
+/// A clock that stands still.
 struct Still;
 
 impl Clock for Still {
@@ -187,7 +188,7 @@ fn submit(handle: &Handle) -> Ticket {
     handle.submit(Io::flush()).expect("room")
 }
 
-/// Explores every order with so many switches away from a thread that could go on, of a queue with a doorbell and one without.
+/// Explores every interleaving with this many preemptions, for a queue with a doorbell and for one without.
 fn explore(switches: usize, test: impl Fn(bool) + Copy + Sync + Send + 'static) {
     for has_bell in [false, true] {
         let mut model = loom::model::Builder::new();

@@ -1,18 +1,21 @@
-//! Handles, as in NVMeDirect (paper 001, section III.B): what a thread does its I/O through.
+//! Handles, as in NVMeDirect (paper 001, section III.B): the interface through which a thread does I/O.
 //!
-//! A thread opens handles and binds each to queues: a [`Handle`] has its own and needs no lock; a [`SharedHandle`] is one of
-//! many on a [`SharedQueue`]. Either may have several queues and a [`Selector`]. Below is always [`crate::Tracked`], so each
+//! A thread opens handles and binds each to queues. A [`Handle`] has its own queues and needs no lock; a [`SharedHandle`] is one of
+//! many on a [`SharedQueue`]. Either can have several queues and a [`Selector`]. Every queue is wrapped in [`crate::Tracked`], so
+//! each
 //! request completes exactly once.
 //!
-//! - A request ([`Io`]) has any length; it is cut as the device needs it and joined again. Its memory goes with it and comes
-//!   back in [`Done`], with the caller's own word.
+//! - A request ([`Io`]) has any length; the handle splits it as the device requires and joins the results. The handle owns its
+//!   memory
+//! until [`Done`] returns it, together with the caller's own value.
 //! - `submit`, `ring`, `poll`, `wait`, `wait_for`, `cancel`, `drain`, `reset`; or `read`, `write`, ... which return when it is done.
-//! - Memory of a request that timed out, or whose device is gone, may still be the device's ([`Done::held`]). It is kept here
-//!   until it is not.
+//! - The device may still access the memory of a request that timed out, or whose device is gone ([`Done::held`]). The handle keeps
+//! this memory until the device releases it.
 //! - Parameters have typed keys: [`Params`], [`Key`].
 //!
-//! Files: `io` the words, `params` the keys, `select` which queue, `cut` long requests, `job` the table of requests, `engine` the
-//! engine of one queue, `dedicated` and `shared` the two kinds of handles.
+//! Files: `io` the interface types, `params` the keys, `select` the choice of a queue, `cut` the splitting of long requests, `job`
+//! the
+//! table of requests, `engine` the engine of one queue, `dedicated` and `shared` the two kinds of handles.
 
 mod cut;
 mod dedicated;

@@ -1,4 +1,4 @@
-//! What can be set of a handle, by name: the keys of `nvmed_set_param` and of the configuration.
+//! The parameters of a handle, by name: the keys of `nvmed_set_param` and of the configuration.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::request::{Class, Urgency};
 use crate::scheduler::Scheduler;
 use crate::tracked::Timeouts;
 
-/// How completions are waited for.
+/// How a handle waits for completions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Completion {
-    /// As the queue was opened: by its own wait, whatever that is.
+    /// The queue's own wait, as the queue was opened.
     #[default]
     OfQueue,
     /// The handle polls in a loop while it waits.
@@ -19,48 +19,50 @@ pub enum Completion {
     Interrupt,
     /// The queue decides for each wait: [`crate::completion::Adaptive`].
     Adaptive,
-    /// A thread notices completions of shared queues: [`crate::handle::Served`]. A queue of one handle is adaptive.
+    /// A completion thread reaps shared queues: [`crate::handle::Served`]. A dedicated queue is adaptive instead.
     Thread,
 }
 
-/// Parameters of a handle, and of the queue below it. The latter are fixed once the queue is open.
+/// The parameters of a handle and of its queue. Those of the queue are fixed once it is open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Params {
-    /// Through the block cache. Who opens the handle looks at it (the cache is above this layer); here all is direct.
+    /// Whether I/O goes through the block cache. The layer above, which has the cache, evaluates this; handles themselves do direct
+    /// I/O.
     pub cached: bool,
-    /// [`super::Handle::issue`] waits for the request.
+    /// Whether [`super::Handle::issue`] waits for the request.
     pub synchronous: bool,
-    /// For how long a request may take that says nothing else; none: for ever.
+    /// The timeout of requests that do not set one; `None`: no timeout.
     pub timeout: Option<Duration>,
-    /// Share of the device of requests that say nothing else.
+    /// The class of requests that do not set one, whose share of the device they use.
     pub class: Class,
-    /// Urgency of requests that say nothing else.
+    /// The urgency of requests that do not set one.
     pub urgency: Urgency,
-    /// Writes that say nothing else are complete only when they survive a loss of power.
+    /// Whether writes that do not set `fua` complete only once they survive a power loss.
     pub fua: bool,
-    /// How completions are waited for. Polling can be set at any time; the others are the queue's.
+    /// How the handle waits for completions. Polling can be set at any time; the other modes belong to the queue and are fixed at
+    /// open.
     pub completion: Completion,
-    /// Asynchronous requests not collected yet, at most; 0: as many as the queue is deep. Fixed at open.
+    /// The most uncollected asynchronous requests; 0: the depth of the queue. Fixed at open.
     pub requests_max: u32,
-    /// Depth of the queue. Fixed at open.
+    /// The depth of the queue: a power of two. Fixed at open.
     pub queue_depth: u32,
-    /// Order of the queue. Fixed at open.
+    /// The scheduler of the queue. Fixed at open.
     pub scheduler: Scheduler,
-    /// The device is polled. Fixed at open.
+    /// Whether the device is polled instead of sending interrupts. Fixed at open.
     pub device_polled: bool,
-    /// A thread of the kernel takes submissions. Fixed at open.
+    /// Whether a kernel thread takes submissions. Fixed at open.
     pub kernel_submits: bool,
-    /// Of adaptive completion: no sleep is shorter. Fixed at open.
+    /// The shortest sleep of adaptive completion. Fixed at open.
     pub poll_min: Duration,
-    /// Of adaptive completion: no sleep is longer. Fixed at open.
+    /// The longest sleep of adaptive completion. Fixed at open.
     pub poll_max: Duration,
-    /// For the device to cancel what is over its deadline. Fixed at open.
+    /// How long the device may take to cancel a request after its deadline. Fixed at open.
     pub cancel_grace: Duration,
-    /// For the device to give back memory of what timed out, before the queue is reset; none: for ever. Fixed at open.
+    /// How long the device may hold memory of timed-out requests before the queue is reset; `None`: no limit. Fixed at open.
     pub reset_after: Option<Duration>,
-    /// Bytes of the block cache; fixed at open.
+    /// The size of the block cache in bytes. Fixed at open.
     pub cache_bytes: u64,
-    /// Bytes the block cache reads ahead.
+    /// The read-ahead of the block cache in bytes.
     pub readahead_bytes: u64,
 }
 
@@ -91,7 +93,7 @@ impl Default for Params {
 }
 
 impl Params {
-    /// How the queue is to be opened.
+    /// Returns the options with which to open the queue.
     pub fn queue_options(&self) -> QueueOptions {
         QueueOptions {
             depth: self.queue_depth,
@@ -101,17 +103,17 @@ impl Params {
         }
     }
 
-    /// How long the queue waits for a device that does not answer.
+    /// Returns how long the queue waits for a device that does not respond.
     pub fn patience(&self) -> Timeouts {
         Timeouts { timeout: self.timeout, cancel_grace: self.cancel_grace, reset_after: self.reset_after }
     }
 
-    /// What each request takes from here.
+    /// Returns the defaults of requests.
     pub(super) fn defaults(&self) -> Defaults {
         Defaults { timeout: self.timeout, urgency: self.urgency, class: self.class, fua: self.fua }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: Key) -> u64 {
         match key {
             Key::Cached => u64::from(self.cached),
@@ -135,10 +137,10 @@ impl Params {
         }
     }
 
-    /// Sets a key, before the queue is open.
+    /// Sets a key before the queue is open.
     ///
     /// # Errors
-    /// A value that the key does not have.
+    /// The value is invalid for this key.
     pub fn set(&mut self, key: Key, value: u64) -> Result<(), ParamError> {
         let wrong = ParamError::Value { key, value };
         let flag = if value <= 1 { Ok(value == 1) } else { Err(wrong) };
@@ -183,9 +185,9 @@ impl Params {
     }
 }
 
-/// Requests of one handle, at most.
+/// The most requests of one handle.
 const REQUESTS_MAX: u32 = 32_768;
-/// As [`QueueOptions::depth`].
+/// The largest [`QueueOptions::depth`].
 const DEPTH_MAX: u32 = 4096;
 
 const URGENCIES: [Urgency; 3] = [Urgency::Normal, Urgency::Urgent, Urgency::Batch];
@@ -213,7 +215,7 @@ fn some_millis(value: u64) -> Option<Duration> {
     (value > 0).then(|| Duration::from_millis(value))
 }
 
-/// What each request takes from its handle.
+/// The defaults that requests take from their handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Defaults {
     pub(super) timeout: Option<Duration>,
@@ -224,7 +226,8 @@ pub(super) struct Defaults {
 
 macro_rules! keys {
     ($($(#[$doc:meta])* $key:ident = $number:literal, $name:literal;)*) => {
-        /// A parameter, by number (fixed: the C interface has them) and by name. All values are numbers; flags are 0 or 1.
+        /// A parameter, by number and by name. The numbers are fixed, because the C interface has them. Values are numbers; flags
+        /// are 0 or 1.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u32)]
         pub enum Key {
@@ -232,10 +235,10 @@ macro_rules! keys {
         }
 
         impl Key {
-            /// All of them.
+            /// All keys, in the order of their numbers.
             pub const ALL: &[Key] = &[$(Key::$key),*];
 
-            /// Its name, with the unit last.
+            /// Returns the name of the key, with the unit last.
             pub fn name(self) -> &'static str {
                 match self { $(Key::$key => $name,)* }
             }
@@ -248,7 +251,7 @@ keys! {
     Cached = 1, "cached";
     /// [`Params::synchronous`].
     Synchronous = 2, "synchronous";
-    /// [`Params::timeout`]; 0: for ever.
+    /// [`Params::timeout`]; 0: no timeout.
     TimeoutMs = 3, "timeout_ms";
     /// [`Params::class`].
     Class = 4, "class";
@@ -283,43 +286,43 @@ keys! {
 }
 
 impl Key {
-    /// By name.
+    /// Returns the key of a name.
     ///
     /// # Errors
-    /// No such key.
+    /// There is no such key.
     pub fn from_name(name: &str) -> Result<Key, ParamError> {
         Key::ALL.iter().copied().find(|key| key.name() == name).ok_or(ParamError::Unknown)
     }
 
-    /// By number.
+    /// Returns the key of a number.
     ///
     /// # Errors
-    /// No such key.
+    /// There is no such key.
     pub fn from_number(number: u32) -> Result<Key, ParamError> {
         Key::ALL.iter().copied().find(|key| *key as u32 == number).ok_or(ParamError::Unknown)
     }
 
-    /// Whether it is fixed once the queue is open.
+    /// Returns whether the key is fixed once the queue is open.
     pub fn is_fixed(self) -> bool {
         !matches!(self, Key::Cached | Key::Synchronous | Key::TimeoutMs | Key::Class | Key::Urgency | Key::Fua | Key::ReadaheadBytes)
     }
 }
 
-/// Why a parameter was not set.
+/// The reason why a parameter was not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParamError {
-    /// No key of this name or number.
+    /// There is no key with this name or number.
     #[error("there is no such parameter")]
     Unknown,
-    /// Not a value of this key.
+    /// The value is invalid for this key.
     #[error("{value} is no value of `{}`", key.name())]
     Value {
-        /// The key.
+        /// The key that was to be set.
         key: Key,
-        /// The value.
+        /// The invalid value for this key.
         value: u64,
     },
-    /// Only before the queue is opened.
+    /// The key can be set only before the queue is opened.
     #[error("`{}` cannot be changed once the queue is open", .0.name())]
     Fixed(Key),
 }

@@ -1,40 +1,40 @@
-//! Which of its queues a handle gives a request to.
+//! Selects one of a handle's queues for each request.
 
 use std::fmt;
 
 use crate::request::{Class, Op};
 use crate::units::Lba;
 
-/// What a queue is chosen by.
+/// The properties of a request by which a queue is selected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
-    /// What is to be done.
+    /// The operation of the request.
     pub op: Op,
-    /// Where it begins.
+    /// The first block of the request.
     pub lba: Lba,
-    /// Whose share it is.
+    /// The class of the request, whose share of the device it uses.
     pub class: Class,
 }
 
-/// A rule of one's own, asked for each request.
+/// A user-defined rule, called for each request.
 pub trait Select: Send + Sync {
-    /// A queue's number, below `queues`; what is not is taken modulo `queues`.
+    /// Returns the number of a queue. A number of `queues` or more is taken modulo `queues`.
     fn select(&self, request: &Features, queues: usize) -> usize;
 }
 
-/// Chooses among several queues.
+/// The rule that selects among several queues.
 #[derive(Default)]
 pub enum Selector {
-    /// One after the other.
+    /// Each queue in turn.
     #[default]
     RoundRobin,
-    /// Ranges of so many blocks, dealt out in turn: neighbours stay together.
+    /// Ranges of this many blocks, assigned to the queues in turn, so that adjacent blocks share a queue.
     ByRange(u64),
-    /// Reads to the first, writes to the second, the rest to the last.
+    /// Reads use the first queue, writes the second, everything else the last.
     ByOp,
     /// By priority class.
     ByClass,
-    /// Asks.
+    /// A user-defined rule.
     Own(Box<dyn Select>),
 }
 
@@ -51,7 +51,7 @@ impl fmt::Debug for Selector {
 }
 
 impl Selector {
-    /// `turn` is the number of requests before.
+    /// Selects a queue. `turn` is the number of earlier requests.
     pub(super) fn choose(&self, request: &Features, turn: usize, queues: usize) -> usize {
         let wanted = match self {
             Selector::RoundRobin => turn,

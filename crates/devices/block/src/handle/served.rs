@@ -1,7 +1,8 @@
-//! A shared queue served by the completion thread: who waits on it only waits to be told.
+//! A shared queue served by the completion thread: its waiting threads sleep until the thread notifies them.
 //!
-//! Under the queue's lock, whoever changes it writes down when it is worth a look and tells the thread
-//! ([`crate::completion::Waker::submitted`]). No thread that waits leads any more: all follow.
+//! Under the queue's lock, a thread that changes the queue stores when the queue should be polled next. It then notifies the
+//! completion
+//! thread ([`crate::completion::Waker::submitted`]). No waiting thread becomes leader: all are followers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +14,7 @@ use crate::completion::{QueueId, Reap, Reaper};
 use crate::queue::{Armed, Queue};
 use crate::sync::Arc;
 
-/// Keeps the thread serving a queue, until dropped. The queue's handles go on without it.
+/// Keeps the completion thread serving a queue until dropped. The queue's handles continue to work without it.
 pub struct Served {
     reaper: std::sync::Arc<Reaper>,
     id: QueueId,
@@ -21,10 +22,10 @@ pub struct Served {
 }
 
 impl Served {
-    /// From now on the thread serves this queue, by the same clock.
+    /// Makes the completion thread serve this queue. Both use the same clock.
     ///
     /// # Errors
-    /// No more descriptors, or the queue is served already.
+    /// There are no more file descriptors, or the queue is already served.
     pub fn by<Q, C>(reaper: &std::sync::Arc<Reaper>, queue: &Arc<SharedQueue<Q, C>>) -> io::Result<Served>
     where
         Q: Queue + 'static,
@@ -47,7 +48,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // First those who wait lead again, then nobody serves them.
+        // Waiting threads must be able to lead again before the completion thread stops serving them.
         self.queue.end();
         self.reaper.remove(self.id);
     }
@@ -57,7 +58,7 @@ trait End: Send + Sync {
     fn end(&self);
 }
 
-/// What the thread holds: not the queue itself, which ends with its last handle.
+/// What the completion thread holds. It does not own the queue, which is dropped with its last handle.
 struct Serving<Q: Queue, C: Clock> {
     queue: Weak<SharedQueue<Q, C>>,
     event: Option<OwnedFd>,

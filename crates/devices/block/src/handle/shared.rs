@@ -1,15 +1,16 @@
-//! A queue of many handles, and the handles: safe from many threads.
+//! A queue that many handles share, and its handles. Both are safe to use from many threads.
 //!
-//! One lock guards the queue's engine; nobody waits with it held, nor, if the queue has a doorbell, rings with it held. Whoever
-//! polls the queue hands out everybody's completions: each handle has a list of its own. Of the threads that wait, one leads: it
-//! sleeps for the device, the others for their own completion or for the lead.
+//! One lock guards the queue's engine. No thread waits while it holds the lock; if the queue has a doorbell, no thread rings with
+//! it either. The thread that reaps the queue distributes all completions: each handle has a separate list. One of the waiting
+//! threads leads: it sleeps until the device signals. The others follow: they sleep until their own request completes or until
+//! they can lead.
 //!
 //! ```text
-//!              nobody leads                           its own is there, or its time is over
-//!  waits -------------------> leads (asleep, no lock) ---------------------------------------> returns; wakes one of who follow
-//!    | somebody leads             ^   | the device, or a signal of who has reaped its own: reaps, hands out
+//!              nobody leads                           its own completed, or timeout         
+//!  waits -------------------> leads (asleep, no lock) ---------------------------------------> returns; wakes a follower
+//!    | somebody leads             ^   | the device, or a signal of another reaping thread: reaps, distributes
 //!    v                            |   v
-//!  follows (asleep) --------------'   each whose own was handed out returns
+//!  follows (asleep) --------------'   returns when its own completed
 //!             woken: nobody leads
 //! ```
 
@@ -33,28 +34,28 @@ use crate::request::{Class, Op};
 use crate::sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, Signal, look_again, yield_now};
 use crate::tracked::Tracked;
 
-/// How long a leader looks away from a queue without a descriptor, at least and at most: doubled with each fruitless look.
+/// The shortest and longest nap of a leader on a queue without a descriptor. The nap doubles with each fruitless poll.
 const NAP_MIN: Duration = Duration::from_micros(10);
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Turns given to other threads before who waits sleeps: one of them may be about to hand out what it waits for, and sleeping
-/// and being woken costs more.
+/// How often a waiting thread yields before it sleeps: another thread may be about to reap its completion, and sleeping and being
+/// woken costs more.
 const TURNS_TO_SLEEP: u32 = 6;
-/// Fruitless looks before the first nap.
+/// The number of fruitless polls before the first nap.
 const LOOKS_TO_NAP: u32 = 4;
-/// How long one of several queues is waited for.
+/// How long a handle waits for one of several queues.
 const SLICE: Duration = Duration::from_micros(200);
 
-/// A queue that many handles share. Lives as long as the last of them; then as [`super::Handle`] does when dropped.
+/// A queue that many handles share. It lives as long as the last of them; its drop then does the same as that of [`super::Handle`].
 pub struct SharedQueue<Q: Queue = Box<dyn Queue>, C: Clock = Monotonic> {
     inner: Mutex<Inner<Q, C>>,
     geometry: Geometry,
-    /// Of the device, to sleep for without the lock.
+    /// The device's event, on which the leader sleeps without the lock.
     event: Option<OwnedFd>,
-    /// Of the device, to ring without the lock: what the page cache has is copied in that call.
+    /// The device's doorbell, for ringing without the lock: that call may copy data from the page cache.
     doorbell: Option<std::sync::Arc<dyn Doorbell>>,
     /// Wakes the leader.
     signal: Arc<Signal>,
-    /// For the completion thread: when the queue is worth a look, [`Time::NEVER`] with nothing in flight.
+    /// When the completion thread should poll the queue: [`Time::NEVER`] with nothing in flight.
     due: std::sync::atomic::AtomicU64,
 }
 
@@ -63,11 +64,11 @@ struct Inner<Q: Queue, C: Clock> {
     seats: Vec<HandleEntry>,
     leader: Option<Owner>,
     followers: u32,
-    /// Of the completion thread, if one serves the queue: then nobody leads.
+    /// Notifies the completion thread, if one serves the queue. No thread leads then.
     waker: Option<Waker>,
 }
 
-/// What the queue knows of a handle.
+/// The queue's entry for a handle.
 struct HandleEntry {
     defaults: Defaults,
     wake: Arc<Condvar>,
@@ -77,20 +78,20 @@ struct HandleEntry {
 type Locked<'a, Q, C> = MutexGuard<'a, Inner<Q, C>>;
 
 impl<Q: Queue> SharedQueue<Q> {
-    /// By the machine's clock.
+    /// Creates a shared queue with the monotonic clock.
     ///
     /// # Errors
-    /// No more descriptors.
+    /// There are no more file descriptors.
     pub fn new(queue: Q, params: &Params) -> io::Result<Arc<SharedQueue<Q>>> {
         SharedQueue::over(Tracked::new(queue, params.patience()))
     }
 }
 
 impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
-    /// Over a queue with a clock of its own.
+    /// Creates a shared queue over a tracked queue, which has its own clock.
     ///
     /// # Errors
-    /// No more descriptors.
+    /// There are no more file descriptors.
     pub fn over(queue: Tracked<Q, C>) -> io::Result<Arc<SharedQueue<Q, C>>> {
         let signal = Arc::new(Signal::new()?);
         SharedQueue::with_signal(queue, signal)
@@ -105,12 +106,12 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         Ok(Arc::new(SharedQueue { inner: Mutex::new(inner), geometry, event, doorbell, signal, due }))
     }
 
-    /// What the device looks like.
+    /// Returns the geometry of the device.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// Makes an arena known to the device.
+    /// Registers an arena with the device.
     ///
     /// # Errors
     /// As [`Queue::register`].
@@ -118,10 +119,10 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         self.inner.lock().engine.register(arena)
     }
 
-    /// Gives everything in flight up, of all handles; each is reported to its own.
+    /// Aborts everything in flight, of all handles. Each request is reported to its own handle.
     ///
     /// # Errors
-    /// The queue cannot be reset: the device is gone, and requests are reported so.
+    /// The queue cannot be reset: the device is gone, and its requests complete with that error.
     pub fn reset(&self) -> Result<(), Error> {
         let mut inner = self.inner.lock();
         let reset = inner.engine.reset();
@@ -129,8 +130,10 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         reset
     }
 
-    /// Tells the device of what was submitted, without the lock if that can be: then others submit meanwhile, and whoever comes
-    /// next takes all that they left. Says whether the lock was given up, and what was seen before may have changed.
+    /// Notifies the device of submitted requests, without the lock if the queue has a doorbell. Other threads can submit meanwhile;
+    /// the
+    /// next thread that rings sends all their requests. Returns whether the lock was released, so that earlier observations may be
+    /// stale.
     fn ring_outside<'a>(&'a self, mut inner: Locked<'a, Q, C>) -> (Locked<'a, Q, C>, bool) {
         let Some(doorbell) = &self.doorbell else { return (inner, false) };
         if !inner.engine.pump_to_ring() {
@@ -145,7 +148,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         (inner, true)
     }
 
-    /// Wakes who waits and has something new.
+    /// Wakes waiting threads for which something changed.
     #[inline]
     fn tell(&self, inner: &mut Inner<Q, C>) {
         if inner.followers > 0 || inner.leader.is_some() {
@@ -156,7 +159,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         }
     }
 
-    /// The thread looks at what is stored here without the lock; [`Waker::submitted`] has the fence between.
+    /// The completion thread reads `due` without the lock; [`Waker::submitted`] contains the fence.
     fn tell_thread(&self, engine: &Engine<Q, C>, waker: &Waker) {
         let due = engine.expected();
         self.due.store(due.0, std::sync::atomic::Ordering::Release);
@@ -178,7 +181,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         }
     }
 
-    /// Waits until `look` finds something, or says that there is nothing to wait for.
+    /// Waits until `look` returns a result, or reports that there is nothing to wait for.
     fn wait<T>(
         &self,
         owner: Owner,
@@ -194,7 +197,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
             if matches!(found, Err(true)) {
                 let outside;
                 (inner, outside) = self.ring_outside(inner);
-                // Another may have reaped what is looked for while the lock was free.
+                // Another thread may have reaped the completion while the lock was free.
                 if inner.engine.reap_after(outside) || outside {
                     found = look(&mut inner.engine);
                 }
@@ -210,7 +213,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         }
     }
 
-    /// Somebody has to lead as long as somebody follows.
+    /// Wakes a follower if no thread leads: one has to lead as long as any thread follows.
     fn pass_on(&self, inner: &mut Inner<Q, C>) {
         if inner.leader.is_none()
             && inner.followers > 0
@@ -265,7 +268,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         self.event.is_some()
     }
 
-    /// Loom's device sets the signal.
+    /// In loom tests the device sets the signal.
     #[cfg(loom)]
     fn has_event(&self) -> bool {
         true
@@ -281,7 +284,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
 }
 
 impl<Q: Queue, C: Clock> Inner<Q, C> {
-    /// What is left of a time that begins with the first call.
+    /// Returns what is left of a duration that starts with the first call.
     fn left(&self, at_most: Duration, end: &mut Option<Time>) -> Duration {
         if at_most == Duration::MAX || at_most.is_zero() {
             return at_most;
@@ -291,30 +294,30 @@ impl<Q: Queue, C: Clock> Inner<Q, C> {
     }
 }
 
-/// For [`super::Served`].
+/// The methods that [`super::Served`] needs.
 #[cfg(not(loom))]
 impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
-    /// A completion thread serves the queue from now on; false: one does already.
+    /// Hands the queue to a completion thread. Returns false if one serves it already.
     pub(super) fn begin_service(&self, waker: Waker) -> bool {
         let mut inner = self.inner.lock();
         if inner.waker.is_some() {
             return false;
         }
         inner.waker = Some(waker);
-        // Who leads shall follow.
+        // Wakes the leader, which becomes a follower.
         self.signal.set();
         self.tell(&mut inner);
         true
     }
 
-    /// Those who wait lead again.
+    /// Ends the service: waiting threads lead again.
     pub(super) fn end_service(&self) {
         let mut inner = self.inner.lock();
         inner.waker = None;
         self.pass_on(&mut inner);
     }
 
-    /// When the queue is worth a look; none with nothing in flight.
+    /// Returns when the queue should be polled; `None` with nothing in flight.
     pub(super) fn expected(&self) -> Option<Time> {
         Some(Time(self.due.load(std::sync::atomic::Ordering::Acquire))).filter(|due| *due != Time::NEVER)
     }
@@ -323,7 +326,7 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
         self.event.as_ref().map(AsFd::as_fd)
     }
 
-    /// Hands out what has ended; whether something may have.
+    /// Reaps the queue and distributes the completions. Returns whether a request may have completed.
     pub(super) fn reap(&self) -> bool {
         let (mut inner, rung) = self.ring_outside(self.inner.lock());
         let found = inner.engine.reap_after(rung);
@@ -336,9 +339,9 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
     }
 }
 
-/// A handle on shared queues. All calls can be made by many threads at once; a completion goes to one of them.
+/// A handle on shared queues. Many threads can make any of its calls at once; each completion goes to one of them.
 ///
-/// Dropped with requests in flight it leaves them with the queue, which gives their buffers back when they end.
+/// When it is dropped, requests in flight stay with the queue, which releases their buffers when they complete.
 pub struct SharedHandle<Q: Queue = Box<dyn Queue>, C: Clock = Monotonic> {
     bindings: Vec<Binding<Q, C>>,
     selector: Selector,
@@ -353,18 +356,18 @@ struct Binding<Q: Queue, C: Clock> {
 }
 
 impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
-    /// On one queue.
+    /// Creates a handle on one queue.
     ///
     /// # Errors
-    /// More requests than a queue can have.
+    /// The queue cannot have that many requests.
     pub fn new(queue: &Arc<SharedQueue<Q, C>>, params: Params) -> Result<SharedHandle<Q, C>, Error> {
         SharedHandle::over(&[Arc::clone(queue)], Selector::default(), params)
     }
 
-    /// On several queues of one device.
+    /// Creates a handle on several queues of one device.
     ///
     /// # Errors
-    /// More queues or requests than possible, or none.
+    /// There are no queues, or more queues or requests than possible.
     pub fn over(queues: &[Arc<SharedQueue<Q, C>>], selector: Selector, params: Params) -> Result<SharedHandle<Q, C>, Error> {
         if queues.is_empty() || queues.len() > QUEUES_MAX {
             return Err(Error::NoResources);
@@ -387,12 +390,12 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         Ok(handle)
     }
 
-    /// What the device looks like.
+    /// Returns the geometry of the device.
     pub fn geometry(&self) -> &Geometry {
         self.bindings[0].queue.geometry()
     }
 
-    /// Makes an arena known to the device.
+    /// Registers an arena with the device.
     ///
     /// # Errors
     /// As [`Queue::register`].
@@ -400,20 +403,20 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         self.bindings.iter().try_for_each(|binding| binding.queue.register(arena))
     }
 
-    /// All parameters.
+    /// Returns the parameters of this handle.
     pub fn params(&self) -> Params {
         self.params.lock().clone()
     }
 
-    /// One parameter.
+    /// Returns the value of one parameter.
     pub fn get(&self, key: Key) -> u64 {
         self.params.lock().get(key)
     }
 
-    /// Sets a parameter, for requests submitted from now on.
+    /// Sets a parameter for requests that are submitted from now on.
     ///
     /// # Errors
-    /// A wrong value, or the key is fixed once the queue is open.
+    /// The value is invalid, or the key is fixed once the queue is open.
     pub fn set(&self, key: Key, value: u64) -> Result<(), ParamError> {
         let mut params = self.params.lock();
         params.set_open(key, value)?;
@@ -428,11 +431,11 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         self.polling.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes a request. The device hears of it at the next `ring`, `poll` or `wait` of any of the queue's handles. What is wrong
-    /// with it is said by its completion.
+    /// Accepts a request. The next `ring`, `poll` or `wait` of any of the queue's handles submits it to the device. The completion
+    /// reports an invalid request.
     ///
     /// # Errors
-    /// No place: as many as `requests_max` were not collected yet.
+    /// The handle is full: `requests_max` requests have not been collected yet.
     pub fn submit(&self, io: Io) -> Result<Ticket, Full> {
         let at = self.choose(io.op, io.at, io.class);
         let binding = &self.bindings[at];
@@ -442,7 +445,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         Ok(ticket)
     }
 
-    /// Takes as many as there is place for, in order, with one lock; their tickets are added to `tickets`.
+    /// Accepts requests in order until the handle is full, with one lock, and appends their tickets to `tickets`.
     pub fn submit_batch(&self, ios: &mut std::collections::VecDeque<Io>, tickets: &mut Vec<Ticket>) {
         while let Some(first) = ios.front() {
             let at = self.choose(first.op, first.at, first.class);
@@ -470,7 +473,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         self.selector.choose(&Features { op, lba: at.lba(self.geometry()), class }, turn, self.bindings.len())
     }
 
-    /// Submits a read of as much as the buffer holds.
+    /// Submits a read that fills the buffer.
     ///
     /// # Errors
     /// As [`SharedHandle::submit`].
@@ -478,7 +481,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         self.submit(Io::read(at, data))
     }
 
-    /// Submits a write.
+    /// Submits a write of the whole buffer.
     ///
     /// # Errors
     /// As [`SharedHandle::submit`].
@@ -486,7 +489,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         self.submit(Io::write(at, data))
     }
 
-    /// Tells the devices of all that was submitted, by whomever.
+    /// Notifies the devices of all submitted requests, including those of other handles.
     pub fn ring(&self) {
         for binding in &self.bindings {
             let (mut inner, rung) = binding.queue.ring_outside(binding.queue.inner.lock());
@@ -497,7 +500,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         }
     }
 
-    /// The next request that has ended, if there is one. Rings.
+    /// Returns the next completed request, if there is one. Rings the doorbell first if necessary.
     pub fn poll(&self) -> Option<Done> {
         self.bindings.iter().find_map(|binding| {
             let mut inner = binding.queue.inner.lock();
@@ -512,7 +515,8 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         })
     }
 
-    /// Adds what has ended to `done`, as much as its capacity allows, with one lock for each queue. Rings.
+    /// Appends completed requests to `done`, up to its capacity, with one lock for each queue. Rings the doorbell first if
+    /// necessary.
     pub fn poll_batch(&self, done: &mut Vec<Done>) {
         for binding in &self.bindings {
             let (mut inner, rung) = binding.queue.ring_outside(binding.queue.inner.lock());
@@ -524,8 +528,9 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         }
     }
 
-    /// The next request that has ended, waiting for one at most so long ([`Duration::MAX`]: for ever). None also when there is
-    /// nothing in flight.
+    /// Returns the next completed request; waits for one up to `at_most` ([`Duration::MAX`]: no limit). Returns `None` also if
+    /// nothing
+    /// is in flight.
     pub fn wait(&self, at_most: Duration) -> Option<Done> {
         if let [binding] = self.bindings.as_slice() {
             return self.wait_at(binding, at_most);
@@ -549,8 +554,9 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         binding.queue.wait(owner, self.polling(), at_most, |engine| engine.take(owner).ok_or_else(|| engine.busy(owner) > 0))
     }
 
-    /// This request, once it has ended; others stay to be collected. None: not in time, or there is no such ticket, or another
-    /// thread waits for it.
+    /// Waits for one request and returns it; other completions stay to be collected. Returns `None` after `at_most`, if there is no
+    /// such
+    /// ticket, or if another thread waits for it.
     pub fn wait_for(&self, ticket: Ticket, at_most: Duration) -> Option<Done> {
         let binding = self.binding(ticket)?;
         let index = {
@@ -574,7 +580,8 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         self.bindings.get(job::place(ticket).0)
     }
 
-    /// Asks for a request to be given up. It ends all the same: as cancelled, or as it ended. False: there is no such ticket.
+    /// Requests that the device cancel a request. The request still completes, as cancelled or with its own status. Returns false
+    /// if there is no such ticket.
     pub fn cancel(&self, ticket: Ticket) -> bool {
         let Some(binding) = self.binding(ticket) else { return false };
         let mut inner = binding.queue.inner.lock();
@@ -584,11 +591,10 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         true
     }
 
-    /// Waits until nothing of this handle is in flight, at most so long for each queue; the completions are there to be
-    /// collected.
+    /// Waits until nothing of this handle is in flight, up to `at_most` for each queue. The completions stay to be collected.
     ///
     /// # Errors
-    /// [`Error::Timeout`]: there is still something in flight.
+    /// [`Error::Timeout`]: requests are still in flight.
     pub fn drain(&self, at_most: Duration) -> Result<(), Error> {
         for binding in &self.bindings {
             let owner = binding.owner;
@@ -598,7 +604,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         Ok(())
     }
 
-    /// As [`super::Handle::take_released`].
+    /// Returns memory that the device has released, as [`super::Handle::take_released`] does.
     pub fn take_released(&self) -> Option<Released> {
         self.bindings.iter().find_map(|binding| {
             let mut inner = binding.queue.inner.lock();
@@ -608,12 +614,12 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         })
     }
 
-    /// Requests of this handle submitted and not ended.
+    /// Returns the number of this handle's requests that were submitted and have not completed.
     pub fn in_flight(&self) -> u32 {
         self.bindings.iter().map(|binding| binding.queue.inner.lock().engine.busy(binding.owner)).sum()
     }
 
-    /// Runs one request to its end.
+    /// Executes one request and returns its result.
     pub fn run(&self, io: Io) -> Done {
         let at = self.choose(io.op, io.at, io.class);
         let binding = &self.bindings[at];
@@ -632,7 +638,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         binding.queue.wait(owner, self.polling(), Duration::MAX, look).expect("each request ends")
     }
 
-    /// Other threads make synchronous calls too: when one of them is through there is a place.
+    /// Submits a synchronous request once a slot is free: other threads also make synchronous calls.
     fn submit_later(&self, binding: &Binding<Q, C>, io: Io) -> Result<Ticket, Box<Done>> {
         let (owner, defaults) = (binding.owner, self.params.lock().defaults());
         let mut io = Some(io);
@@ -647,7 +653,7 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         submitted.ok_or_else(|| Box::new(refused(io.expect("not taken"), Error::NoResources)))
     }
 
-    /// As the parameter `synchronous` says: to the end, or only submitted.
+    /// Executes the request, or only submits it, depending on the parameter `synchronous`.
     ///
     /// # Errors
     /// As [`SharedHandle::submit`].
@@ -656,36 +662,36 @@ impl<Q: Queue, C: Clock> SharedHandle<Q, C> {
         if synchronous { Ok(Issued::Done(self.run(io))) } else { self.submit(io).map(Issued::Submitted) }
     }
 
-    /// Reads as much as the buffer holds.
+    /// Reads as many bytes as the buffer holds.
     pub fn read(&self, at: impl Into<At>, buf: Buf) -> Done {
         self.run(Io::read(at, buf))
     }
 
-    /// Writes the buffer.
+    /// Writes the whole buffer to the device.
     pub fn write(&self, at: impl Into<At>, buf: Buf) -> Done {
         self.run(Io::write(at, buf))
     }
 
-    /// Makes what was completed survive a loss of power.
+    /// Makes completed writes survive a power loss.
     ///
     /// # Errors
-    /// As the device says.
+    /// The error that the device reports.
     pub fn flush(&self) -> Result<(), Error> {
         self.run(Io::flush()).status
     }
 
-    /// Gives blocks back. `length` is in blocks if `at` is, else in bytes.
+    /// Discards blocks: their content is no longer needed. `length` has the unit of `at`: blocks or bytes.
     ///
     /// # Errors
-    /// As the device says.
+    /// The error that the device reports.
     pub fn discard(&self, at: impl Into<At>, length: u64) -> Result<(), Error> {
         self.run(Io::discard(at, length)).status
     }
 
-    /// Makes blocks zero. `length` is in blocks if `at` is, else in bytes.
+    /// Fills blocks with zeroes. `length` has the unit of `at`: blocks or bytes.
     ///
     /// # Errors
-    /// As the device says.
+    /// The error that the device reports.
     pub fn write_zeroes(&self, at: impl Into<At>, length: u64) -> Result<(), Error> {
         self.run(Io::write_zeroes(at, length)).status
     }
