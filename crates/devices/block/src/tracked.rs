@@ -1,24 +1,24 @@
 //! Exactly one completion for each request, whatever the device does.
 //!
-//! Stands directly above a driver. It gives the device tags of its own, slot and generation, so that a late completion never
-//! hits a newer request; refuses what does not fit the device; and ends what the device does not.
+//! `Tracked` wraps a driver's queue. Its tags for the device contain slot and generation, so that a late completion never
+//! completes a newer request. It refuses requests that do not fit the device, and ends requests that the device does not complete.
 //!
 //! The life of a slot:
 //!
 //! ```text
 //!             submit                    completion
-//!   Free ---------------> InFlight -----------------------------------> Free    reported as the device says
-//!                            | deadline: the device is asked to cancel
+//!   Free ---------------> InFlight -----------------------------------> Free    reported with the device's status
+//!                            | deadline: Tracked requests a cancel
 //!                            v
 //!                        Cancelling ------ completion ----------------> Free    reported; cancelled means Timeout
-//!                            | grace is over
+//!                            | grace period over
 //!                            v
 //!                        Abandoned         (reported as Timeout; the device may still use its memory)
 //!                            |------------ completion, or reset ------> Free    named by `take_released`
 //! ```
 //!
-//! `reset` takes InFlight and Cancelling to Free (reported as Reset, or Timeout). If even that fails the device is gone:
-//! everything is reported as Gone, now and from now on, and its memory stays with the device.
+//! `reset` moves InFlight and Cancelling to Free (reported as Reset, or Timeout). If the reset fails, the device is gone:
+//! all requests, also future ones, are reported as Gone, and memory in flight stays with the device.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -33,19 +33,19 @@ use crate::queue::{Armed, Doorbell, Queue, Submit};
 use crate::request::{Completion, Request, Status};
 use crate::units::Tag;
 
-/// How long what is waited for.
+/// The time limits for a device that does not respond.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timeouts {
-    /// For a request without a deadline of its own; none: for ever.
+    /// The timeout of requests without their own deadline; `None`: no timeout.
     pub timeout: Option<Duration>,
-    /// For the device to cancel what is over its deadline, before that is reported as [`Error::Timeout`].
+    /// How long the device may take to cancel a request after its deadline, before it is reported as [`Error::Timeout`].
     pub cancel_grace: Duration,
-    /// For memory of timed-out requests to come back, before the queue is reset; none: never reset for that.
+    /// How long the device may hold memory of timed-out requests before the queue is reset; `None`: no reset for that reason.
     pub reset_after: Option<Duration>,
 }
 
 impl Default for Timeouts {
-    /// As the kernel's NVMe driver: 30 seconds, then abort, then reset.
+    /// The values of the kernel's NVMe driver: 30 seconds, then abort, then reset.
     fn default() -> Self {
         Timeouts { timeout: Some(Duration::from_secs(30)), cancel_grace: Duration::from_secs(1), reset_after: Some(Duration::from_secs(5)) }
     }
@@ -62,32 +62,32 @@ enum TrackedState {
 #[derive(Clone, Copy, Debug)]
 struct TrackedSlot {
     tag: Tag,
-    /// When something has to be done about it.
+    /// When the request must be cancelled or abandoned.
     due: Time,
     generation: u32,
     state: TrackedState,
-    /// An abandoned one: its owner knows. Before that its release is not named.
+    /// Of an abandoned request: whether its timeout was reported. Its release is not named before that.
     reported: bool,
 }
 
-/// Polls between two looks at the clock while completions keep coming; with none coming every poll looks.
+/// The number of polls between two readings of the clock while completions arrive. A poll that finds nothing always reads the clock.
 const POLLS_PER_LOOK: u32 = 64;
 
-/// See the module.
+/// A queue that reports exactly one completion for each request, whatever the device does.
 pub struct Tracked<Q, C = Monotonic> {
     queue: Q,
     clock: C,
     patience: Timeouts,
     slots: Box<[TrackedSlot]>,
     free: Vec<u32>,
-    /// Ended here, not by the device.
+    /// Completions that this layer makes itself.
     own: CompletionRing,
     released: VecDeque<Tag>,
-    /// Taken and not reported.
+    /// The number of requests that were accepted and not reported.
     in_flight: u32,
     abandoned: u32,
     abandoned_since: Time,
-    /// No slot is due before this.
+    /// No slot is due before this time.
     next_due: Time,
     polls_to_look: u32,
     gone: bool,
@@ -95,14 +95,14 @@ pub struct Tracked<Q, C = Monotonic> {
 }
 
 impl<Q: Queue> Tracked<Q> {
-    /// By the machine's clock.
+    /// Wraps a queue, with the monotonic clock.
     pub fn new(queue: Q, patience: Timeouts) -> Tracked<Q> {
         Tracked::with_clock(queue, patience, Monotonic::default())
     }
 }
 
 impl<Q: Queue, C: Clock> Tracked<Q, C> {
-    /// By another clock.
+    /// Wraps a queue, with another clock.
     pub fn with_clock(queue: Q, patience: Timeouts, clock: C) -> Tracked<Q, C> {
         let depth = queue.depth();
         let slot = TrackedSlot { tag: Tag(0), due: Time::NEVER, generation: 0, state: TrackedState::Free, reported: false };
@@ -124,21 +124,21 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         }
     }
 
-    /// Submits with a deadline of its own.
+    /// Submits a request with its own deadline.
     #[inline]
     pub fn submit_by(&mut self, request: &Request, data: &[Span], deadline: Time) -> Submit {
         if self.in_flight >= self.queue.depth() {
             return Submit::Full;
         }
         let geometry = self.queue.geometry();
-        // Nearly all are such.
+        // The short check accepts nearly all requests.
         let is_plain = matches!(data, [span] if geometry.takes_one(request, *span)) && !self.gone;
         if !is_plain && let Err(error) = if self.gone { Err(Error::Gone) } else { geometry.check(request, data) } {
             self.in_flight += 1;
             self.own.push(Completion { tag: request.tag, status: Err(error) });
             return Submit::Queued;
         }
-        // Abandoned requests hold slots that the device still has.
+        // Requests that the device still holds occupy slots after they were abandoned.
         let Some(&index) = self.free.last() else { return Submit::Full };
         let slot = &mut self.slots[index as usize];
         let below = Request { tag: device_tag(index, slot.generation), ..*request };
@@ -154,38 +154,38 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         Submit::Queued
     }
 
-    /// When something has to be done by [`Queue::poll`], though the device says nothing: for who waits by other means than
-    /// [`Queue::wait`].
+    /// Returns when [`Queue::poll`] has to be called even without a completion from the device. Callers that do not wait with
+    /// [`Queue::wait`] need it.
     pub fn due(&self) -> Time {
         self.next_due.min(self.reset_due())
     }
 
-    /// Requests that were reported, and whose memory the device may still use.
+    /// Returns the number of reported requests whose memory the device may still access.
     pub fn abandoned(&self) -> u32 {
         self.abandoned
     }
 
-    /// Completions of requests that nobody had made, or that had ended: a device at fault.
+    /// Returns the number of completions for requests that do not exist or had completed: the device is faulty.
     pub fn strays(&self) -> u64 {
         self.strays
     }
 
-    /// Whether the device is gone for good.
+    /// Returns whether the device is permanently gone.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Its clock.
+    /// Returns the clock of the queue.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// The queue below.
+    /// Returns the wrapped queue, for example a driver's.
     pub fn below(&mut self) -> &mut Q {
         &mut self.queue
     }
 
-    /// How long a wait may be, with what has to be done meanwhile.
+    /// Limits a wait to the time of the next deadline.
     fn at_most(&self, at_most: Duration) -> Duration {
         match self.due() {
             Time::NEVER => at_most,
@@ -193,7 +193,8 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         }
     }
 
-    /// Behind `own` completions are `below` of the device's: what of it all is reported comes first, and is counted.
+    /// Converts `below` device completions that follow `own` completions in the array. Moves those to be reported to the front and
+    /// returns their number.
     #[inline]
     fn report(&mut self, own: usize, below: usize, completions: &mut [Completion]) -> usize {
         let mut reported = own;
@@ -213,7 +214,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         reported
     }
 
-    /// What the device says of a slot, as it is reported; none if it is not to be reported.
+    /// Records a completion of the device. Returns the completion to report, or `None` if it must not be reported.
     #[inline]
     fn end(&mut self, completion: Completion) -> Option<Completion> {
         let (index, generation) = parts(completion.tag);
@@ -240,7 +241,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         }
     }
 
-    /// An error is being reported: from now on its memory may be named as released, which it may be already.
+    /// Records that an error is being reported. From now on the memory may be named as released, or is already free.
     #[cold]
     fn reports(&mut self, completion: Completion) {
         if !matches!(completion.status, Err(Error::Timeout | Error::Gone)) {
@@ -262,7 +263,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         self.free.push(index);
     }
 
-    /// Looks at the clock if it is time for that.
+    /// Reads the clock if it is time for that, and handles expired deadlines.
     fn expire(&mut self, idle: bool) {
         if self.next_due == Time::NEVER && self.abandoned == 0 {
             return;
@@ -277,12 +278,12 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
             self.expire_slots(now);
         }
         if now >= self.reset_due() {
-            // Its outcome is in the completions.
+            // The completions report the outcome.
             let _ = self.reset_all();
         }
     }
 
-    /// When the memory of abandoned requests is worth a reset.
+    /// Returns when the memory of abandoned requests justifies a reset.
     fn reset_due(&self) -> Time {
         match self.patience.reset_after {
             Some(patience) if self.abandoned > 0 && !self.gone => self.abandoned_since.after(patience),
@@ -311,7 +312,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         }
     }
 
-    /// Reports a request though the device still has it.
+    /// Reports a request while the device still holds it.
     fn abandon(&mut self, index: usize, now: Time, status: Status) {
         let slot = &mut self.slots[index];
         slot.state = TrackedState::Abandoned;
@@ -356,7 +357,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         reset
     }
 
-    /// Reports what the device has ended before it is reset.
+    /// Reports the requests that the device completed before the reset.
     fn take_ended(&mut self) {
         let mut ended = [Completion::EMPTY; 32];
         loop {
@@ -459,8 +460,9 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
         }
     }
 
-    /// Until [`Queue::take_released`] names it. Every request that ended with [`Error::Timeout`] is named once, also if its
-    /// memory was free at once; those that ended with another error only if they are held.
+    /// Returns true until [`Queue::take_released`] names the request. That names every request that ended with [`Error::Timeout`]
+    /// once,
+    /// even if its memory was free immediately; requests with other errors only if they are held.
     fn owns_buffer(&self, tag: Tag) -> bool {
         let kept = |slot: &TrackedSlot| slot.tag == tag && slot.state == TrackedState::Abandoned;
         (self.abandoned > 0 && self.slots.iter().any(kept)) || self.released.contains(&tag)
@@ -470,7 +472,7 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
         self.released.pop_front()
     }
 
-    /// Unlike a driver's: everything in flight is reported.
+    /// Reports everything in flight, unlike the `reset` of a driver.
     fn reset(&mut self) -> Result<(), Error> {
         self.reset_all()
     }
@@ -493,7 +495,7 @@ mod test {
         }
     }
 
-    /// Ends what the test says, when it says so; waiting moves the clock.
+    /// A queue that completes what the test chooses, when the test chooses; waiting advances the clock.
     struct Puppet {
         geometry: Geometry,
         clock: Hand,

@@ -6,7 +6,7 @@
 //! they can lead.
 //!
 //! ```text
-//!              nobody leads                           its own completed, or timeout         
+//!              nobody leads                           its own completed, or timeout
 //!  waits -------------------> leads (asleep, no lock) ---------------------------------------> returns; wakes a follower
 //!    | somebody leads             ^   | the device, or a signal of another reaping thread: reaps, distributes
 //!    v                            |   v

@@ -1,18 +1,19 @@
 //! Shares of the device by [`Class`]: weights, rate limits, and a guard for the latency of the foreground.
 //!
-//! - *Weights*: start-time fair queueing (Goyal, Vin, Cheng 1996). A request costs its bytes and a constant; a class's
-//!   requests begin in virtual time one after the other, cost divided by weight apart; who begins first goes first. Classes
-//!   that wait all the time get service by weight, within one request each; the share of one that does not wait goes to the
-//!   others, and is not owed to it. Only what waits here is weighed: with fewer requests than may be with the device
-//!   ([`super::Options::dispatch_depth`]), all go at once.
-//! - *Limits*: a class over its rate does not take part. Others take its share; if there is none the device idles.
-//! - *Guard*: while the foreground waits or is with the device, and for a moment after (a thread that reads one block after
-//!   the other is away for microseconds only), all others together have no more than a few requests with the device. They
-//!   still have these, so that nobody starves; and with no foreground everything is theirs. Told to have none, they have one
-//!   at a time, and only what their weight gives them against the foreground: for disks, where each costs a seek.
+//! - *Weights*: start-time fair queueing (Goyal, Vin, Cheng 1996). A request costs its bytes and a constant. The requests of a class
+//! start in virtual time one after the other, at distances of cost divided by weight; the earliest start goes first. Classes that
+//! always have waiting requests get service by weight, within one request each. The share of an idle class goes to the others and is
+//! not made up for. Only waiting requests are weighed: if fewer requests exist than may be with the device
+//! ([`super::Options::dispatch_depth`]), all are dispatched immediately.
+//! - *Limits*: a class over its rate is skipped. Others get its share; if there are none, the device idles.
+//! - *Guard*: it holds while the foreground has requests, and briefly after (a thread that reads block by block pauses only for
+//! microseconds). While it holds, all other classes together have at most a few requests with the device. They keep these, so that
+//! none starves; without a foreground there is no limit. With a limit of 0 they have one at a time, and only as their weight
+//! against the foreground allows: for disks, where each request costs a seek.
 //!
-//! Within a class it is first come, first served. What another class has to wait for because of its blocks goes at once,
-//! whatever its class, and is counted to it all the same: else the foreground would wait for a background's limit.
+//! Within a class, requests are served in order of arrival. A request that blocks another class because of common blocks is
+//! dispatched
+//! immediately, whatever its class, and is still charged to its class. Otherwise the foreground would wait for a background's limit.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -24,41 +25,41 @@ use super::limits::{Bucket, Rate};
 use super::lists::{Fifo, Links};
 use super::order::{Order, Pick};
 
-/// What one class gets.
+/// The share of the device that one class gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// Against those of the other classes.
+    /// The weight relative to the other classes.
     pub weight: NonZeroU32,
-    /// Most bytes of reads and writes.
+    /// The rate limit for bytes of reads and writes.
     pub bytes: Option<Rate>,
-    /// Most requests.
+    /// The rate limit for the number of requests.
     pub requests: Option<Rate>,
 }
 
 impl Share {
-    /// Without limits; a weight of zero counts as one.
+    /// Returns a share without limits; a weight of zero counts as one.
     pub fn weighted(weight: u32) -> Share {
         Share { weight: NonZeroU32::new(weight).unwrap_or(NonZeroU32::MIN), bytes: None, requests: None }
     }
 }
 
-/// How the device is shared.
+/// The division of the device among classes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClassesOptions {
-    /// By class, the foreground first. Requests of classes that are not listed count to the last.
+    /// The share of each class, the foreground first. Requests of classes that are not listed count as the last class.
     pub shares: Vec<Share>,
-    /// Bytes that a request costs beside its own: what the device could have moved while it begins.
+    /// The fixed cost of a request in bytes: the amount that the device could have transferred while it starts the request.
     pub request_cost_bytes: u32,
-    /// The guard: most requests with the device of all classes but the foreground, while that is there. 0: one, when it is
-    /// its turn by weight; the device may then idle while the foreground lingers.
+    /// The guard: the most requests of all background classes that are with the device while the foreground is active. 0: one, when
+    /// it is due by weight; the device may then idle while the foreground lingers.
     pub background_in_flight_max: u32,
-    /// The guard holds so long after the foreground's last request has ended.
+    /// How long the guard holds after the foreground's last request has completed.
     pub foreground_linger: Duration,
 }
 
 impl Default for ClassesOptions {
-    /// A foreground with eight times the weight of everything else. The guard outlasts the pauses of a reader that computes
-    /// between two blocks.
+    /// The foreground has eight times the weight of everything else. The guard outlasts the pauses of a reader that computes between
+    /// two blocks.
     fn default() -> Self {
         ClassesOptions {
             shares: vec![Share::weighted(8), Share::weighted(1)],
@@ -69,14 +70,14 @@ impl Default for ClassesOptions {
     }
 }
 
-/// The order of classes.
+/// The order that shares the device among classes.
 #[derive(Debug)]
 pub struct Classes {
     queues: Box<[ClassQueue]>,
     links: Links,
-    /// By slot: what it costs in bytes, whose it is, and whether it is in `hurried`.
+    /// By slot: the cost in bytes, the class, and whether the request is in `hurried`.
     waiting: Box<[Waiting]>,
-    /// These go first.
+    /// Requests that are dispatched before all others.
     hurried: Fifo,
     block_bytes: u32,
     request_cost_bytes: u32,
@@ -84,7 +85,7 @@ pub struct Classes {
     background_in_flight: u32,
     linger: Duration,
     foreground_left: Time,
-    /// Virtual time: where the request that went last began.
+    /// The virtual time at which the last dispatched request started.
     now: u128,
 }
 
@@ -98,9 +99,9 @@ struct Waiting {
 #[derive(Debug)]
 struct ClassQueue {
     waiting: Fifo,
-    /// Virtual time at which its next request begins.
+    /// The virtual time at which its next request starts.
     begin: u128,
-    /// It did not take part in the last pick though it had requests.
+    /// Whether it was excluded from the last pick although it had requests.
     held: bool,
     in_flight: u32,
     weight: u64,
@@ -108,7 +109,7 @@ struct ClassQueue {
     requests: Option<Bucket>,
 }
 
-/// Parts of a byte in virtual time, at weight one. Wide enough never to be used up.
+/// Units of virtual time for a byte at weight one. The counter is wide enough never to overflow.
 const SCALE: u64 = 1 << 10;
 
 impl ClassQueue {
@@ -117,7 +118,7 @@ impl ClassQueue {
         ClassQueue { waiting: Fifo::EMPTY, begin: 0, held: false, in_flight: 0, weight: u64::from(share.weight.get()), bytes, requests }
     }
 
-    /// From when on its limits let a request of so many bytes go.
+    /// Returns when the limits allow a request of this size.
     #[inline]
     fn ready_at(&self, bytes: u64) -> Time {
         let by_bytes = self.bytes.as_ref().map_or(Time(0), |bucket| bucket.ready_at(bytes));
@@ -138,7 +139,7 @@ impl ClassQueue {
 }
 
 impl Classes {
-    /// For `depth` requests to a device with blocks of this size.
+    /// Makes an order for `depth` requests to a device with this block size.
     pub fn new(depth: u32, block_bytes: u32, options: &ClassesOptions) -> Classes {
         let mut queues: Vec<ClassQueue> = options.shares.iter().take(256).map(ClassQueue::new).collect();
         if queues.is_empty() {
@@ -159,7 +160,7 @@ impl Classes {
         }
     }
 
-    /// Requests of a class that wait for their turn.
+    /// Returns the number of waiting requests of a class.
     pub fn waiting_of(&self, class: Class) -> u32 {
         self.queues[self.class(class)].waiting.len()
     }
@@ -168,7 +169,7 @@ impl Classes {
         usize::from(class.0).min(self.queues.len() - 1)
     }
 
-    /// Bytes that go over the wire: what only names blocks has none.
+    /// Returns the bytes to transfer: operations that only name blocks have none.
     fn bytes(&self, request: &Request) -> u64 {
         match request.op {
             Op::Read | Op::Write => u64::from(request.blocks) * u64::from(self.block_bytes),
@@ -176,14 +177,14 @@ impl Classes {
         }
     }
 
-    /// Whether the guard is up.
+    /// Returns whether the guard holds.
     fn guards(&self, now: Time) -> bool {
         let foreground = &self.queues[0];
         let waits = foreground.waiting.first().is_some_and(|slot| foreground.ready_at(self.waiting[slot as usize].bytes) <= now);
         waits || foreground.in_flight > 0 || now < self.foreground_left
     }
 
-    /// The class that goes next, or the moment from which on one may.
+    /// Returns the class whose request goes next, or the time from which a class may proceed.
     fn fairest(&mut self, now: Time) -> Result<usize, Time> {
         let guarded = self.guards(now);
         let full = guarded && self.background_in_flight >= self.background_max.max(1);
@@ -194,7 +195,7 @@ impl Classes {
             let Some(slot) = queue.waiting.first() else { continue };
             let ready_at = queue.ready_at(self.waiting[slot as usize].bytes);
             let turn = class == 0 || !(by_weight && queue.begin > foreground_begin);
-            // Who only waits for its turn by weight keeps its place.
+            // A class that is not due by weight keeps its start time.
             queue.held |= ready_at > now || class > 0 && full && !by_weight;
             if ready_at > now {
                 earliest = earliest.min(ready_at);
@@ -212,7 +213,7 @@ impl Classes {
         best.map(|(class, _)| class).ok_or(earliest)
     }
 
-    /// It goes: counted to its class.
+    /// Charges a picked request to its class.
     fn charge(&mut self, class: usize, slot: u32, now: Time) -> Pick {
         self.queues[class].charge(self.waiting[slot as usize].bytes, self.request_cost_bytes, now);
         self.background_in_flight += u32::from(class > 0);

@@ -1,9 +1,12 @@
-//! A time by which each request starts, as far as the device can: reads and writes by age and by block, as the kernel's
-//! mq-deadline is described (Documentation/block/deadline-iosched.rst).
+//! Starts each request by a deadline, as far as the device can: reads and writes are ordered by age and by block, as described for
+//! the
+//! kernel's mq-deadline (Documentation/block/deadline-iosched.rst).
 //!
-//! Requests go in batches of one direction, upwards. When a batch ends, reads are preferred until writes have been passed
-//! over `writes_starved` times; then the new batch begins with the oldest request of its direction if that is over its time,
-//! or if nothing is further up. It merges like the elevator.
+//! Requests are dispatched in batches of one direction, in ascending block order. When a batch ends, reads are preferred until
+//! writes
+//! were passed over `writes_starved` times. The new batch starts with the oldest request of its direction if its deadline has
+//! passed,
+//! or if no request has a higher block. Merging works as in the elevator.
 
 use std::time::Duration;
 
@@ -13,16 +16,16 @@ use crate::request::{Op, Request};
 use super::lists::{Fifo, Flushes, Links, Sorted};
 use super::order::{Order, Pick};
 
-/// The kernel's names and defaults.
+/// The options of this order, with the kernel's names and defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeadlineOptions {
-    /// From when on a read goes before others.
+    /// The deadline of a read, counted from its submission.
     pub read_expire: Duration,
-    /// From when on a write does.
+    /// The deadline of a write, counted from its submission.
     pub write_expire: Duration,
-    /// Requests of a batch.
+    /// The most requests of one batch.
     pub fifo_batch: u32,
-    /// Batches of reads that go while writes wait: at least one, so that a stream of writes does not starve reads.
+    /// The number of read batches that may pass waiting writes: at least one, so that a stream of writes does not starve reads.
     pub writes_starved: u32,
 }
 
@@ -33,7 +36,7 @@ impl Default for DeadlineOptions {
     }
 }
 
-/// The order of deadlines.
+/// The order by deadlines and block numbers.
 #[derive(Debug)]
 pub struct Deadline {
     options: DeadlineOptions,
@@ -41,7 +44,7 @@ pub struct Deadline {
     reads: Direction,
     writes: Direction,
     links: Links,
-    /// By slot: first block, and when it is over its time.
+    /// By slot: the first block and the deadline.
     waiting: Box<[(u64, Time)]>,
     writing: bool,
     batched: u32,
@@ -52,7 +55,7 @@ pub struct Deadline {
 struct Direction {
     sorted: Sorted,
     ages: Fifo,
-    /// Where the last one that went down ends.
+    /// The block after the last dispatched request.
     head: u64,
 }
 
@@ -61,14 +64,14 @@ impl Direction {
         Direction { sorted: Sorted::new(depth), ages: Fifo::EMPTY, head: 0 }
     }
 
-    /// The next one upwards from there, by its place.
+    /// Returns the place of the next request at or after `head`.
     fn next_up(&self) -> Option<usize> {
         self.sorted.from(self.head)
     }
 }
 
 impl Deadline {
-    /// For `depth` requests.
+    /// Makes an order for `depth` requests.
     pub fn new(depth: u32, options: DeadlineOptions) -> Deadline {
         Deadline {
             options,
@@ -120,7 +123,7 @@ impl Deadline {
         self.batched = 0;
     }
 
-    /// None: the oldest.
+    /// Returns the place of the first request of a batch; `None`: the oldest request.
     fn first_of_batch(&self, now: Time) -> Option<usize> {
         let direction = self.direction(self.writing);
         let oldest = direction.ages.first()?;

@@ -1,4 +1,5 @@
-//! For disks: up across the platter, then back to the begin in one go (C-LOOK), reads before writes, neighbours in one.
+//! An order for disks: ascending blocks, then back to the lowest in one seek (C-LOOK). Reads go before writes; adjacent requests
+//! merge.
 
 use crate::clock::Time;
 use crate::request::{Op, Request};
@@ -6,39 +7,39 @@ use crate::request::{Op, Request};
 use super::lists::{Fifo, Flushes, Links, Sorted};
 use super::order::{Order, Pick};
 
-/// What an elevator is patient with.
+/// The limits up to which the elevator delays requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ElevatorOptions {
-    /// Reads that go while writes wait, before these get their turn.
+    /// The number of reads that are dispatched while writes wait, before writes are due.
     pub reads_in_row: u32,
-    /// Writes that go while reads wait, once it is their turn.
+    /// The number of writes that are dispatched while reads wait, once writes are due.
     pub writes_in_row: u32,
-    /// After so many others a request goes next, wherever it is. So the longest wait, in requests that go down before it, is
-    /// this and, with them being overdue too, those that came before it; twice as many if there is a flush before each.
+    /// A request goes next after this many others, wherever its blocks are. If older requests are overdue too, they still go first:
+    /// the longest wait is this number plus the number of older requests. Flushes before each of them can double it.
     pub passed_max: u32,
 }
 
 impl Default for ElevatorOptions {
-    /// A second or two of a disk's time until what is passed by goes.
+    /// The defaults let a request be passed over for a second or two of a disk's time.
     fn default() -> Self {
         ElevatorOptions { reads_in_row: 48, writes_in_row: 16, passed_max: 128 }
     }
 }
 
-/// The order of an elevator.
+/// The order of an elevator, for disks.
 #[derive(Debug)]
 pub struct Elevator {
     options: ElevatorOptions,
     flushes: Flushes,
     reads: Sorted,
     writes: Sorted,
-    /// Both, by age.
+    /// Reads and writes by age.
     ages: Fifo,
     links: Links,
-    /// By slot: first block, whether it writes, and how many had been picked when it came.
+    /// By slot: the first block, whether it writes, and how many requests had been picked when it arrived.
     waiting: Box<[Waiting]>,
     picked: u64,
-    /// Where the last one that went down ends.
+    /// The block after the last dispatched request.
     head: u64,
     writing: bool,
     in_row: u32,
@@ -52,7 +53,7 @@ struct Waiting {
 }
 
 impl Elevator {
-    /// For `depth` requests.
+    /// Makes an order for `depth` requests.
     pub fn new(depth: u32, options: ElevatorOptions) -> Elevator {
         Elevator {
             options,
@@ -79,7 +80,7 @@ impl Elevator {
         self.ages.remove(&mut self.links, slot);
     }
 
-    /// Whose turn it is, when both wait.
+    /// Returns whether a write goes next.
     fn turn(&mut self) -> bool {
         if self.reads.is_empty() || self.writes.is_empty() {
             self.in_row = 0;

@@ -1,29 +1,28 @@
-//! So much a second, and not more than so much at once.
+//! Rate limits: an amount per second, and a limit for bursts.
 
 use std::num::NonZeroU64;
 
 use crate::clock::Time;
 
-/// A limit: bytes or requests.
+/// A rate limit for bytes or for requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    /// So many a second, in the long run. Up to 10^10 the rounding to nanoseconds is below a percent for bytes of whole
-    /// blocks; it never gives more than this.
+    /// The amount per second, in the long run. Up to 10^10 the rounding to nanoseconds costs less than a percent for bytes of whole
+    /// blocks; it never allows more than this.
     pub per_second: NonZeroU64,
-    /// So many at once after a pause. What is larger alone goes when the bucket is full.
+    /// The amount that may be used at once after a pause. A larger single request proceeds when the bucket is full.
     pub burst: NonZeroU64,
 }
 
 impl Rate {
-    /// With a burst of what a tenth of a second gives; none for a rate of zero.
+    /// Returns a limit with a burst of a tenth of a second; `None` for a rate of zero.
     pub fn per_second(rate: u64) -> Option<Rate> {
         Some(Rate { per_second: NonZeroU64::new(rate)?, burst: NonZeroU64::new(rate.div_ceil(10))? })
     }
 }
 
-/// A token bucket in its form without tokens (GCRA, ITU-T I.371): it keeps the moment at which it will be full again, and
-/// what is taken moves that. In any time of length t there goes at most `burst + per_second * t`, and what one request of
-/// more than a burst has above it.
+/// A token bucket without tokens (GCRA, ITU-T I.371): it stores the time at which it will be full, and each use moves that time. In
+/// any period of length t it allows at most `burst + per_second * t`, plus the excess of a single request larger than a burst.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     rate: Rate,
@@ -32,23 +31,23 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// A full one.
+    /// Returns a full bucket.
     pub(super) fn new(rate: Rate) -> Bucket {
         let mut bucket = Bucket { rate, burst_ns: 0, full_at: 0 };
-        // Rounded down, as costs are rounded up.
+        // Rounded down, because costs are rounded up.
         let burst_ns = u128::from(rate.burst.get()) * 1_000_000_000 / u128::from(rate.per_second.get());
         bucket.burst_ns = u64::try_from(burst_ns).unwrap_or(u64::MAX);
         bucket
     }
 
-    /// From when on `amount` may be taken.
+    /// Returns the time from which `amount` may be used.
     #[inline]
     pub(super) fn ready_at(&self, amount: u64) -> Time {
         let needed = self.time_of(amount).min(self.burst_ns);
         Time(self.full_at.saturating_sub(self.burst_ns - needed))
     }
 
-    /// Takes it, even if it is not there: then the next waits longer.
+    /// Uses `amount`, even if the bucket does not contain it: then the next use has to wait longer.
     #[inline]
     pub(super) fn take(&mut self, amount: u64, now: Time) {
         self.full_at = self.full_at.max(now.0).saturating_add(self.time_of(amount));
@@ -67,7 +66,7 @@ impl Bucket {
 mod test {
     use super::*;
 
-    /// Against the definition: the most that goes in any window is a burst and what the window brings.
+    /// Compares with the definition: any period allows at most a burst and what the rate gives in that time.
     #[test]
     fn no_window_has_more_than_a_burst_and_its_time() {
         let mut random = fastrand::Rng::with_seed(23);

@@ -1,10 +1,10 @@
-//! Lists of slots that orders are made of: first in, first out; and by block. Made once, of fixed size.
+//! Lists of slots for orders: first in, first out; and sorted by block. They have a fixed size and never allocate.
 
 use crate::request::{Op, Request};
 
 use super::slots::NONE;
 
-/// Places in FIFOs: a slot is in one of them at most, of all that share these.
+/// The links of FIFOs that share one set of slots: a slot is in at most one of these FIFOs.
 #[derive(Debug)]
 pub(super) struct Links(Box<[Link]>);
 
@@ -20,7 +20,7 @@ impl Links {
     }
 }
 
-/// First in, first out, and out of the middle.
+/// A first-in, first-out list that also supports removal from the middle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fifo {
     first: u32,
@@ -76,11 +76,11 @@ impl Fifo {
     }
 }
 
-/// Requests by their first block.
+/// Requests sorted by their first block.
 #[derive(Debug)]
 pub(super) struct Sorted {
     places: Vec<QueuedExtent>,
-    /// Where the last one was taken out: its neighbours are looked for from here.
+    /// The place of the last removal: searches for its neighbours start here.
     gap: usize,
 }
 
@@ -114,22 +114,23 @@ impl Sorted {
         self.take(at);
     }
 
-    /// Takes out the one at a place that `from` gave.
+    /// Removes the request at a place that `from` returned.
     #[inline]
     pub(super) fn take(&mut self, at: usize) -> u32 {
         self.gap = at;
         self.places.remove(at).slot
     }
 
-    /// The place of the first at this block or behind it.
+    /// Returns the place of the first request at or after this block.
     #[inline]
     pub(super) fn from(&self, lba: u64) -> Option<usize> {
         let at = self.places.partition_point(|place| place.lba < lba);
         (at < self.places.len()).then_some(at)
     }
 
-    /// Of a request that was just taken out, with what was found for it so far: one of the same kind that begins where it
-    /// ends.
+    /// Returns a request of the same kind that starts where `request` ends: the request that was just removed, with everything
+    /// merged
+    /// into it so far.
     #[inline]
     pub(super) fn after(&self, request: &Request) -> Option<u32> {
         let end = request.lba.0 + u64::from(request.blocks);
@@ -137,8 +138,9 @@ impl Sorted {
         behind.find(|place| place.kind == (request.op, request.fua)).map(|place| place.slot)
     }
 
-    /// The same, one that ends where it begins. Only its neighbour is asked: reads may overlap, and a shorter one may hide
-    /// it, which costs a merge and nothing else.
+    /// Returns a request of the same kind that ends where `request` starts. Checks only the direct neighbour: reads may overlap, and
+    /// a
+    /// shorter one may hide it, which costs only a merge.
     #[inline]
     pub(super) fn before(&self, request: &Request) -> Option<u32> {
         let place = self.places[..self.gap].last()?;
@@ -151,7 +153,7 @@ impl Sorted {
     }
 }
 
-/// Flushes go out at once, every second one of what goes out at most: nothing has to wait for them, and somebody waits.
+/// Flushes are dispatched immediately, but at most as every second request: they wait for nothing, and a caller waits for them.
 #[derive(Debug)]
 pub(super) struct Flushes {
     waiting: std::collections::VecDeque<u32>,
@@ -171,7 +173,7 @@ impl Flushes {
         self.waiting.retain(|waiting| *waiting != slot);
     }
 
-    /// The next, if it is a flush's turn.
+    /// Returns the next flush, if a flush is due.
     #[inline]
     pub(super) fn pop(&mut self, others_wait: bool) -> Option<u32> {
         self.was_last = !(self.waiting.is_empty() || self.was_last && others_wait);

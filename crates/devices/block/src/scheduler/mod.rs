@@ -1,20 +1,20 @@
-//! Who goes next: schedulers, each a queue around a queue.
+//! Schedulers, which decide the order of requests. Each is a queue around a queue.
 //!
 //! | name | for | what it does |
 //! |---|---|---|
-//! | `none` | devices that are faster than thinking | nothing: the queue itself |
-//! | `elevator` | disks | merges neighbours, goes across the platter in one direction ([`mod@elevator`]) |
-//! | `deadline` | disks and SATA SSDs with readers that wait | merges, and starts each request by its time ([`mod@deadline`]) |
+//! | `none` | devices that are faster than a scheduler | nothing: requests go directly to the queue |
+//! | `elevator` | disks | merges adjacent requests, moves across the platter in one direction ([`mod@elevator`]) |
+//! | `deadline` | disks and SATA SSDs with synchronous readers | merges, and starts each request by its deadline ([`mod@deadline`]) |
 //! | `classes` | devices shared by foreground and background | weights, rate limits, latency guard ([`mod@classes`]) |
 //!
-//! A drive that reorders what it has (native command queueing) sorts random reads better than we can, who do not know where
-//! its heads are: there the elevator bounds the wait, and `none` has the throughput (`bench/scheduler.sh`).
+//! A drive that reorders its requests (native command queueing) sorts random reads better than a scheduler, which does not know where
+//! the heads are. On such drives the elevator bounds the wait, and `none` has the higher throughput (`bench/scheduler.sh`).
 //!
-//! All but `none` are a [`Stage`] with another [`Order`]: see there what holds for all of them, also about the order of requests to the
+//! All but `none` are a [`Stage`] with a specific [`Order`]. [`Stage`] documents what they have in common: the order of requests to the
 //! same blocks, flushes, merged requests that fail, cancel and reset. They dispatch in `ring`, `poll`, `wait` and `arm`.
 //!
-//! Where it stands: above the driver and below [`crate::Tracked`], whose deadlines then include the time that requests wait
-//! here, and who reports what a reset gives up. It also stands above a `Tracked`, but memory of timed-out requests is then
+//! A scheduler wraps the driver and is wrapped by [`crate::Tracked`], whose deadlines then include the time that requests wait
+//! here, and which reports the requests that a reset aborts. It can also wrap a `Tracked`, but memory of timed-out requests is then
 //! not named ([`crate::Tracked::take_released`] knows the tags of the stage only).
 
 pub mod classes;
@@ -39,10 +39,10 @@ pub use stage::{Depths, Stage};
 use crate::clock::{Clock, Monotonic};
 use crate::queue::Queue;
 
-/// Which one.
+/// The kind of a scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Scheduler {
-    /// Nothing between.
+    /// No scheduler.
     #[default]
     None,
     /// See [`mod@elevator`].
@@ -54,10 +54,10 @@ pub enum Scheduler {
 }
 
 impl Scheduler {
-    /// All there are.
+    /// All kinds of schedulers there are.
     pub const ALL: [Scheduler; 4] = [Scheduler::None, Scheduler::Elevator, Scheduler::Deadline, Scheduler::Classes];
 
-    /// As users write it.
+    /// Returns the name that users write.
     pub fn name(self) -> &'static str {
         match self {
             Scheduler::None => "none",
@@ -67,13 +67,14 @@ impl Scheduler {
         }
     }
 
-    /// By name; none if there is none of this name.
+    /// Returns the scheduler of this name, if there is one.
     pub fn parse(name: &str) -> Option<Scheduler> {
         Scheduler::ALL.into_iter().find(|scheduler| scheduler.name() == name)
     }
 
-    /// Requests that are with the device at once, where nothing else is said. A disk's own queue shall be short: what is in
-    /// it can no longer be sorted, merged or overtaken. A shared device needs enough to be busy.
+    /// Returns the default number of requests that are with the device at once. It is small for disks: a request in the disk's queue
+    /// can
+    /// no longer be sorted, merged or overtaken. A shared device needs enough requests to be busy.
     pub fn dispatch_depth(self) -> u32 {
         match self {
             Scheduler::None => u32::MAX,
@@ -83,20 +84,20 @@ impl Scheduler {
     }
 }
 
-/// What a scheduler shall be like. Numbers out of range are brought into it.
+/// The options of a scheduler. Numbers out of range are clamped.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Which.
+    /// The kind of the scheduler.
     pub scheduler: Scheduler,
-    /// Most requests taken and not reported, waiting ones included: 1 to 4096. `none` has the depth of the queue.
+    /// The most requests that were accepted and not reported, including waiting ones: 1 to 4096. `none` has the depth of the queue.
     pub depth: u32,
-    /// Most requests with the device; none: [`Scheduler::dispatch_depth`]. Never more than the queue's depth.
+    /// The most requests with the device; `None`: [`Scheduler::dispatch_depth`]. Never more than the queue's depth.
     pub dispatch_depth: Option<u32>,
-    /// For the elevator.
+    /// The options of the elevator order.
     pub elevator: ElevatorOptions,
-    /// For deadlines.
+    /// The options of the deadline order.
     pub deadline: DeadlineOptions,
-    /// For classes.
+    /// The options of the order by classes.
     pub classes: ClassesOptions,
 }
 
@@ -107,7 +108,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults of a scheduler.
+    /// Returns the default options of a scheduler.
     pub fn of(scheduler: Scheduler) -> Options {
         Options {
             scheduler,
@@ -125,12 +126,12 @@ impl Options {
     }
 }
 
-/// A scheduler around a queue.
+/// Wraps a queue in a scheduler.
 pub fn open(queue: impl Queue + 'static, options: &Options) -> Box<dyn Queue> {
     open_with_clock(queue, options, Monotonic::default())
 }
 
-/// A scheduler around a queue, by another clock.
+/// Wraps a queue in a scheduler, with another clock.
 pub fn open_with_clock(queue: impl Queue + 'static, options: &Options, clock: impl Clock + 'static) -> Box<dyn Queue> {
     match options.scheduler {
         Scheduler::None => Box::new(queue),
@@ -140,19 +141,19 @@ pub fn open_with_clock(queue: impl Queue + 'static, options: &Options, clock: im
     }
 }
 
-/// An elevator, by its own type.
+/// Wraps a queue in an elevator, as a concrete type.
 pub fn elevator<Q: Queue, C: Clock>(queue: Q, options: &Options, clock: C) -> Stage<Q, Elevator, C> {
     let depths = options.depths();
     Stage::new(queue, Elevator::new(depths.held, options.elevator), depths, clock)
 }
 
-/// Deadlines, by their own type.
+/// Wraps a queue in a deadline scheduler, as a concrete type.
 pub fn deadline<Q: Queue, C: Clock>(queue: Q, options: &Options, clock: C) -> Stage<Q, Deadline, C> {
     let depths = options.depths();
     Stage::new(queue, Deadline::new(depths.held, options.deadline), depths, clock)
 }
 
-/// Classes, by their own type.
+/// Wraps a queue in a scheduler by classes, as a concrete type.
 pub fn classes<Q: Queue, C: Clock>(queue: Q, options: &Options, clock: C) -> Stage<Q, Classes, C> {
     let depths = options.depths();
     let order = Classes::new(depths.held, queue.geometry().block_bytes, &options.classes);

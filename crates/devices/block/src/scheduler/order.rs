@@ -1,56 +1,56 @@
-//! Who decides: what a [`super::Stage`] asks, and is told.
+//! The interface between a [`super::Stage`] and the order that it follows.
 
 use crate::clock::Time;
 use crate::request::Request;
 
-/// What an order says when it is asked for the next request.
+/// The answer of [`Order::pick`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pick {
-    /// This one; the order does not have it any more.
+    /// The next request, which is no longer in the order.
     RequestSlot(u32),
-    /// There is none, or none before another one ends.
+    /// There is no request, or none may proceed before another one completes.
     Nothing,
-    /// None before this moment, or before another one ends.
+    /// No request may proceed before this time, or before another one completes.
     NotBefore(Time),
 }
 
-/// Decides which of the requests that wait goes next. It knows them by slot, a number below the depth it was made for; none
-/// of those it knows at one time stands in the way of another.
+/// Decides which of the waiting requests goes next. It knows them by slot, a number below its depth. The requests that it knows at
+/// one time do not conflict with each other.
 pub trait Order: Send {
-    /// Whether it looks at the time; else it is told none, and the clock is not read.
+    /// Whether the order depends on the time. If not, the stage does not read the clock.
     const TIMED: bool;
 
-    /// Whether [`Order::hurry`] does something.
+    /// Whether [`Order::hurry`] has an effect.
     const HURRIES: bool;
 
-    /// This one waits.
+    /// Adds a request that waits.
     fn insert(&mut self, slot: u32, request: &Request, now: Time);
 
-    /// This one does not wait any more: cancelled, or merged into another.
+    /// Removes a request that no longer waits: it was cancelled, or merged into another.
     fn remove(&mut self, slot: u32, request: &Request);
 
-    /// Takes the next one out.
+    /// Removes and returns the next request.
     fn pick(&mut self, now: Time) -> Pick;
 
-    /// One that waits and continues this: same operation, adjacent blocks behind it. Stays in.
+    /// Returns a waiting request that continues this one: the same operation, on the blocks that follow. Does not remove it.
     fn after(&self, _: &Request) -> Option<u32> {
         None
     }
 
-    /// The same, before it.
+    /// Returns a waiting request that this one continues. Does not remove it.
     fn before(&self, _: &Request) -> Option<u32> {
         None
     }
 
-    /// This went down: what was picked, with all that was merged into it.
+    /// Records that a request was sent: the one that was picked, with all requests that were merged into it.
     fn sent(&mut self, _: &Request) {}
 
-    /// What was picked or merged has ended, whether it went down or not.
+    /// Records that a picked or merged request has completed, whether it was sent or not.
     fn ended(&mut self, _: &Request, _: Time) {}
 
-    /// Somebody of another class waits for this one, which waits.
+    /// Gives priority to a waiting request, because a request of another class waits for it.
     fn hurry(&mut self, _: u32, _: &Request) {}
 
-    /// All are given up, those that were picked too.
+    /// Forgets all requests, including those that were picked.
     fn clear(&mut self);
 }

@@ -1,13 +1,12 @@
-//! Which requests have blocks in common with a new one: all that have not ended, by their first block.
+//! Finds the requests that have blocks in common with a new one: all unfinished requests, sorted by their first block.
 
 use crate::request::Request;
 
-/// Intervals of blocks in an array that is kept sorted: at the few hundred that a stage holds, moving the tail of an array
-/// is cheaper than any tree.
+/// Block intervals in a sorted array. At the few hundred entries of a stage, moving the tail of an array is cheaper than any tree.
 #[derive(Debug)]
 pub(super) struct Overlap {
     entries: Vec<Entry>,
-    /// No entry is longer.
+    /// An upper bound of the entries' lengths.
     longest: u64,
     writers: usize,
 }
@@ -25,7 +24,8 @@ impl Overlap {
         Overlap { entries: Vec::with_capacity(depth as usize), longest: 0, writers: 0 }
     }
 
-    /// Those that must not change places with `request`: with blocks in common, and one of the two changes them.
+    /// Returns the requests that must not be reordered with `request`: they have blocks in common, and at least one of the two is a
+    /// write.
     #[inline]
     pub(super) fn conflicts(&self, request: &Request) -> impl Iterator<Item = u32> {
         let (first, writes) = (request.lba.0, request.op.writes());

@@ -1,4 +1,4 @@
-//! The requests that a stage holds, with their memory: a table and a pool of pieces, both of fixed size.
+//! The requests of a stage with their memory: a table, and a pool of pieces. Both have a fixed size.
 
 use crate::buffer::Span;
 use crate::request::{Class, Op, Request};
@@ -7,39 +7,44 @@ use crate::units::{Lba, Tag};
 /// No slot, or no piece.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Where a request stands.
+/// The state of a request in a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestState {
     Free,
-    /// Follows one that has not ended and has blocks in common with it.
+    /// Waits for an earlier request that has blocks in common with it.
     Blocked,
-    /// Known to the order.
+    /// Is known to the order.
     Ready,
-    /// Goes next and alone: it was part of a merged request that failed, or the queue below was full.
+    /// Goes next and alone: it was part of a merged request that failed, or the wrapped queue was full.
     Again,
-    /// With the queue below.
+    /// Was sent to the wrapped queue.
     Sent,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestSlot {
+    /// The request as it was submitted.
     pub request: Request,
-    /// Counts submissions.
+    /// The sequence number of the submission.
     pub number: u64,
-    /// First and last of its pieces, and how many.
+    /// The first and last of its pieces, and their number.
     first: u32,
     last: u32,
+    /// The number of its pieces of memory.
     pub segments: u32,
+    /// Incremented with each reuse of the slot.
     pub generation: u32,
-    /// Earlier ones that it has to follow.
+    /// The number of earlier requests that it has to follow.
     pub blockers: u32,
     /// Of a merged request: its first part, and the part after this one.
     pub leader: u32,
+    /// The next part of the same merged request.
     pub next: u32,
+    /// The state of the request in the stage.
     pub state: RequestState,
-    /// Whoever submitted it does not want it any more.
+    /// Whether the submitter has cancelled it.
     pub cancelled: bool,
-    /// Somebody of another class waits for it.
+    /// Whether a request of another class waits for it.
     pub hurried: bool,
 }
 
@@ -66,7 +71,7 @@ const FREE: RequestSlot = RequestSlot {
     hurried: false,
 };
 
-/// See the module.
+/// The table of requests and the pool of their pieces of memory.
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Box<[RequestSlot]>,
@@ -84,7 +89,7 @@ struct Piece {
 }
 
 impl Slots {
-    /// For `depth` requests of four pieces each, and in any case for one of `segments_max`.
+    /// Makes a table for `depth` requests of four pieces each on average, and for at least one of `segments_max` pieces.
     pub(super) fn new(depth: u32, segments_max: u16) -> Slots {
         let pieces = depth * 4 + u32::from(segments_max);
         let nothing = Span { arena: crate::buffer::ArenaId(0), bytes: 0, at: 0 };
@@ -102,7 +107,7 @@ impl Slots {
         u32::try_from(self.slots.len()).expect("as made")
     }
 
-    /// Copies a request in; none when there is no place for it.
+    /// Copies a request into the table. Returns `None` if there is no free slot, or there are too few pieces.
     pub(super) fn take(&mut self, request: &Request, data: &[Span]) -> Option<u32> {
         if data.len() > self.free_pieces {
             return None;
@@ -142,7 +147,7 @@ impl Slots {
         self.free.push(index);
     }
 
-    /// Appends its memory, as few pieces as it is.
+    /// Appends its memory, merging adjacent pieces.
     pub(super) fn append_spans(&self, index: u32, to: &mut Vec<Span>) {
         let slot = &self.slots[index as usize];
         let mut at = slot.first;
@@ -156,7 +161,7 @@ impl Slots {
         }
     }
 
-    /// Whether the memory of the second begins where that of the first ends.
+    /// Returns whether the memory of the second request starts where that of the first ends.
     pub(super) fn touch(&self, before: u32, after: u32) -> bool {
         let (before, after) = (&self[before], &self[after]);
         before.segments > 0 && after.segments > 0 && follows(self.pieces[before.last as usize].span, self.pieces[after.first as usize].span)

@@ -1,28 +1,28 @@
-//! The queue around a queue: holds requests back, and hands them on in the order that an [`Order`] decides.
+//! A queue around a queue: delays requests, and sends them in the order that an [`Order`] decides.
 //!
-//! The life of a request here, with what moves it:
+//! The states of a request, and its transitions:
 //!
 //! ```text
 //!   submit ----------> Ready -------------- dispatch ----------------> Sent ----- poll ------> reported
 //!      |                 ^                                              |
-//!      | has to follow   | what it follows has ended                    | was merged, and failed;
-//!      v                 |                                              v or the queue below was full
+//!      | has to follow   | the earlier one completed                    | was merged, and failed;
+//!      v                 |                                              v or the inner queue was full
 //!   Blocked -------------+                             Sent <------- Again
 //!                                                         dispatch
-//!   cancel: Blocked, Ready and Again are reported as Cancelled at once; for Sent the queue below is asked.
+//!   cancel: Blocked, Ready and Again are reported as Cancelled at once; for Sent the inner queue cancels.
 //! ```
 //!
-//! What stays true, whatever the order does:
-//! - Of two requests with blocks in common of which one changes them, the later goes down when the earlier has ended. So what
-//!   the order sees may be merged and sorted freely. (The contract of [`Queue`] promises no order at all; a submitter on a
-//!   plain queue often gets one, and is not to be surprised by a scheduler.)
-//! - A flush is no barrier here, and needs none: it covers what was *completed* before it was submitted. All that was
-//!   completed here was completed below before, and the flush goes below later still; holding requests back can only make it
-//!   cover more. Writes that wait while a flush overtakes them were not completed, so it does not have to cover them.
-//! - One completion for each request, also of a merged one that failed: its parts are asked for once more, each alone, so
-//!   that each has a status of its own: one bad block must not fail the neighbours, whose submitters know nothing of each
-//!   other. Not when the device may still use their memory, or does not answer: see `merge.rs`.
-//! - Nothing is allocated after `new`.
+//! Invariants, whatever the order does:
+//! - If two requests have common blocks and one is a write, the later is sent after the earlier has completed. So the requests that
+//!   the order sees may be merged and sorted freely. (The contract of [`Queue`] promises no order at all. A submitter on a
+//!   plain queue often gets one, and a scheduler should not surprise it.)
+//! - A flush is not a barrier, and needs none: it covers writes that *completed* before its submission. Writes that were
+//!   reported here had completed in the inner queue before, and the flush is sent still later. Delaying requests can only make it
+//!   cover more. Writes that a flush overtakes have not completed, so it need not cover them.
+//! - Each request has one completion, also if a merged request failed: its parts are then sent again, each alone, so
+//!   that each gets an individual status. One bad block must not fail adjacent requests, whose submitters do not know each
+//!   other. Parts are not sent again if the device may still use their memory, or does not respond: see `merge.rs`.
+//! - The stage does not allocate after `new`.
 
 mod merge;
 mod queue;
@@ -44,16 +44,16 @@ use merge::joined;
 #[cfg(test)]
 pub(super) use merge::worth_splitting;
 
-/// How many requests a stage holds.
+/// The most requests of a stage: in total, and in the inner queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Depths {
-    /// Most requests taken and not reported: 1 to 4096.
+    /// The most requests that were accepted and not reported: 1 to 4096.
     pub held: u32,
-    /// Most of them with the queue below, merged ones counted once: 1 to what that has.
+    /// The most requests in the inner queue, counting a merged request once: 1 to the depth of that queue.
     pub dispatched: u32,
 }
 
-/// See the module.
+/// A queue around a queue, which sends requests in the order that `O` decides.
 #[derive(Debug)]
 pub struct Stage<Q, O, C = Monotonic> {
     queue: Q,
@@ -61,33 +61,33 @@ pub struct Stage<Q, O, C = Monotonic> {
     clock: C,
     slots: Slots,
     overlap: Overlap,
-    /// Parts that go down alone, before all others.
+    /// Parts that are sent alone, before all other requests.
     again: VecDeque<u32>,
     ended: CompletionRing,
-    /// Of a merged request, while it is handed down.
+    /// The memory of a merged request while it is sent.
     joined: Vec<Span>,
-    /// To be hurried, while that is found out.
+    /// Slots to be hurried, while they are being collected.
     hurried: Vec<u32>,
     dispatched_max: u32,
-    /// Taken and not reported.
+    /// The number of requests that were accepted and not reported.
     in_flight: u32,
-    /// With the queue below.
+    /// The number of requests in the inner queue.
     sent: u32,
-    /// Known to the order.
+    /// The number of requests that the order knows.
     ready: u32,
     blocked: u32,
-    /// Read once for each `ring`, `poll` or `wait` that has something to do, and at a submit after a pause.
+    /// The time, read once for each `ring`, `poll` or `wait` that has something to do, and at a submission after a pause.
     now: Time,
-    /// Nothing goes down before this, unless something ends.
+    /// No request is sent before this time, unless one completes.
     not_before: Time,
-    /// Read so lately that the next `ring` need not.
+    /// Whether the time was read so recently that the next `ring` need not read it.
     time_is_fresh: bool,
     unrung: bool,
     gone: bool,
 }
 
 impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
-    /// Around a queue; the order was made for `depths.held` requests. Depths out of range are brought into it.
+    /// Wraps a queue. The order must have been made for `depths.held` requests. Depths out of range are clamped.
     pub fn new(queue: Q, order: O, depths: Depths, clock: C) -> Stage<Q, O, C> {
         let held = depths.held.clamp(1, 4096);
         let segments_max = queue.geometry().segments_max;
@@ -114,17 +114,17 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         }
     }
 
-    /// The queue below.
+    /// Returns the inner queue, which this stage wraps.
     pub fn below(&mut self) -> &mut Q {
         &mut self.queue
     }
 
-    /// The order.
+    /// Returns the order of this stage.
     pub fn order(&self) -> &O {
         &self.order
     }
 
-    /// Requests that wait here.
+    /// Returns the number of requests that wait in this stage.
     pub fn waiting(&self) -> u32 {
         self.ready + self.blocked + self.waiting_again()
     }
@@ -133,14 +133,14 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         u32::try_from(self.again.len()).expect("no more than the depth")
     }
 
-    /// Ended without the device.
+    /// Completes a request with an error, without the device.
     fn refuse(&mut self, tag: Tag, error: Error) -> Submit {
         self.in_flight += 1;
         self.ended.push(Completion { tag, status: Err(error) });
         Submit::Queued
     }
 
-    /// Makes it wait: for what it has to follow, or for its turn.
+    /// Makes a request wait for conflicting earlier requests, or passes it to the order.
     #[inline]
     fn queue_up(&mut self, slot: u32, request: &Request) {
         let blockers = self.overlap.conflicts(request).count();
@@ -158,7 +158,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         }
     }
 
-    /// What this has to follow must not wait for the share of another class, nor what that has to follow.
+    /// Hurries the requests that this one has to follow, directly or indirectly: they must not wait for the share of another class.
     fn hurry(&mut self, slot: u32) {
         let class = self.slots[slot].request.class;
         self.hurried.push(slot);
@@ -190,7 +190,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         }
     }
 
-    /// Hands down as much as may be in flight there.
+    /// Sends requests until the inner queue has as many as it may.
     fn dispatch(&mut self) {
         self.not_before = Time::NEVER;
         if !self.anything_to_send() {
@@ -222,7 +222,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         self.send(leader)
     }
 
-    /// Hands down the request whose first part this is. False: the queue below is full, and its parts wait again.
+    /// Sends the request whose first part is `leader`. Returns false if the inner queue is full; its parts then wait again.
     #[inline]
     fn send(&mut self, leader: u32) -> bool {
         let mut whole = self.slots[leader].request;
@@ -249,7 +249,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         true
     }
 
-    /// The parts of a request go down again, each alone: at once, or after those that do so already.
+    /// Queues the parts of a request to be sent again, each alone: first, or after the parts that already wait for that.
     fn wait_again(&mut self, leader: u32, at_once: bool) {
         let (mut part, mut place) = (leader, 0);
         while part != NONE {
@@ -265,7 +265,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         }
     }
 
-    /// The device has ended one. Returns what is to be reported of it; more of that goes to `ended`.
+    /// Records a completion of the inner queue. Returns the completion to report; those of merged requests go to `ended`.
     #[inline]
     fn end(&mut self, completion: Completion) -> Option<Completion> {
         let leader = (completion.tag.0 & 0xffff_ffff) as u32;
@@ -284,7 +284,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         None
     }
 
-    /// One that was picked has ended: those that follow it may go.
+    /// Completes a request that was picked, and unblocks requests that follow it.
     #[inline]
     fn finish(&mut self, slot: u32, status: Status) -> Completion {
         let request = self.slots[slot].request;
@@ -336,7 +336,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         self.dispatch_and_ring();
     }
 
-    /// The device does not have what waits, and will not get it: it is reported, so that its memory can be used again.
+    /// Reports requests that the device has not received and will not get, so that their memory can be reused.
     fn give_up_waiting(&mut self) {
         for slot in 0..self.slots.len() {
             let request = self.slots[slot].request;

@@ -1,4 +1,4 @@
-//! Several requests as one, and one as several again.
+//! Merges requests into one, and splits a merged request that failed.
 
 use crate::clock::Clock;
 use crate::error::Error;
@@ -10,7 +10,7 @@ use super::super::slots::NONE;
 use super::Stage;
 
 impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
-    /// Chains to it what goes with it in one request; returns the first part.
+    /// Merges adjacent requests with this one and chains the parts. Returns the first part.
     pub(super) fn merge(&mut self, slot: u32) -> u32 {
         let mut sum = Sum { request: self.slots[slot].request, segments: self.slots[slot].segments };
         let (mut first, mut last) = (slot, slot);
@@ -37,7 +37,9 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         self.ready -= 1;
     }
 
-    /// What it becomes with this part, of which `before` and `after` then touch; none if the device does not take so much.
+    /// Returns the merged request with this part; in it, the memory of `before` and `after` is adjacent. `None` if the device does
+    /// not
+    /// accept a request of that size.
     fn sum_of(&self, before: u32, after: u32, sum: &Sum, part: u32) -> Option<Sum> {
         let added = &self.slots[part];
         let segments = sum.segments + added.segments - u32::from(self.slots.touch(before, after));
@@ -48,11 +50,12 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         (fits || !request.op.has_data()).then_some(Sum { request, segments })
     }
 
-    /// A merged request has ended: so have its parts, or they go down again, each alone. After a reset that failed nothing
-    /// goes down: then nobody knows how the others were, who did not ask to be cancelled.
+    /// Completes the parts of a merged request, or queues them to be sent again, each alone. After a failed reset nothing is sent:
+    /// parts
+    /// that were not cancelled are then reported as gone, because their own status is unknown.
     pub(super) fn end_merged(&mut self, leader: u32, status: Status) {
         let split = status.is_err_and(worth_splitting);
-        // A second completion of the merged one would find a slot that is sent again under the same tag.
+        // A second completion of the merged request would match a slot that is sent again with the same tag.
         self.slots[leader].generation = self.slots[leader].generation.wrapping_add(1);
         let mut part = leader;
         while part != NONE {
@@ -70,21 +73,20 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
     }
 }
 
-/// A merged request while it grows.
+/// A merged request while parts are added.
 struct Sum {
     request: Request,
     segments: u32,
 }
 
-/// Whether the parts of a merged request that failed so are asked for again. Not when the device may still read or write
-/// their memory (Timeout, from a queue below that gives up), nor when it answers nothing (Gone) or was reset: then who is
-/// above decides.
+/// Returns whether the parts of a merged request are sent again after this error. Not if the device may still access their memory
+/// (Timeout, from an inner queue that abandons requests), no longer responds (Gone), or was reset: then the layer that uses the
+/// scheduler decides.
 pub(in super::super) fn worth_splitting(error: Error) -> bool {
     !matches!(error, Error::Timeout | Error::Gone | Error::Reset)
 }
 
-/// Two adjacent requests as one; none if it has too many blocks. As urgent as the more urgent, and of the class that comes
-/// first.
+/// Returns two adjacent requests as one; `None` if it has too many blocks. It has the higher urgency and the lower class number.
 pub(super) fn joined(one: &Request, other: &Request) -> Option<Request> {
     let urgency = match (one.urgency, other.urgency) {
         (Urgency::Urgent, _) | (_, Urgency::Urgent) => Urgency::Urgent,

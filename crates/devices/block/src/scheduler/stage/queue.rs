@@ -1,4 +1,4 @@
-//! What the one above sees.
+//! The [`Queue`] interface of a stage.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
         self.queue.register(arena)
     }
 
-    /// Wrong requests end here: what waits can be merged without another look.
+    /// Completes invalid requests with an error, so that waiting requests can be merged without another check.
     #[inline]
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
         if self.in_flight >= self.slots.len() {
@@ -94,14 +94,14 @@ impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
         self.queue.event()
     }
 
-    /// Ready also when requests wait for their time and nothing is below whose end could signal.
+    /// Returns `Ready` also if requests wait for their time and the inner queue has none whose completion could signal.
     fn arm(&mut self) -> Armed {
         self.go_on();
         let silent = self.sent == 0 && self.waiting() > 0;
         if self.ended.len() > 0 || silent { Armed::Ready } else { self.queue.arm() }
     }
 
-    /// One that was merged takes the others with it only for a while: they go down again.
+    /// Cancels a request. If it was merged, the other parts are sent again after the cancel.
     fn cancel(&mut self, tag: Tag) {
         let Some(slot) = self.slots.find(tag) else { return };
         let held = self.slots[slot];
@@ -122,8 +122,9 @@ impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
         self.ended.push(ended);
     }
 
-    /// When the queue below cannot be reset: what waits here is reported as [`Error::Gone`] (its memory is free, for the
-    /// device never saw it), what is below is reported if it ends after all, and until a reset succeeds nothing goes down.
+    /// If the inner queue cannot be reset, waiting requests are reported as [`Error::Gone`]: their memory is free, because the
+    /// device
+    /// never received them. Sent requests are reported if they complete later. Until a reset succeeds, nothing is sent.
     fn reset(&mut self) -> Result<(), Error> {
         let reset = self.queue.reset();
         self.gone = reset.is_err();
@@ -134,7 +135,7 @@ impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
         reset
     }
 
-    // Around a driver, and no driver gives a request up: only `Tracked` does, which is around this queue.
+    // The inner queue is a driver's, which never abandons a request: only `Tracked` does, and it wraps this queue.
     fn owns_buffer(&self, _: Tag) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Nobody waits for ever: how many others go before a request, counted on the orders themselves.
+//! Bounds of waiting: how many other requests go before one, counted on the orders themselves.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::units::{Lba, Tag};
 const DEPTH: u32 = 16;
 const PICKS: u64 = if cfg!(miri) { 150 } else { 3_000 };
 
-/// A submitter that keeps the order full with what it likes best (next to the head, and flushes), and with something of
-/// everything. Gives for each that went: its wait in picks, after it had waited `expire` picks.
+/// Keeps the order full with the requests that it prefers (next to the head, and flushes), and some of every other kind. Returns the
+/// longest wait of a request in picks, not counting its first `expire` picks.
 fn longest_wait<O: Order>(mut order: O, seed: u64, expire: impl Fn(&Request) -> u64) -> u64 {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut waiting: Vec<Option<(Request, u64)>> = vec![None; DEPTH as usize];
@@ -72,7 +72,8 @@ fn deadline_starts_what_is_over_its_time() {
         options.writes_starved = u32::try_from(seed % 4).expect("small");
         let expire = |request: &Request| if request.op.writes() { 200 } else { 50 };
         let longest = longest_wait(Deadline::new(DEPTH, options), seed, expire);
-        // Each batch of a direction takes its oldest; between two of one direction there are the other's; flushes double it.
+        // Each batch of a direction takes its oldest request. Between two batches of one direction are those of the other; flushes
+        // double it.
         let batches = (DEPTH + 1) * (options.writes_starved.max(1) + 1) + 1;
         let bound = u64::from(2 * options.fifo_batch * batches);
         assert!(longest <= bound, "{longest} others went before one that was over its time, of {options:?}");

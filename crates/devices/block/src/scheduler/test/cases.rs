@@ -1,4 +1,4 @@
-//! Single cases, by hand.
+//! Individual cases.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Bench {
         Bench { device, queue, arena }
     }
 
-    /// Memory of a request: as its blocks are on the device, so that neighbours touch there too, or apart.
+    /// Returns memory for a request: at the offset of its blocks, so that adjacent requests also have adjacent memory, or apart.
     fn span(&self, request: &Request, apart: bool) -> Vec<Span> {
         if !request.op.has_data() {
             return Vec::new();
@@ -57,7 +57,7 @@ impl Bench {
         }
     }
 
-    /// Everything that ends, by tag.
+    /// Returns the status of every completed request, by tag.
     fn drain(&mut self) -> Vec<(u64, Status)> {
         let mut all = Vec::new();
         while self.queue.in_flight() > 0 {
@@ -69,7 +69,7 @@ impl Bench {
         all
     }
 
-    /// What went down: first block, blocks, pieces of memory.
+    /// Returns the requests that were sent: first block, blocks, pieces of memory.
     fn log(&self) -> Vec<(u64, u32, usize)> {
         self.device.look().log.drain(..).map(|(request, pieces)| (request.lba.0, request.blocks, pieces)).collect()
     }
@@ -93,7 +93,7 @@ fn neighbours_go_as_one_whatever_came_first() {
     bench.submit_all(&[write(0, 102, 2), write(1, 100, 2), write(2, 104, 1)]);
     assert_eq!(bench.drain(), ok(0..3));
     assert_eq!(bench.log(), [(100, 5, 1)], "memory that touches is one piece");
-    // The head is at 105: the one there is picked first and finds its neighbour in front.
+    // The head is at block 105: the read at 106 is picked first, and merges with the read that ends there.
     bench.submit_apart(read(0, 106, 1));
     bench.submit_apart(read(1, 104, 2));
     assert_eq!(bench.drain(), ok(0..2));
@@ -160,7 +160,7 @@ fn what_waits_is_cancelled_at_once_and_who_follows_it_goes() {
 
 #[test]
 fn a_merged_request_is_cancelled_for_one_and_done_for_the_others() {
-    // The device takes the cancel or not, by chance.
+    // The device obeys a cancel or not, at random.
     let mut cancelled = 0;
     for _ in 0..20 {
         let mut bench = Bench::new(|_| {});
@@ -187,7 +187,7 @@ fn full_is_said_before_anything_is_lost() {
     assert_eq!(bench.submit(read(2, 5, 1)), Submit::Full, "what is with the device counts");
     assert_eq!(bench.drain(), ok(0..2));
     assert_eq!(bench.submit(read(2, 5, 1)), Submit::Queued);
-    // Memory in very many pieces fills it as well, and comes back.
+    // Memory in very many pieces also fills the stage, and becomes free again.
     let device = Rogue::new(3, 64, 4, |geometry| geometry.segments_max = 16);
     let mut queue = elevator(device.clone(), &Options { depth: 4, ..Options::of(Scheduler::Elevator) }, device.clock());
     queue.register(&bench.arena).expect("registered");
@@ -258,7 +258,7 @@ fn after_a_reset_that_fails_nobody_answers_for_another() {
         bench.queue.ring();
         assert_eq!(bench.queue.reset(), Err(Error::Gone));
         if error == Error::Cancelled {
-            // The device obeys half of the time.
+            // The device obeys half of the cancels.
             (0..64).for_each(|_| bench.queue.cancel(Tag(1)));
         }
         bench.device.look().ends_at_most = None;
@@ -268,7 +268,7 @@ fn after_a_reset_that_fails_nobody_answers_for_another() {
     }
 }
 
-/// The place it is made for: below deadlines, which then run while a request waits here too.
+/// Tests the intended use: inside `Tracked`, whose deadlines then also run while a request waits in the stage.
 #[test]
 fn below_tracked_what_waits_times_out_and_a_hung_device_is_reset() {
     let device = Rogue::new(9, 1024, 16, |_| {});

@@ -1,4 +1,4 @@
-//! A clock that goes when it is told to.
+//! A virtual clock that the test advances.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Time};
 
-/// Clones are the same clock.
+/// Clones share the same time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct VirtualClock(Arc<AtomicU64>);
 

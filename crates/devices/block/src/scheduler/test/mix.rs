@@ -1,8 +1,9 @@
-//! Any mix of requests, cancels, resets and faults: each tag ends exactly once, with the status and the data that one gets by
-//! doing them one after the other.
+//! Random mixes of requests, cancels, resets and faults. Each tag completes exactly once, with the status and the data of a
+//! sequential
+//! execution.
 //!
-//! The oracle is told of requests when they are reported: it may be, because what has blocks in common is reported in the
-//! order of submission, and that is checked too.
+//! The oracle executes requests when they are reported. That is valid because requests with common blocks are reported in the order
+//! of submission, which the test checks too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,9 +31,9 @@ struct Asked {
     content: Vec<u8>,
     number: u64,
     cancelled: bool,
-    /// A reset has failed since: it need not be done any more.
+    /// A reset has failed since its submission: it may remain unexecuted.
     lost: bool,
-    /// For a flush: writes that had been reported before.
+    /// For a flush: the number of writes that had been reported before.
     covers: u64,
 }
 
@@ -43,7 +44,7 @@ struct Mix {
     arena: Arena,
     oracle: Vec<u8>,
     asked: BTreeMap<u64, Asked>,
-    /// Memory that no request has, in units.
+    /// Memory that no request uses, in units.
     free: Vec<usize>,
     number: u64,
     gone: bool,
@@ -109,7 +110,7 @@ impl Mix {
         request
     }
 
-    /// The unit's two pages hold the pieces: one after the other, or with holes between them.
+    /// Splits the unit's two pages into pieces: adjacent, or with gaps between them.
     fn spans(&mut self, request: &Request, unit: usize) -> Vec<Span> {
         let (mut at, mut left, mut spans) = (unit * 2 * UNIT_BYTES, request.blocks * 512, Vec::new());
         while request.op.has_data() && left > 0 {
@@ -143,7 +144,7 @@ impl Mix {
         }
     }
 
-    /// The bytes of pieces of memory; first changed to these.
+    /// Overwrites pieces of memory with `content`, if given, and returns their bytes.
     fn copy(&self, spans: &[Span], content: Option<&[u8]>) -> Vec<u8> {
         let (region, mut bytes) = (self.arena.region(), Vec::new());
         for span in spans {
@@ -235,7 +236,7 @@ impl Mix {
         assert_eq!(self.queue.in_flight(), 0);
     }
 
-    /// What was given up may or may not have been done.
+    /// Reads blocks back from the device: an aborted request may or may not have been executed.
     fn relearn(&mut self, request: &Request) {
         let end = (request.lba.0 + u64::from(request.blocks)).min(BLOCKS);
         let byte = |block: u64| usize::try_from(block * 512).expect("small");
@@ -277,7 +278,7 @@ fn run(scheduler: Scheduler) {
     let steps = if cfg!(miri) { 8 } else { 1_500 };
     let base = u64::from(scheduler.dispatch_depth()) << 32;
     for seed in base..base + super::rounds(20) {
-        // Seen when it fails.
+        // The output appears when the test fails.
         println!("{} seed {seed}", scheduler.name());
         let mut mix = Mix::new(seed, scheduler);
         (0..steps).for_each(|_| mix.step());

@@ -1,4 +1,4 @@
-//! Proof of the schedulers: any mix of requests against an oracle, bounds, shares, and single cases by hand.
+//! Tests of the schedulers: random mixes of requests against an oracle, bounds, shares, and individual cases.
 
 mod bounds;
 mod cases;
@@ -7,7 +7,7 @@ mod mix;
 mod rogue;
 mod shares;
 
-/// How much longer random tests run when asked to be thorough.
+/// Returns the number of rounds of a random test: more with FULL=1.
 fn rounds(few: u64) -> u64 {
     if cfg!(miri) {
         1

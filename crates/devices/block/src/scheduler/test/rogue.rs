@@ -1,5 +1,6 @@
-//! A device in memory that ends requests late and in any order, fails on bad blocks, is full at will, and checks what it is
-//! asked for: that it fits, that no more is in flight than allowed, and that nothing in flight stands in another's way.
+//! A device in memory that completes requests late and in any order, fails on bad blocks, and is full at random. It checks its
+//! requests:
+//! each fits the device, no more are in flight than allowed, and no two of them conflict.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Op, Request, Status};
 use crate::units::Tag;
 
-/// Clones are the same device: one goes below the scheduler, the other looks on.
+/// Clones refer to the same device: the scheduler wraps one, and the test observes it through another.
 #[derive(Clone)]
 pub(super) struct Rogue {
     geometry: Geometry,
@@ -32,18 +33,21 @@ pub(super) struct Inner {
     random: fastrand::Rng,
     accepted: Vec<(Request, Vec<Span>, u64)>,
     ended: Vec<Completion>,
-    /// What was asked for, in order.
+    /// The requests in the order of submission, each with its number of pieces.
     pub log: Vec<(Request, usize)>,
+    /// The blocks on which requests fail.
     pub bad_blocks: BTreeSet<u64>,
-    /// More than this in flight is too much.
+    /// The most requests that may be in flight.
     pub allowed: u32,
-    /// Says so once in so many times though it is not; zero: never.
+    /// Reports being full once in this many submissions, although it is not; zero: never.
     pub full_once_in: u32,
-    /// Ends this many at one poll at most, in any order; none: everything, in order.
+    /// The most completions of one poll, in any order; `None`: all of them, in order.
     pub ends_at_most: Option<usize>,
+    /// Whether resets of the device fail.
     pub reset_fails: bool,
-    /// Writes that have ended, and how many of them are safe.
+    /// The number of completed writes.
     pub written: u64,
+    /// The number of writes that a flush has covered.
     pub safe: u64,
 }
 
@@ -83,7 +87,7 @@ impl Inner {
         self.accepted.len()
     }
 
-    /// What is in its blocks.
+    /// Copies the content of its blocks into `to`.
     pub(super) fn read(&self, blocks: std::ops::Range<usize>, to: &mut [u8]) {
         self.device.region().read(blocks.start, &mut to[blocks]);
     }

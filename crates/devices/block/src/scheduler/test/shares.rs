@@ -1,4 +1,4 @@
-//! Shares by weight, rate limits, and the guard, in virtual time.
+//! Tests of weights, rate limits and the guard, in virtual time.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn read(class: u8, blocks: u32) -> Request {
     Request { class: Class(class), ..Request::read(Tag(0), Lba(0), blocks) }
 }
 
-/// An order of which each class always has requests waiting, two at least.
+/// An order in which each class always has at least two waiting requests.
 struct Backlog {
     order: Classes,
     slots: Vec<Option<Request>>,
@@ -39,7 +39,7 @@ impl Backlog {
         Backlog { order, slots, clock: VirtualClock::default(), random: fastrand::Rng::with_seed(seed), largest }
     }
 
-    /// The next that goes, when it may.
+    /// Advances the clock until a request may proceed, and returns it.
     fn next(&mut self) -> Request {
         for slot in 0..self.slots.len() {
             if self.slots[slot].is_none() {
@@ -70,8 +70,8 @@ fn unguarded(shares: Vec<Share>) -> ClassesOptions {
     ClassesOptions { shares, request_cost_bytes: COST, background_in_flight_max, foreground_linger }
 }
 
-/// The bound of start-time fair queueing: service by weight of two classes differs by one request of each at most, in any
-/// stretch of time.
+/// Checks the bound of start-time fair queueing: in any period, service by weight of two classes differs by at most one request of
+/// each.
 #[test]
 fn classes_that_wait_get_service_by_weight_within_one_request() {
     for seed in 0..super::rounds(30) {
@@ -93,7 +93,7 @@ fn classes_that_wait_get_service_by_weight_within_one_request() {
             for other in 0..one {
                 let ahead: Vec<f64> = service[one].iter().zip(&service[other]).map(|(one, other)| one - other).collect();
                 let most = ahead.iter().copied().fold(f64::MIN, f64::max) - ahead.iter().copied().fold(f64::MAX, f64::min);
-                // Whatever stretch is looked at: that is what the difference of two moments is.
+                // The largest difference between two points in time covers every period.
                 let bound = quantum(one) + quantum(other) + 1.0;
                 assert!(most <= bound, "{most} apart, more than {bound}: {weights:?}");
             }
@@ -123,7 +123,7 @@ fn limits_are_kept_within_a_burst() {
                 assert!(count as f64 <= allowed(requests), "{count} requests in {seconds} s of {requests:?}");
             }
         }
-        // And used: in the long run it gets what one of the two lets through.
+        // The limits are also used fully: in the long run the class gets what the stricter of the two allows.
         let (seconds, sum) = (gone[gone.len() - 1].0.0 as f64 / 1e9, gone.iter().map(|(_, bytes)| bytes).sum::<u64>());
         let needed = (sum as f64 / bytes.per_second.get() as f64).max(300.0 / requests.per_second.get() as f64);
         assert!(seconds <= needed * 1.01 + 0.001, "{seconds} s for what takes {needed} s");
@@ -144,14 +144,14 @@ fn the_share_of_who_does_not_wait_is_the_others_and_is_not_owed() {
     assert!((5..=6).contains(&foreground), "{foreground} of 10: half from now on, not what was missed");
 }
 
-/// Held back by its limit for a while, it gets its share from then on, and not what it has missed.
+/// A class that its limit has held back gets its share from then on, and not what it has missed.
 #[test]
 fn a_limit_is_not_made_up_for() {
     let nonzero = |number| NonZeroU64::new(number).expect("not zero");
     let rate = Rate { per_second: nonzero(900 * 512), burst: nonzero(8 * 512) };
     let shares = vec![Share { bytes: Some(rate), ..Share::weighted(2) }, Share::weighted(1)];
     let mut order = Classes::new(600, BLOCK, &ClassesOptions { request_cost_bytes: 0, ..unguarded(shares) });
-    // It takes what its limit gives in more than a second; after that one block a millisecond is shared.
+    // The first request uses more than a second of the limit; after that, one block per millisecond is shared.
     order.insert(0, &read(0, 1000), Time(0));
     (1..300).for_each(|slot| order.insert(slot, &read(0, 1), Time(0)));
     let (mut limited, mut other) = (0, 300);
@@ -209,7 +209,7 @@ fn the_guard_holds_the_background_back_while_the_foreground_is_there_and_a_momen
     assert_eq!(shared.device.look().in_flight(), 8);
 }
 
-/// One that reads one block after the other never waits here when the background looks: it gets its share all the same.
+/// A synchronous reader never has a request waiting when the background is considered, and still gets its share.
 #[test]
 fn with_no_room_for_the_background_weights_decide_also_against_one_reader() {
     let mut shared = Shared::new(|options| {
@@ -262,7 +262,7 @@ fn what_the_foreground_has_to_follow_goes_at_once() {
     let slow = Share { requests: Rate::per_second(1), ..Share::weighted(1) };
     let mut shared = Shared::new(|options| options.classes.shares[1] = slow);
     let write = |tag, class| Request { class: Class(class), ..Request::write_zeroes(Tag(tag), Lba(7), 1) };
-    // The first of the background takes the second's token, so the two others would wait for seconds.
+    // The first background request takes the token of the second, so the other two would wait for seconds.
     for (tag, class) in [(100, 1), (101, 1), (102, 1), (103, 0)] {
         assert_eq!(shared.queue.submit(&write(tag, class), &[]), Submit::Queued);
         shared.queue.ring();
