@@ -1,6 +1,6 @@
-//! What a request costs in software: submit and poll through a handle, over a device that does nothing.
+//! Measures the software cost of a request: submit and poll through a handle, with a device that does nothing.
 //!
-//! `handle_cost` prints a table, medians of many runs in turn. `handle_cost CASE BATCH REQUESTS` only makes so many requests,
+//! `handle_cost` prints a table, medians of many alternating runs. `handle_cost CASE BATCH REQUESTS` only executes that many requests,
 //! for counting instructions (bench/handle-cost.sh).
 
 use std::collections::VecDeque;
@@ -14,11 +14,11 @@ use block::{Arena, Buf, Completion, Geometry, Handle, Lba, Params, Queue, QueueO
 
 const DEPTH: u32 = 32;
 const BLOCKS: u64 = 1 << 20;
-/// Requests of one measurement, and measurements.
+/// The number of requests per measurement, and of measurements.
 const REQUESTS: u32 = 64_000;
 const RUNS: usize = 41;
 
-/// Makes so many requests, so many at a time.
+/// Executes a number of requests, in batches; the arguments are batch size and number.
 type Case = Box<dyn FnMut(u32, u32)>;
 
 fn main() {
@@ -45,7 +45,7 @@ fn main() {
     }
 }
 
-/// Processor time of this thread: others on the machine do not count.
+/// Returns the CPU time of this thread, which other threads do not influence.
 fn cpu_ns() -> i64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
@@ -80,7 +80,7 @@ fn buffers() -> (Arena, Vec<Buf>) {
     (arena, buffers)
 }
 
-/// Blocks all over the device.
+/// Returns pseudorandom blocks across the device.
 #[inline]
 fn next(lba: &mut u64) -> Lba {
     *lba = lba.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -95,7 +95,7 @@ fn give(done: Done, to: &mut Vec<Buf>) {
     }
 }
 
-/// What is below the handle, alone.
+/// Measures the tracked queue without a handle.
 fn tracked() -> Case {
     let mut queue = Tracked::new(null().open_queue(DEPTH), Timeouts::default());
     let (_, buffers) = buffers();
@@ -171,7 +171,7 @@ fn shared_batch() -> Case {
     })
 }
 
-/// One at a time, whatever the batch.
+/// Executes one request at a time, whatever the batch size.
 fn synchronous() -> Case {
     let mut handle = Handle::new(null().open_queue(DEPTH), Params::default()).expect("a handle");
     let (_, mut buffers) = buffers();

@@ -1,5 +1,5 @@
-//! What the broker costs: nanoseconds a request on a device in memory, directly and through a broker in another process, in turn
-//! in one run. `bench/broker.sh` builds and runs it.
+//! Measures the cost of the broker: nanoseconds per request on a device in memory, directly and through a broker in another process,
+//! alternately in one run. `bench/broker.sh` builds and runs it.
 //!
 //!     broker_cost ROUNDS                  one line of JSON for each case, medians over ROUNDS
 //!     broker_cost serve DIR               the other process
@@ -41,7 +41,7 @@ fn server(dir: &Path, spin: Duration) -> Server {
     Server::start(ServerOptions { socket, journal, devices: devices(), spin, patience }).expect("started")
 }
 
-/// Without polling, so that only what requests cost is counted.
+/// Runs broker and client in one process, without polling, so that a profile counts only the cost of requests.
 fn alone(batches: u64) {
     let dir = tempfile::tempdir().expect("a directory");
     let _server = server(dir.path(), Duration::ZERO);
@@ -78,7 +78,7 @@ fn spans(arena: &Arena) -> Vec<Span> {
     (0..32).map(|at| arena.span(at * 4096, BLOCK_BYTES)).collect()
 }
 
-/// Until standard input ends.
+/// Runs the broker until standard input ends.
 fn serve(dir: &Path) {
     let _server = server(dir, Duration::from_micros(50));
     println!("ready");
@@ -96,7 +96,7 @@ fn start(dir: &Path) -> Child {
     child
 }
 
-/// One way to reach a device.
+/// A way to reach the device: directly or through the broker.
 struct AccessPath {
     name: &'static str,
     queue: Box<dyn Queue>,
@@ -146,7 +146,7 @@ fn report(device: &str, batch: u64, rounds: usize, ways: &mut [AccessPath]) {
     }
 }
 
-/// Nanoseconds a 4 KiB read, `batch` at a time.
+/// Returns the nanoseconds per 4 KiB read, with `batch` requests at a time.
 fn run(way: &mut AccessPath, batch: u64, requests: u64) -> f64 {
     let mut ended = [Completion::EMPTY; 32];
     let mut lba = 0;

@@ -1,13 +1,13 @@
-//! Completion modes side by side on a device that takes a fixed time: latency, processor time, and the state that was chosen.
+//! Completion modes side by side on a device that takes a fixed time: latency, CPU time, and the chosen state.
 //!
 //! ```text
 //! completion [--rounds N] [--ms N] [--jitter PERCENT] [--hogs N] [--threads N] [--latencies US,US] [--depths N,N] [--csv]
 //! completion --cost-of bare|polling|interrupt|adaptive:1|32 --requests N
 //! ```
-//! Each round runs every mode on every latency and depth, one after the other; of each figure the median of the rounds is shown.
-//! The device's interrupt is a timer of the kernel; polled, it only reads the clock. `--hogs` keeps so many processors busy
-//! meanwhile, `--threads` has so many submitters, with a queue each. At the end: what a completion thread costs whose queues are idle,
-//! and what the wrapper adds to a request; the second form is that alone, to count instructions with callgrind.
+//! Each round runs every mode on every latency and depth in sequence; the output has the median of the rounds for each figure.
+//! The device's interrupt is a kernel timer; a poll only reads the clock. `--hogs` keeps that number of CPUs busy meanwhile;
+//! `--threads` sets the number of submitters, each with a queue. The last lines are the cost of a completion thread with idle
+//! queues, and what the wrapper adds to a request. The second form measures only this, to count instructions with callgrind.
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -140,7 +140,7 @@ fn compare(options: &Options) {
     }
 }
 
-/// How the waits went, in percent.
+/// Returns the shares of the kinds of waits, in percent.
 fn chosen(counters: &Counters) -> String {
     let waits = counters.waits.max(1);
     let percent = |part: u64| part * 100 / waits;
@@ -157,14 +157,14 @@ struct Figures {
     counters: Counters,
 }
 
-/// What one submitter saw.
+/// The measurements of one submitter.
 struct Seen {
     latencies_ns: Vec<u64>,
     cpu: Duration,
     counters: Counters,
 }
 
-/// So many submitters at the same time.
+/// Runs several submitters at the same time.
 fn run(case: &(u64, u32, Mode), options: &Options, seed: u64) -> Figures {
     let begin = Monotonic::default();
     let seen: Vec<Seen> = std::thread::scope(|scope| {
@@ -186,7 +186,7 @@ fn run(case: &(u64, u32, Mode), options: &Options, seed: u64) -> Figures {
     }
 }
 
-/// As many in flight as the depth.
+/// Keeps as many requests in flight as the depth, and measures them.
 fn submit_for_a_while(&(us, depth, mode): &(u64, u32, Mode), options: &Options, seed: u64) -> Seen {
     let clock = Monotonic::default();
     let device = Timed::new(depth, Duration::from_micros(us), options.jitter, clock, seed);
@@ -213,7 +213,7 @@ fn submit_for_a_while(&(us, depth, mode): &(u64, u32, Mode), options: &Options, 
     Seen { latencies_ns, cpu: system.cpu() - cpu, counters: queue.counters() }
 }
 
-/// What the wrapper itself costs: requests to a device that does nothing, submitted and polled in batches.
+/// Prints the cost of the wrapper: requests to a device that does nothing, submitted and polled in batches.
 fn cost(options: &Options) {
     for batch in [1, 32] {
         let mut line = format!("cost, batch {batch}:");
@@ -230,7 +230,7 @@ fn cost_of(of: &str, batch: u64, requests: u64) -> f64 {
     let clock = Monotonic::default();
     let device = NullDevice::new(Geometry::plain(4096, 1 << 20)).open_queue(32);
     match MODES.into_iter().find(|mode| mode.name() == of) {
-        // Not measured, so that a count of instructions holds nothing else.
+        // The wakeup latency is not measured, so that a count of instructions contains nothing else.
         Some(mode) => submit_and_poll(&mut Adaptive::with(device, mode, FLOOR, clock, System::default()), batch, requests),
         None => submit_and_poll(&mut { device }, batch, requests),
     }
@@ -247,7 +247,7 @@ fn submit_and_poll(queue: &mut impl Queue, batch: u64, requests: u64) -> f64 {
     clock.now().since(Time(0)).as_nanos() as f64 / requests as f64
 }
 
-/// The part of a processor that the whole process takes while a completion thread serves queues in which nothing is in flight.
+/// Prints the CPU use of the whole process while a completion thread serves queues with nothing in flight.
 fn idle(mode: Mode) {
     struct Quiet;
     impl Reap for Quiet {
@@ -277,7 +277,7 @@ fn idle(mode: Mode) {
     assert_eq!(reaper.stop(Time::NEVER), Leftover::Nothing);
 }
 
-/// A device that answers each request after the same time, give or take the jitter.
+/// A device that completes each request after the same time, plus or minus the jitter.
 struct Timed {
     geometry: Geometry,
     depth: u32,
@@ -286,7 +286,7 @@ struct Timed {
     clock: Monotonic,
     random: fastrand::Rng,
     submitted: VecDeque<Tag>,
-    /// Soonest first.
+    /// Sorted by completion time.
     running: VecDeque<(Time, Tag)>,
     timer: OwnedFd,
 }
@@ -306,7 +306,7 @@ impl Timed {
         }
     }
 
-    /// Lognormal, with the median at the latency.
+    /// Returns a lognormal time whose median is the latency.
     fn takes(&mut self) -> Duration {
         if self.jitter == 0.0 {
             return self.latency;

@@ -1,9 +1,9 @@
-//! What sharing a queue costs: one thread that owns it, against four that share it through handles, with the same depth in all;
+//! Measures the cost of sharing a queue: one thread that owns it, four that share it through handles with the same total depth,
 //! and four dedicated handles with a queue each.
 //!
-//! `handle_sharing [SECONDS] [ROUNDS] [null|memory|cached|direct]` prints IOPS, and processor time for each request, medians of
-//! rounds in turn, for 4 KiB random reads: of the null device, the memory device, and a file in TMPDIR through the page cache and
-//! past it; or of one of them.
+//! `handle_sharing [SECONDS] [ROUNDS] [null|memory|cached|direct]` prints IOPS, and CPU time per request, medians of
+//! alternating rounds, for 4 KiB random reads: of the null device, the memory device, and a file in TMPDIR through the page cache and
+//! with direct I/O; or of one of them.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -13,21 +13,21 @@ use block::handle::{Data, Done, Io};
 use block::{Arena, Buf, Device, Geometry, Handle, Lba, Params, Queue, QueueOptions, SharedHandle, SharedQueue};
 
 const THREADS: usize = 4;
-/// In flight, of all threads.
+/// The requests in flight, of all threads together.
 const DEPTH: u32 = 32;
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 64 << 10;
 
-/// How the threads get at the device.
+/// How the threads access the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum SharingMode {
-    /// One thread, one queue.
+    /// One thread that owns the queue.
     Owned,
     /// One thread on a shared queue.
     SharedByOne,
-    /// All threads on one queue, a call for each request.
+    /// All threads on one queue, with a call for each request.
     Shared,
-    /// All threads on one queue, a call for each batch.
+    /// All threads on one queue, with a call for each batch.
     SharedBatch,
     /// A queue for each thread.
     Dedicated,
@@ -71,13 +71,13 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Processor time of all threads.
+/// Returns the CPU time of all threads, in nanoseconds.
 fn cpu_ns() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// IOPS of one way, and processor nanoseconds of a request.
+/// Returns the IOPS of a mode, and the CPU nanoseconds per request.
 fn measure(device: &dyn Device, way: SharingMode, time: Duration) -> (f64, f64) {
     let threads = if matches!(way, SharingMode::Owned | SharingMode::SharedByOne) { 1 } else { THREADS };
     let depth = DEPTH / threads as u32;
@@ -112,7 +112,7 @@ fn measure(device: &dyn Device, way: SharingMode, time: Duration) -> (f64, f64) 
     (iops, (cpu_ns() - before) / (iops * time.as_secs_f64()))
 }
 
-/// The work of one thread: always as many in flight as it may have.
+/// The work of one thread, which keeps its share of requests in flight.
 struct Load {
     bufs: Vec<Buf>,
     random: u64,

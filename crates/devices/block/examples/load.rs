@@ -1,14 +1,14 @@
-//! A load generator for any driver: keeps a queue full and tells what came out.
+//! A load generator for any driver: keeps a queue full and prints the throughput and latencies.
 //!
 //! `cargo run --release -p block --example load -- FILE [op=randread] [bs=4096] [depth=32] [seconds=2] [bytes=SIZE] [seed=1]
 //! [engine=uring|plain|passthrough|memory] [direct=yes|no] [single_issuer=yes|no] [device_polled=no]
 //! [kernel_submits=no] [waits=no] [spin=0] [busy=no] [latency=yes] [batch=0] [cpu=process|thread]`
 //!
-//! `batch` is how many requests are handed to the kernel at once; 0: all that take the place of what has ended (1 is what fio does).
-//! `op` is read, write, randread or randwrite (writes destroy what is in the file). `spin`: microseconds that a wait stays awake.
-//! `busy`: polls instead of waiting. Prints one line: `iops=... cpu_us=... p50_us=... p99_us=...`; `cpu_us` is the process's user and
-//! system time for each request, threads of the kernel that work for it (io-wq, SQPOLL) included; `cpu=thread`: of the one that
-//! submits alone, which is what fio tells of itself.
+//! `batch` is the number of requests per submission to the kernel; 0: all that replace completed requests (fio uses 1).
+//! `op` is read, write, randread or randwrite (writes destroy the file's content). `spin`: microseconds that a wait spins.
+//! `busy`: poll instead of waiting. The output is one line: `iops=... cpu_us=... p50_us=... p99_us=...`; `cpu_us` is the process's user and
+//! system time per request, including its kernel threads (io-wq, SQPOLL); with `cpu=thread` it is that of the submitting
+//! thread alone, as fio reports it.
 
 use std::collections::HashMap;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was asked for.
+/// The options of the command line.
 struct Load {
     write: bool,
     random: bool,
@@ -134,7 +134,7 @@ fn drive(queue: &mut dyn Queue, arena: &Arena, load: &Load, bytes: u32, position
             }
             if now < end {
                 count += 1;
-                // As fio does: the time of each request by itself.
+                // Like fio, this measures each request separately.
                 let at = if load.latency { Instant::now() } else { now };
                 submit(queue, tag, at, &mut begun);
                 unrung += 1;
@@ -155,13 +155,13 @@ fn drive(queue: &mut dyn Queue, arena: &Arena, load: &Load, bytes: u32, position
     Ok(())
 }
 
-/// User and system time.
+/// Returns the user and system time.
 fn cpu(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Counts by powers of two, each in 32 parts.
+/// Counts per power of two, each divided into 32 parts.
 struct Histogram(Vec<u64>);
 
 impl Histogram {
@@ -175,7 +175,7 @@ impl Histogram {
         self.0[((power - 4) * 32) as usize + (ns >> (power - 5) & 31) as usize] += 1;
     }
 
-    /// Microseconds within which this share of them was done.
+    /// Returns the latency of a quantile, in microseconds.
     fn at(&self, share: f64) -> f64 {
         let wanted = (self.0.iter().sum::<u64>() as f64 * share).ceil() as u64;
         let mut seen = 0;

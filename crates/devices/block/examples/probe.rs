@@ -1,4 +1,4 @@
-//! Prints what this machine has of io_uring and NVMe passthrough, and what is missing.
+//! Prints the support for io_uring and NVMe passthrough on this machine, and what is missing.
 
 fn main() {
     print!("{}", block::driver::uring::probe::probe());

@@ -1,4 +1,4 @@
-//! No request through a handle allocates: a counting allocator looks. In a program of its own, since it counts everything.
+//! Tests that no request through a handle allocates, with a counting allocator. A separate program, because it counts everything.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Allocations of this thread.
+/// Returns the number of allocations of this thread.
 fn allocations() -> u64 {
     ALLOCATIONS.with(Cell::get)
 }
@@ -49,7 +49,7 @@ fn buffers(arena: &Arena) -> Vec<Buf> {
     (0..DEPTH).map(|_| arena.allocate(8192).expect("room")).collect()
 }
 
-/// All kinds of requests, of one part and of several.
+/// Returns requests of all kinds, with one part and with several.
 fn request(n: u64, buf: Buf) -> Io {
     let lba = Lba(n * 37 % 2000);
     match n % 4 {

@@ -1,4 +1,4 @@
-//! Software cost above a device that does nothing.
+//! The software cost of schedulers, measured with a device that does nothing.
 
 use std::time::Instant;
 
@@ -6,6 +6,7 @@ use block::driver::NullDevice;
 use block::scheduler::{self, Options};
 use block::{Arena, Completion, Geometry, Lba, Queue, Request, Scheduler, Submit, Tag};
 
+/// The order of the blocks that are read.
 #[derive(Clone, Copy, Debug)]
 pub enum Pattern {
     Random,
@@ -14,7 +15,7 @@ pub enum Pattern {
 
 const BLOCKS: u64 = 1 << 30;
 
-/// Nanoseconds per request: batches of so many 4 KiB reads, each batch submitted, rung and polled until it is done.
+/// Returns the nanoseconds per request: batches of 4 KiB reads, each submitted, rung and polled until it is done.
 pub fn run(scheduler: Scheduler, batch: u64, pattern: Pattern, requests: u64) -> f64 {
     let device = NullDevice::new(Geometry::plain(512, BLOCKS));
     let options = Options { dispatch_depth: Some(32), ..Options::of(scheduler) };
@@ -43,6 +44,7 @@ pub fn run(scheduler: Scheduler, batch: u64, pattern: Pattern, requests: u64) ->
     begin.elapsed().as_secs_f64() * 1e9 / done as f64
 }
 
+/// Prints the cost of each scheduler and its difference to `none`.
 pub fn compare() {
     println!("ns per request above a null device, medians of 9 (and what each adds to none)");
     for (batch, pattern) in [(32, Pattern::Random), (32, Pattern::Sequential), (1, Pattern::Random)] {

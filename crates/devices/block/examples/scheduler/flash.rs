@@ -1,4 +1,4 @@
-//! Flash with eight channels: stripes of 64 KiB, each served by its channel in order of arrival.
+//! A model of flash with eight channels: each serves its stripes of 64 KiB in order of arrival.
 
 use block::{Geometry, Op, Request};
 
@@ -7,13 +7,15 @@ use crate::model::Mechanics;
 const CHANNELS: usize = 8;
 const STRIPE: u64 = 64 << 10;
 
-/// A read waits 60 microseconds for its cells and 2.5 ns for each byte, a write 10 ns for each byte, of its channel's time:
-/// 3.2 and 0.8 GB/s in all.
+/// A read occupies its channel for 60 microseconds plus 2.5 ns per byte, a write for 5 microseconds plus 10 ns per byte. Together
+/// the
+/// channels transfer 3.2 and 0.8 GB/s.
 #[derive(Default)]
 pub struct Flash {
     free_at: [u64; CHANNELS],
 }
 
+/// Returns the geometry of the flash: 512 GiB.
 pub fn geometry() -> Geometry {
     Geometry::plain(512, 1 << 30)
 }

@@ -1,4 +1,4 @@
-//! One kind of load on a disk: random reads, and writes of several sequential streams.
+//! Single kinds of load on a disk: random reads, and writes of several sequential streams.
 
 use std::time::Duration;
 
@@ -8,29 +8,33 @@ use block::{Arena, Clock, Completion, Geometry, Lba, Queue, Request, Scheduler, 
 use crate::disk::{self, Disk};
 use crate::model::{Model, VirtualClock};
 
-/// Latencies in milliseconds.
+/// A list of latencies in milliseconds.
 pub struct Latencies(Vec<f64>);
 
 impl Latencies {
+    /// Makes an empty list of latencies.
     pub fn new() -> Latencies {
         Latencies(Vec::new())
     }
 
+    /// Adds a latency, given in nanoseconds.
     pub fn add(&mut self, nanoseconds: u64) {
         self.0.push(nanoseconds as f64 / 1e6);
     }
 
+    /// Returns the number of latencies.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
+    /// Returns the latency of a quantile, in milliseconds.
     pub fn at(&mut self, part: f64) -> f64 {
         self.0.sort_by(f64::total_cmp);
         self.0.get((self.0.len() as f64 * part) as usize).copied().unwrap_or(f64::NAN)
     }
 }
 
-/// Through a scheduler, with its own or another number of requests at the disk.
+/// Opens a scheduler on the disk, with its default or another number of requests at the disk.
 fn open(
     scheduler: Scheduler,
     dispatch_depth: Option<u32>,
@@ -44,7 +48,7 @@ fn open(
     scheduler::open_with_clock(model, &Options { dispatch_depth, ..Options::of(scheduler) }, clock.clone())
 }
 
-/// Keeps 32 requests in flight for so many seconds of virtual time; `next` makes those of a slot.
+/// Keeps 32 requests in flight for `seconds` of virtual time; `next` makes the request of a slot.
 fn closed_loop(queue: &mut dyn Queue, clock: &VirtualClock, seconds: u64, mut next: impl FnMut(usize) -> Request) -> Latencies {
     let arena = Arena::private(1 << 20).expect("memory");
     let mut begun = [0; 32];
@@ -68,6 +72,7 @@ fn closed_loop(queue: &mut dyn Queue, clock: &VirtualClock, seconds: u64, mut ne
     latencies
 }
 
+/// Prints rates and latencies of random reads for each scheduler.
 pub fn random_reads() {
     println!("disk, random 4 KiB reads at depth 32, 600 s of virtual time");
     for (scheduler, dispatch_depth, reorders) in [
@@ -98,6 +103,7 @@ pub fn random_reads() {
     }
 }
 
+/// Prints rates of interleaved sequential writes for each scheduler.
 pub fn sequential_writes() {
     println!("disk, 4 sequential streams of 4 KiB writes, interleaved, 8 in flight each, 60 s of virtual time");
     let small = 4096;

@@ -1,9 +1,9 @@
-//! What the schedulers cost, and what they are good for.
+//! Measures the cost and the benefit of the schedulers.
 //!
 //! ```text
-//! scheduler cost            ns per request of each above a device that does nothing
-//! scheduler count NAME N    does N requests through one; for tools that count instructions
-//! scheduler disk            random reads and sequential writes on the model of a disk, in virtual time
+//! scheduler cost            ns per request of each, with a device that does nothing
+//! scheduler count NAME N    sends N requests through one; for tools that count instructions
+//! scheduler disk            random reads and sequential writes on a model of a disk, in virtual time
 //! scheduler share           foreground reads while a copy runs in the background, on models of a disk and of flash
 //! ```
 #![forbid(unsafe_code)]

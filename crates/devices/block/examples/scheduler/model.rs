@@ -1,4 +1,4 @@
-//! What the models have in common: a clock that goes when somebody waits, and a queue of requests that end at their time.
+//! The common parts of the models: a clock that advances when a thread waits, and a queue whose requests complete at their time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use block::{Arena, Clock, Completion, Error, Geometry, Queue, Request, Span, Submit, Tag, Time};
 
-/// Clones are the same clock.
+/// Clones share the same time.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock(Arc<AtomicU64>);
 
@@ -16,15 +16,17 @@ impl Clock for VirtualClock {
     }
 }
 
-/// The mechanics of a device, nanoseconds.
+/// The timing of a device, in nanoseconds.
 pub trait Mechanics: Send {
-    /// Takes one of those that are in its queue, at this time at the earliest; gives its place there, and when it ends. None
-    /// if it can begin none before something ends.
+    /// Starts a queued request, at `now` at the earliest. Returns its index in the queue and its completion time, or `None` if no
+    /// request
+    /// can start before another one completes.
     fn serve(&mut self, queued: &[(Request, u64)], now: u64) -> Option<(usize, u64)>;
 }
 
-/// A device that moves no data and takes the time that its mechanics say.
+/// A device that moves no data and takes the time that its mechanics return.
 pub struct Model<M> {
+    /// The timing of the modelled device.
     pub mechanics: M,
     geometry: Geometry,
     depth: u32,
@@ -34,6 +36,7 @@ pub struct Model<M> {
 }
 
 impl<M: Mechanics> Model<M> {
+    /// Makes a queue of a modelled device.
     pub fn new(mechanics: M, geometry: Geometry, depth: u32, clock: VirtualClock) -> Model<M> {
         Model { mechanics, geometry, depth, clock, queued: Vec::new(), serving: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! Foreground reads, one after the other, while a copy runs in the background.
+//! Synchronous foreground reads while a copy runs in the background.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ const COPIES: u64 = 16;
 const PIECE_BLOCKS: u32 = 1024;
 const FOREGROUND: u64 = 1000;
 
-/// What runs beside each other.
+/// The loads that run at the same time.
 struct Load {
     foreground: bool,
     background: bool,
-    /// The foreground computes so long between two reads.
+    /// How long the foreground computes between two reads.
     pause: Duration,
 }
 
@@ -29,7 +29,7 @@ struct Run {
     random: fastrand::Rng,
     blocks: u64,
     copied: u64,
-    /// Where each of the copies is: what it copies, and whether that is read already.
+    /// The state of each copy: its piece, and whether that is already read.
     copies: Vec<(u64, bool)>,
     idle: Vec<u64>,
     read_at: u64,
@@ -53,7 +53,7 @@ impl Run {
         }
     }
 
-    /// From the begin of the device to its middle.
+    /// Submits the next read or write of a copy, which copies from the first half of the device to the second.
     fn go_on_copying(&mut self, copy: u64) {
         let (piece, is_read) = &mut self.copies[copy as usize];
         *is_read = !*is_read;
@@ -111,6 +111,7 @@ fn open(flash: bool, options: &Options, clock: &VirtualClock) -> Box<dyn Queue> 
     }
 }
 
+/// Prints latencies and copy rates for each way to share the device.
 pub fn compare() {
     for (flash, seconds) in [(true, 10), (false, 300)] {
         let device = if flash { "flash" } else { "disk that reorders" };

@@ -1,4 +1,4 @@
-//! A client that writes nonsense into everything it shares, while the broker serves an honest one.
+//! A client that writes nonsense into all shared memory while the broker serves an honest client.
 
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use crate::setting::{BLOCKS, Broker, DEVICE, me, reap, terms, wait_until};
 
-/// A queue by hand: its memory and its bell.
+/// The raw interface of a queue: its memory and its notifier.
 struct Raw {
     _talk: Talk,
     rings: Region,
@@ -52,7 +52,7 @@ impl Raw {
         block::broker::entry::read_state(&self.rings).is_some()
     }
 
-    /// A little nonsense: entries that nearly make sense, indexes that nearly do, or anything anywhere.
+    /// Writes some nonsense: almost valid entries, almost valid indexes, or arbitrary bytes anywhere.
     fn spoil(&self, random: &mut fastrand::Rng, tail: &mut u32) {
         match random.u8(..20) {
             0 => self.rings.write(random.usize(64..512), &[random.u8(..)]),
@@ -78,7 +78,7 @@ impl Raw {
     }
 }
 
-/// The entry of a request, with any field likely to be at a border.
+/// Returns the entry of a request in which any field may be near a limit.
 fn command(random: &mut fastrand::Rng) -> [u8; 64] {
     let mut entry = [0; 64];
     let border = |random: &mut fastrand::Rng, near: u64| {
@@ -111,7 +111,7 @@ fn command(random: &mut fastrand::Rng) -> [u8; 64] {
 fn nonsense_ends_nobody_elses_queue_and_reaches_no_other_blocks() {
     let broker = Broker::new();
     broker.grant(GrantSpec { queues: 4, ..terms(me()) });
-    // An honest client of other blocks, on the same device, in the same lane.
+    // An honest client of other blocks on the same device, served by the same thread.
     broker.grant(GrantSpec { first: 3000, blocks: Some(100), ..terms(me()) });
     let region = broker.device.memory.region();
     region.fill(0..BLOCKS as usize * 512, 0xcc);
@@ -156,7 +156,7 @@ fn nonsense_ends_nobody_elses_queue_and_reaches_no_other_blocks() {
             ended += u32::from(raw.has_ended());
             served += broker.admin().stat().expect("stat").iter().map(|queue| queue.requests).sum::<u64>();
             drop(raw);
-            // The honest one's is left.
+            // The queue of the honest client remains.
             wait_until("the queue of the hostile client is gone", || broker.open() <= 1);
         }
         over.store(true, Ordering::Release);
@@ -187,7 +187,7 @@ fn garbage_and_impolite_talk_on_the_socket_ends_only_that_talk() {
             2 => b"{\"ask\":\"open\",\"version\":1,\"device\":\"memory\",\"range\":[0,".to_vec(),
             _ => b"{\"ask\":\"list\"}\n".repeat(random.usize(..50)),
         };
-        // It may have hung up already.
+        // The broker may have closed the connection already.
         let _ = stream.write_all(&bytes);
         let talk = Talk::new(stream, 1 << 20);
         let _ = talk.send(&Ask::Stat, &[file.as_fd(), file.as_fd(), file.as_fd(), file.as_fd()]);

@@ -1,4 +1,4 @@
-//! Queues live and die: data, reset, revocation, killed and stopped clients, a killed broker.
+//! Life cycles of queues: data, reset, revocation, killed and stopped clients, a killed broker.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn any_mix_of_requests_does_what_it_does_on_the_device_itself() {
         let (first, bytes) = (usize::try_from(lba).expect("small") * 512, blocks as usize * 512);
         let fits = lba + u64::from(blocks) <= 200;
         let content: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(bytes).collect();
-        // In pieces of one block, but for the last.
+        // Pieces of one block, except the last.
         let pieces = random.u32(1..=blocks.min(32));
         let mut spans: Vec<_> = (0..pieces - 1).map(|piece| memory.span().part(piece * 512, 512)).collect();
         spans.push(memory.span().part((pieces - 1) * 512, (blocks - pieces + 1) * 512));
@@ -70,7 +70,7 @@ fn any_mix_of_requests_does_what_it_does_on_the_device_itself() {
     assert_eq!(all[1100 * 512..1300 * 512], oracle);
 }
 
-/// A queue with `count` writes on the device, which keeps them.
+/// Returns a queue with `count` writes on the device, which holds them.
 fn with_held(broker: &Broker, count: u64) -> BrokerQueue {
     let before = broker.device.taken.load(Ordering::Acquire);
     broker.device.hold.store(true, Ordering::Release);
@@ -170,7 +170,7 @@ fn a_client_killed_leaves_no_queue_behind() {
     let broker = Broker::new();
     broker.grant(terms(me()));
     for round in 0..if is_full_run() { 300 } else { 12 } {
-        // On the device, in the ring, and idle.
+        // The client dies with requests on the device, in the ring, or with none.
         broker.device.hold.store(round % 3 != 0, Ordering::Release);
         let mut first = Process::start("client", broker.dir.path());
         let mut second = Process::start("client", broker.dir.path());
@@ -246,7 +246,7 @@ fn a_broker_that_dies_ends_its_clients_requests() {
         assert_eq!(ended[0].status, Err(Error::Gone));
         assert_eq!(polls.reset(), Err(Error::Gone));
         assert!(device.open_queue(1).is_err());
-        // One that comes after it finds the policy, and the socket it left.
+        // A new broker finds the policy, and the socket that the killed one left.
         let mut next = Process::start("broker", dir.path());
         assert_eq!(next.hear(), "ready");
         connect(&socket, None).and_then(|device| device.open_queue(8)).expect("as before");
@@ -306,7 +306,7 @@ fn a_rate_is_kept_and_slows_nobody_else() {
             queue.ring();
         }
     }
-    // Never faster than the rate and its burst: that holds however slow the machine is.
+    // The rate is never higher than the limit plus its burst, however slow the machine is.
     assert!(begin.elapsed() >= Duration::from_millis(50 - 21), "{:?}", begin.elapsed());
     assert!(fast_done > 0);
 }

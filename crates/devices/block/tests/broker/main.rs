@@ -1,4 +1,4 @@
-//! The broker with real processes: this program starts itself again as a client, or as a broker, and talks to it by pipes.
+//! Tests the broker with real processes: this program starts itself again as a client or as a broker, and communicates by pipes.
 
 mod hostile;
 mod life;

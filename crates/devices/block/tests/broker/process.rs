@@ -1,4 +1,4 @@
-//! This program again, in another role.
+//! Runs this program again, in another role.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -13,21 +13,22 @@ use crate::setting::{self, Holding, connect, reap};
 
 const ROLE: &str = "HOTSHELF_TEST_ROLE";
 const DIR: &str = "HOTSHELF_TEST_DIR";
-/// Nobody.
+/// The user ID of `nobody`.
 pub const OTHER_USER: u32 = 65534;
 
-/// A child that is next_line what to do by lines, and killed when dropped.
+/// A child process that takes commands as lines, and is killed when dropped.
 pub struct Process {
     child: Child,
     said: BufReader<ChildStdout>,
 }
 
 impl Process {
+    /// Starts this program in a role, as the same user.
     pub fn start(role: &str, dir: &Path) -> Process {
         Process::start_as(None, role, dir).expect("started")
     }
 
-    /// As another user; None if that cannot be tried here.
+    /// Starts the process as another user; `None` if that is not possible here.
     pub fn start_as(user: Option<u32>, role: &str, dir: &Path) -> Option<Process> {
         let me = std::env::current_exe().expect("this program");
         let mut command = Command::new(&me);
@@ -35,10 +36,11 @@ impl Process {
             if setting::me() != 0 {
                 return None;
             }
-            // Where the other user can execute it.
+            // The other user can execute the copy.
             let copy = dir.join("program");
-            // Once: the first child may still run it. By another process: while this one has it open for writing, a child started by
-            // another test would have it too.
+            // Copied once, because the first child may still execute it. `cp` copies it: if this process had it open for writing, a
+            // child
+            // started by another test would inherit the descriptor.
             if !copy.exists() {
                 let copied = Command::new("cp").arg(&me).arg(&copy).output().expect("cp");
                 assert!(copied.status.success(), "{}: {}", copied.status, String::from_utf8_lossy(&copied.stderr));
@@ -53,11 +55,12 @@ impl Process {
         Some(Process { child, said })
     }
 
+    /// Sends a command line to the child.
     pub fn tell(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("next_line");
     }
 
-    /// What it says next; libtest says things too.
+    /// Returns the next message of the child, without the output of libtest.
     pub fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -68,11 +71,13 @@ impl Process {
         }
     }
 
+    /// Sends a signal to the child.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("signalled");
     }
 
+    /// Kills the child and waits for its end.
     pub fn kill(mut self) {
         self.signal(rustix::process::Signal::KILL);
         self.child.wait().expect("ended");
@@ -95,7 +100,7 @@ fn next_line() -> Option<String> {
     (std::io::stdin().read_line(&mut line).ok()? > 0).then(|| line.trim_end().to_owned())
 }
 
-/// No test: what the children run.
+/// Not a test: the entry point of the children.
 #[test]
 fn another_role() {
     let Some(role) = std::env::var_os(ROLE) else { return };
@@ -113,7 +118,7 @@ fn another_role() {
     }
 }
 
-/// Opens a queue, and does what it is next_line: `submit N`, `reap N`, `write N` (submit and reap, N times).
+/// Opens a queue and executes the commands it reads: `submit N`, `reap N`, `write N` (submit and reap, N times).
 fn client(socket: &Path) {
     let opened = connect(socket, None).and_then(|device| Ok((device.open_queue(8)?, device)));
     let (mut queue, device) = match opened {

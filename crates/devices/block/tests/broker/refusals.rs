@@ -1,4 +1,4 @@
-//! What the broker refuses, and that it serves the rest.
+//! Tests which requests the broker refuses, and that it still serves valid ones.
 
 use block::broker::protocol::{Ask, Reply};
 use block::broker::{BrokerDevice, GrantId, GrantSpec, Refusal};

@@ -1,4 +1,4 @@
-//! A broker over devices in memory, and what the tests say to it.
+//! A broker over devices in memory, with helpers for the tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,21 +10,28 @@ use block::broker::{BrokerDevice, BrokerError, ConnectOptions, GrantId, GrantSpe
 use block::driver::MemoryDevice;
 use block::{Arena, Completion, Device, Error, Geometry, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag};
 
+/// The size of the device in blocks.
 pub const BLOCKS: u64 = 4096;
+/// The name of the device at the broker.
 pub const DEVICE: &str = "memory";
 
+/// Returns the user ID of this process.
 pub fn me() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A device whose queues keep requests for themselves while `hold` is set; they can be cancelled. With `stuck` they cannot, and
+/// A device whose queues hold requests back while `hold` is set; they can still be cancelled. With `stuck`, a cancel has no effect
+/// and
 /// a reset fails.
 #[derive(Clone)]
 pub struct Holding {
+    /// The device that executes the requests.
     pub memory: MemoryDevice,
+    /// Whether the queues hold requests back.
     pub hold: Arc<AtomicBool>,
+    /// Whether cancel has no effect and reset fails.
     pub stuck: Arc<AtomicBool>,
-    /// Requests it was ever given.
+    /// The number of requests that it has accepted.
     pub taken: Arc<AtomicU64>,
 }
 
@@ -36,6 +43,7 @@ struct HoldingQueue {
 }
 
 impl Holding {
+    /// Makes a device that holds nothing back.
     pub fn new() -> Holding {
         let memory = MemoryDevice::new(512, BLOCKS * 512).expect("memory");
         Holding { memory, hold: Arc::default(), stuck: Arc::default(), taken: Arc::default() }
@@ -119,49 +127,59 @@ impl Drop for HoldingQueue {
     }
 }
 
-/// A broker in this process.
+/// A broker that runs in this process.
 pub struct Broker {
+    /// The directory of the socket and the journal.
     pub dir: tempfile::TempDir,
+    /// The device that the broker serves.
     pub device: Holding,
+    /// The running server, until a test stops it.
     pub server: Option<Server>,
 }
 
 impl Broker {
+    /// Starts a broker in a temporary directory.
     pub fn new() -> Broker {
         let dir = tempfile::tempdir().expect("a directory");
-        // Other users have to reach the socket.
+        // Other users must be able to reach the socket.
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
         let device = Holding::new();
         let server = Some(serve(dir.path(), Arc::new(device.clone())));
         Broker { dir, device, server }
     }
 
+    /// Returns the path of the broker's socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("socket")
     }
 
+    /// Connects to the broker as administrator.
     pub fn admin(&self) -> Admin {
         Admin::connect(&self.socket()).expect("connected")
     }
 
+    /// Adds a grant and returns its ID.
     pub fn grant(&self, terms: GrantSpec) -> GrantId {
         self.admin().grant(terms).expect("granted").0
     }
 
+    /// Returns the number of open queues.
     pub fn open(&self) -> usize {
         self.admin().stat().expect("stat").len()
     }
 
-    /// Until so many queues are open.
+    /// Waits until this number of queues is open.
     pub fn wait_for(&self, count: usize) {
         wait_until(&format!("{count} queues are open"), || self.open() == count);
     }
 
+    /// Connects to the broker as a client.
     pub fn connect(&self, range: Option<(u64, u64)>) -> Result<BrokerDevice, BrokerError> {
         connect(&self.socket(), range)
     }
 }
 
+/// Starts a server for a device in a directory.
 pub fn serve(dir: &Path, device: Arc<dyn Device>) -> Server {
     let journal = Journal::open(&dir.join("grants")).expect("a journal");
     let devices = vec![(DEVICE.to_owned(), device)];
@@ -169,6 +187,7 @@ pub fn serve(dir: &Path, device: Arc<dyn Device>) -> Server {
     Server::start(ServerOptions { socket: dir.join("socket"), journal, devices, spin, patience }).expect("started")
 }
 
+/// Waits until `done` returns true; panics after a minute.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !done() {
@@ -177,7 +196,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Blocks 1000 to 1999, two queues of depth 8.
+/// Returns a grant of blocks 1000 to 1999, with two queues of depth 8.
 pub fn terms(user: u32) -> GrantSpec {
     GrantSpec {
         who: Who::User(user),
@@ -193,14 +212,17 @@ pub fn terms(user: u32) -> GrantSpec {
     }
 }
 
+/// Returns the options of a client's connection.
 pub fn options(socket: &Path, range: Option<(u64, u64)>) -> ConnectOptions {
     ConnectOptions { socket: socket.to_owned(), device: DEVICE.into(), range, read_only: false, arena_bytes: 1 << 20, patience: None }
 }
 
+/// Connects a client to the broker at a socket.
 pub fn connect(socket: &Path, range: Option<(u64, u64)>) -> Result<BrokerDevice, BrokerError> {
     BrokerDevice::connect(&options(socket, range))
 }
 
+/// Returns the refusal of a call that must fail with one.
 pub fn refusal<T>(result: Result<T, BrokerError>) -> Refusal {
     match result {
         Err(BrokerError::Refused(refusal)) => refusal,
@@ -209,7 +231,7 @@ pub fn refusal<T>(result: Result<T, BrokerError>) -> Refusal {
     }
 }
 
-/// Waits for `count` completions.
+/// Waits for and returns `count` completions.
 pub fn reap(queue: &mut dyn Queue, count: usize) -> Vec<Completion> {
     let mut all = Vec::new();
     wait_until(&format!("{count} completions"), || {

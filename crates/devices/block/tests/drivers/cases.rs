@@ -1,4 +1,4 @@
-//! The cases. Each takes a device and says in its name what must hold.
+//! The test cases. Each takes a device; its name says what must hold.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -6,17 +6,20 @@ use std::time::Duration;
 use block::{Arena, Armed, Buf, Completion, Device, Error, Lba, Op, Queue, QueueOptions, Request, Span, Status, Submit, Tag};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Longer than any answer takes; ends a test that hangs.
+/// The time limit of a wait, after which a test counts as hung.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A queue with memory of its own.
+/// A queue with its own registered arena.
 pub struct Bench {
+    /// The queue that is under test.
     pub queue: Box<dyn Queue>,
+    /// The memory for requests, registered with the queue.
     pub arena: Arena,
     block: usize,
 }
 
 impl Bench {
+    /// Opens a queue and registers an arena with it.
     pub fn new(device: &dyn Device, options: &QueueOptions) -> Bench {
         let mut queue = device.queue(options).expect("a queue");
         let arena = Arena::private(8 << 20).expect("memory");
@@ -25,7 +28,7 @@ impl Bench {
         Bench { queue, arena, block }
     }
 
-    /// A buffer of so many blocks, filled by `seed`.
+    /// Returns a buffer of this many blocks, filled according to `seed`.
     fn buf(&self, blocks: usize, seed: u64) -> Buf {
         let buf = self.arena.allocate(blocks * self.block).expect("room");
         buf.write(0, &bytes(seed, blocks * self.block));
@@ -46,7 +49,7 @@ impl Bench {
         }
     }
 
-    /// One request, from begin to end.
+    /// Executes one request and returns its status.
     pub fn run(&mut self, request: Request, data: &[Span]) -> Status {
         assert_eq!(self.queue.submit(&request, data), Submit::Queued);
         let ended = self.next();
@@ -81,7 +84,7 @@ fn shallow() -> QueueOptions {
     QueueOptions { depth: 16, ..QueueOptions::default() }
 }
 
-/// All of them. `name` is printed when one fails.
+/// Runs all cases. The output has `name` when one fails.
 pub fn all(name: &str, device: &dyn Device, options: &QueueOptions) {
     println!("{name}: {:?}, {options:?}", device.geometry());
     what_was_written_is_read(device, options);
@@ -141,7 +144,7 @@ fn wrong_requests_are_answered_with_the_reason(device: &dyn Device, options: &Qu
     }
     let stranger = Arena::private(1 << 16).expect("memory");
     assert_eq!(bench.run(read(0, 1), &[stranger.span(0, one)]), Err(Error::NotPermitted), "memory nobody registered");
-    // The queue is as good as before.
+    // The queue still works afterwards.
     bench.write(0, &buf);
     assert_eq!(bench.read(0, 2), buf.to_vec());
 }
@@ -151,7 +154,7 @@ fn pieces_are_put_together_in_order(device: &dyn Device, options: &QueueOptions)
     let block = bench.block as u32;
     let most = usize::from(bench.queue.geometry().segments_max).min((bench.queue.geometry().transfer_bytes_max / block) as usize).min(40);
     let whole = bench.buf(2 * most, 7);
-    // Every second block, from the last on: no two are neighbours.
+    // Every second block, in descending order: no two are adjacent.
     let pieces: Vec<Span> = (0..most as u32).rev().map(|at| whole.span().part(2 * at * block, block)).collect();
     assert_eq!(bench.run(Request::write(Tag(1), Lba(1), most as u32), &pieces), Ok(()));
     let expected: Vec<u8> =
@@ -164,7 +167,7 @@ fn pieces_are_put_together_in_order(device: &dyn Device, options: &QueueOptions)
         let range = 2 * at * block as usize..(2 * at + 1) * block as usize;
         assert!(back.to_vec()[range.clone()] == whole.to_vec()[range], "piece {at} is read into its place");
     }
-    // Neighbours, and a piece of another arena.
+    // Adjacent pieces, and a piece of another arena.
     let other = Arena::private(1 << 16).expect("memory");
     bench.queue.register(&other).expect("registered");
     bench.queue.register(&other).expect("registered again");
@@ -205,7 +208,7 @@ fn every_place_is_filled_and_every_tag_comes_back_once(device: &dyn Device, opti
     assert_eq!(bench.queue.poll(&mut none), 0);
 }
 
-/// Another thread could hand requests in meanwhile; here the waiting itself is what is tried, a few hundred times.
+/// Tests the wait itself, a few hundred times. Another thread could submit requests meanwhile; this test does not.
 fn no_wakeup_is_lost(device: &dyn Device, options: &QueueOptions) {
     let mut bench = Bench::new(device, options);
     if bench.queue.event().is_none() {
@@ -283,7 +286,7 @@ fn a_queue_may_be_dropped_at_any_time(device: &dyn Device, options: &QueueOption
     drop(device.queue(&shallow()).expect("a queue nobody uses"));
 }
 
-/// One request in flight for each block at most: what two at a time do to one block is nobody's promise.
+/// Keeps at most one request in flight for each block: the result of two at a time is undefined.
 fn random_requests_do_what_they_do_to_a_vector(device: &dyn Device, options: &QueueOptions) {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| fastrand::u64(..));
     let rounds = if full() { 50_000 } else { 1_500 };
@@ -329,7 +332,7 @@ fn random_requests_do_what_they_do_to_a_vector(device: &dyn Device, options: &Qu
     }
 }
 
-/// A span in pieces, at random.
+/// Splits a span into pieces at random.
 fn cut(random: &mut fastrand::Rng, span: Span, block: usize, most: usize) -> Vec<Span> {
     let (mut pieces, mut at) = (Vec::new(), 0);
     while at < span.bytes {
@@ -344,7 +347,7 @@ fn cut(random: &mut fastrand::Rng, span: Span, block: usize, most: usize) -> Vec
 
 struct Oracle {
     bytes: Vec<u8>,
-    /// False after a discard: zeroes or what was there.
+    /// False after a discard: the block has zeroes or its old content.
     known: Vec<bool>,
     busy: Vec<bool>,
     block: usize,

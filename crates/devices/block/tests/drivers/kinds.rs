@@ -1,4 +1,4 @@
-//! The cases over every driver and kind of file there is.
+//! Runs the cases with every driver and every kind of file.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::cases;
 
 const BYTES: u64 = 16 << 20;
 
-/// The ways a queue can be had. One thread uses each.
+/// Returns the modes in which a queue can be opened. One thread uses each queue.
 fn modes() -> [QueueOptions; 6] {
     let plain = QueueOptions { depth: 16, ..QueueOptions::default() };
     [
@@ -36,7 +36,7 @@ fn shm() -> &'static Path {
     Path::new("/dev/shm")
 }
 
-/// A directory on a disk: the one cargo builds in.
+/// Returns a directory on a disk: the one in which cargo builds.
 pub fn disk() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -48,6 +48,7 @@ fn every_mode(name: &str, path: &Path, options: &FileOptions) {
     }
 }
 
+/// Returns the default file options with this engine.
 pub fn options(engine: Engine) -> FileOptions {
     FileOptions { engine, ..FileOptions::default() }
 }
@@ -108,7 +109,7 @@ fn a_device_of_choice() {
     };
     let path = Path::new(&path);
     let node = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ng"));
-    // One of the modes, or all.
+    // A single mode if the variable names one, otherwise all.
     let one: Option<usize> = std::env::var("HOTSHELF_TEST_MODE").ok().and_then(|mode| mode.parse().ok());
     for mode in modes().into_iter().enumerate().filter(|(at, _)| one.is_none_or(|one| one == *at)).map(|(_, mode)| mode) {
         if node {
@@ -119,10 +120,11 @@ fn a_device_of_choice() {
     }
 }
 
-/// A loop device, given back when dropped.
+/// A loop device that is detached when dropped.
 pub struct Loop(pub String);
 
 impl Loop {
+    /// Attaches a loop device to a file; `None` if that is not possible here.
     pub fn over(file: &Path) -> Option<Loop> {
         let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
         match made {
@@ -141,7 +143,7 @@ impl Drop for Loop {
     }
 }
 
-/// Sized, for tests of one kind.
+/// Makes a file of a given size.
 pub fn sized(dir: &Path, bytes: u64) -> NamedTempFile {
     let file = NamedTempFile::new_in(dir).expect("a file");
     File::set_len(file.as_file(), bytes).expect("its size");

@@ -1,7 +1,7 @@
-//! What every driver has to do, as plain functions over any [`Device`]; run over each driver and each kind of file that this
-//! machine has. What it has not is skipped, and said.
+//! Tests that every driver must pass, as functions over any [`Device`]. They run with each driver and each kind of file that this
+//! machine has; the output names the skipped ones.
 //!
-//! On an NVMe node or a block device of choice (all data on it is lost):
+//! On a selected NVMe node or block device (all data on it is lost):
 //! `HOTSHELF_TEST_DEVICE=/dev/ng0n1 cargo test -p block --test drivers`.
 
 mod cases;

@@ -1,5 +1,5 @@
-//! What is an NVMe drive's own. Needs one that may be overwritten: its character node in HOTSHELF_TEST_NODE, its block device in
-//! HOTSHELF_TEST_BLOCK (tests/vm/20-passthrough.sh).
+//! Tests specific to NVMe drives. They need a drive that may be overwritten: its character node in HOTSHELF_TEST_NODE, its block
+//! device in HOTSHELF_TEST_BLOCK (tests/vm/20-passthrough.sh).
 
 use std::path::PathBuf;
 
@@ -39,7 +39,7 @@ fn nvme_passthrough_and_block_device_are_the_same_blocks() {
     }
 }
 
-/// A command counts blocks in 16 bits.
+/// A command has only 16 bits for the number of blocks.
 #[test]
 fn nvme_zeroes_more_than_one_command_takes() {
     let Some((node, _)) = drive() else { return };

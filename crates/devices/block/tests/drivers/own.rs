@@ -1,4 +1,4 @@
-//! What is the file drivers' own: how they are opened, and how files fail.
+//! Tests specific to the file drivers: opening files, and errors of files.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn what_cannot_be_opened_is_told_with_the_way_out() {
     assert!(refused(sized(disk(), 0).path(), &default).contains("is empty: give it a size"));
     let odd = sized(disk(), 10_000);
     assert!(refused(odd.path(), &default).contains("not whole blocks of 512"), "{}", refused(odd.path(), &default));
-    // Advice never destroys.
+    // The message must not recommend a destructive command.
     assert!(!refused(odd.path(), &default).contains("truncate"));
     let rounded = FileDevice::open(odd.path(), &FileOptions { round_down: true, ..default.clone() }).expect("opened");
     assert_eq!(rounded.geometry().blocks, 19);
@@ -77,7 +77,7 @@ fn reading_does_not_change_when_it_was_read_last() {
     }
 }
 
-/// The rest of such a read is zeroes to the kernel; to us it is lost data.
+/// The kernel treats the rest of such a read as zeroes; for a device it is lost data.
 #[test]
 fn a_file_that_was_cut_off_is_a_media_error() {
     for engine in ENGINES {
@@ -96,7 +96,7 @@ fn a_file_that_was_cut_off_is_a_media_error() {
     }
 }
 
-/// A loop device whose file was cut off answers with EIO, as a disk with a bad sector does.
+/// A loop device whose file was truncated reports EIO, as a disk with a bad sector does.
 #[test]
 fn a_block_device_that_cannot_read_is_a_media_error() {
     for engine in ENGINES {
@@ -113,7 +113,7 @@ fn a_block_device_that_cannot_read_is_a_media_error() {
     }
 }
 
-/// A machine where io_uring is switched off is had in tests/vm/20-passthrough.sh.
+/// The machine of tests/vm/20-passthrough.sh has io_uring disabled.
 #[test]
 fn where_io_uring_is_forbidden_threads_stand_in() {
     if !std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|off| off.trim() == "2") {
@@ -129,7 +129,7 @@ fn where_io_uring_is_forbidden_threads_stand_in() {
     assert!(block::driver::uring::probe::probe().no_uring.is_some_and(|why| why.contains("switched off")));
 }
 
-/// In the virtual machine the disk is one for reading.
+/// In the virtual machine the disk is read-only.
 fn disk_or_memory() -> &'static Path {
     if disk().is_dir() { disk() } else { Path::new("/dev/shm") }
 }
@@ -149,7 +149,7 @@ fn a_full_file_system_is_no_space() {
             let mut bench = Bench::new(&device, &QueueOptions::default());
             let buf = bench.arena.allocate(256 << 10).expect("room");
             let write = Request::write(Tag(1), Lba(0), (256 << 10) / device.geometry().block_bytes);
-            // The first part fits: a short write, and then the reason.
+            // The first part fits: the kernel reports a short write, and then the error.
             assert_eq!(bench.run(write, &[buf.span()]), Err(Error::NoSpace), "{engine:?}");
             let pieces: Vec<Span> = (0..8).rev().map(|at| buf.span().part(at * (32 << 10), 32 << 10)).collect();
             assert_eq!(bench.run(write, &pieces), Err(Error::NoSpace), "{engine:?}, in pieces");
@@ -206,7 +206,7 @@ fn a_queue_promised_to_one_thread_begins_with_the_first_that_uses_it() {
     .expect("read");
 }
 
-/// The kernel has 16 numbers for the rings of a thread: who has more queues, or gave one back, is served as well.
+/// The kernel can register 16 rings per thread. A thread with more queues, or one that has dropped some, works as well.
 #[test]
 fn one_thread_has_many_queues_of_its_own() {
     let file = sized(disk(), 1 << 20);
@@ -223,14 +223,15 @@ fn one_thread_has_many_queues_of_its_own() {
             assert_eq!(bench.run(Request::read(Tag(1), Lba(0), 1), &[buf.span().part(0, 512)]), Ok(()));
         }
     }
-    // Who drops one it has not used keeps nothing from the thread that has.
+    // Another thread drops queues that it has not used; the thread that used them can still use its last queue.
     let mut last = benches.pop().expect("there are 20");
     std::thread::spawn(move || drop(benches)).join().expect("dropped");
     let buf = last.arena.allocate(4096).expect("room");
     assert_eq!(last.run(Request::read(Tag(1), Lba(0), 1), &[buf.span().part(0, 512)]), Ok(()));
 }
 
-/// Long enough for stretches whose waits sleep, look, and were chosen, at several depths and with waits that end early.
+/// The test is long enough for periods in which waits sleep, spin, and choose between the two, at several depths and with waits that
+/// end early.
 #[test]
 fn each_request_of_one_who_waits_ends_once_whether_waits_look_or_sleep() {
     const BLOCKS: u64 = 1024;
@@ -277,7 +278,7 @@ fn who_waits_reads_without_a_queue() {
     let mut memory = Box::new(Memory([0; 8192]));
     assert_eq!(device.read_now(12288, &mut memory.0), Some(Ok(())));
     assert_eq!(memory.0[..], bytes[12288..][..8192]);
-    // Somebody cut it off below us.
+    // Another process has truncated the file.
     file.as_file().set_len(16384).expect("cut");
     assert_eq!(device.read_now(12288, &mut memory.0), Some(Err(Error::Media)));
     assert_eq!(MemoryDevice::new(512, 128).expect("memory").read_now(0, &mut memory.0), None, "queues only");

@@ -1,5 +1,5 @@
-//! A queue of a file under many threads. Through the page cache a request is done inside the system call that submits it, which
-//! a thread makes without the queue's lock, while others submit, collect, cancel and reset.
+//! Tests a file's queue that many threads share. Through the page cache, the submitting system call executes the request. A thread
+//! makes this call without the queue's lock, while others submit, collect, cancel and reset.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::kinds::{disk, options};
 
 const THREADS: u64 = 4;
 const BLOCK: usize = 4096;
-/// Of each thread.
+/// The number of blocks of each thread.
 const BLOCKS: u64 = 64;
 const ROUNDS: u64 = 100;
 const IN_FLIGHT: u64 = 4;
@@ -34,7 +34,7 @@ fn open(buffered: bool) -> (NamedTempFile, Shared, Arena) {
     (file, queue, arena)
 }
 
-/// Several writes at once, each to blocks of its own; then all are read back. Nothing is known of blocks whose write was reset.
+/// Writes several distinct blocks at once, then reads them all back. The content of a block whose write was reset is unknown.
 fn work(thread: u64, handle: &SharedHandle, arena: &Arena, resets: bool) {
     let first = thread * BLOCKS;
     for round in 0..ROUNDS {
@@ -84,7 +84,7 @@ fn run(buffered: bool, resets: bool) {
     assert_eq!(arena.free_bytes(), 1 << 20, "all memory is back");
 }
 
-/// Also of a thread that panics.
+/// Counts down when a thread ends, even by a panic.
 struct Ended<'a>(&'a AtomicU64);
 
 impl Drop for Ended<'_> {

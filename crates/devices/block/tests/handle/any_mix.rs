@@ -1,5 +1,6 @@
-//! Any mix of calls on a device that misbehaves: every ticket comes back exactly once, with the right status and data, and no
-//! memory is used again that the device still has. SEED replays a run, FULL=1 makes many.
+//! Random mixes of calls on a faulty device. Every ticket comes back exactly once, with the right status and data, and memory that
+//! the
+//! device still holds is not reused. SEED replays a run, FULL=1 makes many.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ const BLOCKS: u64 = 128;
 const ARENA_BYTES: usize = 1 << 20;
 const LONG: Duration = Duration::from_secs(1);
 
-/// Both kinds of handles, and two of the shared kind.
+/// Both kinds of handles; of the shared kind there are two.
 enum AnyHandle {
     Dedicated(Handle<Unruly, Ticking>),
     Shared(Arc<SharedQueue<Unruly, Ticking>>, [SharedHandle<Unruly, Ticking>; 2]),
@@ -81,7 +82,7 @@ impl AnyHandle {
     }
 }
 
-/// What the oracle knows of a request.
+/// The oracle's knowledge of a request.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     op: Op,
@@ -90,7 +91,7 @@ struct Asked {
     stamp: u8,
     cancelled: bool,
     cut: bool,
-    /// Memory of ours, by its place.
+    /// The address of memory that the test manages itself.
     mine: Option<u64>,
 }
 
@@ -99,15 +100,15 @@ struct Test {
     clock: Ticking,
     arena: Arena,
     random: fastrand::Rng,
-    /// What each block holds; none: nobody knows, ever again.
+    /// The content of each block; `None`: unknown from now on.
     model: Vec<Option<u8>>,
-    /// A request is about it.
+    /// Whether a request uses the block.
     busy: Vec<bool>,
     asked: HashMap<(usize, Ticket), Asked>,
-    /// Memory whose owner we are, and the device has.
+    /// Memory of the test that the device still holds.
     held: HashMap<(usize, Ticket), Buf>,
     mine: HashMap<u64, Buf>,
-    /// The device can always be reset.
+    /// Whether the device can always be reset.
     comes_back: bool,
     completed: u64,
 }
@@ -194,7 +195,7 @@ impl Test {
         }
     }
 
-    /// A request about blocks that no other is about.
+    /// Returns a request for blocks that no other request uses.
     fn request(&mut self) -> Option<(Io, Asked)> {
         let (lba, blocks) = (self.random.u64(..BLOCKS), self.random.u64(1..20));
         let range = lba as usize..(lba + blocks).min(BLOCKS) as usize;
@@ -222,7 +223,7 @@ impl Test {
         Some(io)
     }
 
-    /// Memory of any kind, full of the stamp.
+    /// Returns memory of any kind, filled with the stamp.
     fn data(&mut self, bytes: usize, stamp: u8) -> Data {
         let allocate = |bytes| {
             let buf = self.arena.allocate(bytes).expect("room");
@@ -307,7 +308,7 @@ impl Test {
         }
     }
 
-    /// A completion against what was asked.
+    /// Compares a completion with its request.
     fn check(&mut self, at: usize, mut done: Done) {
         self.completed += 1;
         let asked = self.asked.remove(&(at, done.ticket)).unwrap_or_else(|| panic!("twice, or invented: {done:?}"));
@@ -315,7 +316,7 @@ impl Test {
         match done.status {
             Ok(()) | Err(Error::Media | Error::Timeout) => {}
             Err(Error::Cancelled) => assert!(asked.cancelled, "{done:?}"),
-            // By us, or because memory did not come back.
+            // The test reset the queue, or the handle did because memory was not released.
             Err(Error::Reset | Error::Gone) => {}
             Err(error) => panic!("{error:?} of {asked:?}"),
         }
@@ -363,7 +364,7 @@ impl Test {
     }
 }
 
-/// Afterwards all memory is back, unless the device is gone with it.
+/// Runs a test. Afterwards all memory is free again, unless the device is gone and still holds some.
 fn run(seed: u64, steps: u32) -> u64 {
     let mut test = Test::new(seed);
     test.run(steps);

@@ -1,4 +1,4 @@
-//! Each call, on a device that behaves.
+//! Tests each call, with a device without faults.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Queues with a descriptor: nobody polls in vain, sleepers are woken by the device's own thread.
+//! Tests queues with a descriptor: no thread polls without need, and the device's thread wakes sleeping threads.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, mpsc};
@@ -9,7 +9,7 @@ use block::tracked::{Timeouts, Tracked};
 use block::{Arena, Armed, Completion, Error, Geometry, Handle, Params, Queue, Request, SharedHandle, SharedQueue, Span, Submit, Tag};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Its thread ends each request in its own time.
+/// A device whose thread completes each request after some time.
 struct Evented {
     geometry: Geometry,
     submitted: Vec<Tag>,

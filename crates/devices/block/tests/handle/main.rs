@@ -1,4 +1,4 @@
-//! Handles, as their users see them.
+//! Tests of handles through their public interface.
 
 mod any_mix;
 mod calls;

@@ -1,5 +1,5 @@
-//! A small device that misbehaves: late, lost, failing, repeated and invented completions, cancels it does not hear, resets that
-//! fail. It touches the memory of whatever it has not given up, at any time. In virtual time, by a seed.
+//! A small faulty device: late, lost, failing, repeated and invented completions, ignored cancels, failing resets. It accesses the
+//! memory of requests that it still holds at any time. Its time is virtual, and a seed determines its behaviour.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,17 +9,21 @@ use block::clock::{Clock, Time};
 use block::{Arena, Completion, Error, Geometry, Op, Queue, Request, Span, Submit, Tag};
 use shm::{PageSize, Region};
 
+/// The block size in bytes.
 pub const BLOCK: usize = 512;
-/// A request that takes longer has timed out.
+/// The timeout of a request.
 pub const TIMEOUT: Duration = Duration::from_micros(200);
+/// How long a cancel may take.
 pub const GRACE: Duration = Duration::from_micros(20);
+/// How long memory may be held before a reset.
 pub const RESET_AFTER: Duration = Duration::from_micros(300);
 
-/// Virtual time, in nanoseconds.
+/// A clock with virtual time, in nanoseconds.
 #[derive(Clone, Default)]
 pub struct Ticking(Arc<AtomicU64>);
 
 impl Ticking {
+    /// Advances the time by a duration.
     pub fn pass(&self, duration: Duration) {
         self.0.fetch_add(u64::try_from(duration.as_nanos()).expect("short"), Ordering::Relaxed);
     }
@@ -31,16 +35,18 @@ impl Clock for Ticking {
     }
 }
 
-/// How unruly.
+/// The probabilities of faults, in parts per thousand.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
-    /// Of 1000 requests: fail, take too long, are never answered.
+    /// Requests of 1000 that fail with a media error.
     pub fails: u32,
+    /// Requests of 1000 that take too long.
     pub slow: u32,
+    /// Requests of 1000 that never complete.
     pub lost: u32,
-    /// Of 1000 cancels: are heard.
+    /// Cancels of 1000 that have an effect.
     pub hears: u32,
-    /// Of 1000 resets: fail, and the device is gone.
+    /// Resets of 1000 that fail; the device is then gone.
     pub goes: u32,
 }
 
@@ -51,7 +57,7 @@ struct Doing {
     status: Result<(), Error>,
 }
 
-/// See the module. Queues with the same blocks are of one device.
+/// A queue of a faulty device. Queues with the same blocks belong to one device.
 pub struct Unruly {
     geometry: Geometry,
     blocks: Arc<Region>,
@@ -61,12 +67,13 @@ pub struct Unruly {
     manners: Manners,
     arenas: Vec<Arena>,
     doing: Vec<Doing>,
-    /// Tags it has used.
+    /// Tags of earlier requests.
     old: Vec<Tag>,
     gone: bool,
 }
 
 impl Unruly {
+    /// Makes a queue of a device with these blocks.
     pub fn new(blocks: &Arc<Region>, geometry: Geometry, depth: u32, clock: &Ticking, manners: Manners, seed: u64) -> Unruly {
         Unruly {
             geometry,
@@ -82,6 +89,7 @@ impl Unruly {
         }
     }
 
+    /// Allocates the blocks of a device.
     pub fn blocks(count: u64) -> Arc<Region> {
         Arc::new(Region::private(usize::try_from(count).expect("few") * BLOCK, PageSize::Small).expect("memory"))
     }
@@ -109,7 +117,7 @@ impl Unruly {
         }
     }
 
-    /// A read that has not ended may have written anything so far.
+    /// Writes random bytes to the memory of unfinished reads, as a device may do.
     fn scribble(&mut self) {
         let reads = self.doing.iter().filter(|doing| doing.request.op == Op::Read);
         for span in reads.flat_map(|doing| &doing.data) {
@@ -202,7 +210,7 @@ impl Queue for Unruly {
         if self.gone {
             return Err(Error::Gone);
         }
-        // What was in flight may have been done, or not.
+        // Requests in flight may have been executed, or not.
         for doing in std::mem::take(&mut self.doing) {
             self.old.push(doing.request.tag);
             if self.random.bool() && doing.request.op.writes() {
