@@ -24,7 +24,7 @@ impl Time {
     }
 }
 
-/// A source of time.
+/// A source of time: real or virtual.
 pub trait Clock: Send + Sync {
     /// Returns the current time, which never decreases.
     fn now(&self) -> Time;

@@ -39,7 +39,7 @@ pub enum Waiting {
     Park,
 }
 
-/// A request that failed.
+/// The worker, the tag and the error of a failed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailedRequest {
     /// The index of the worker that executed it.
@@ -96,7 +96,7 @@ struct Failed {
 }
 
 impl Future {
-    /// Creates a future for this number of workers (lanes).
+    /// Creates a future for this number of workers, which are numbered from 0.
     pub fn new(lanes: usize, keep: Keep) -> Future {
         let room = match keep {
             Keep::All => 0,

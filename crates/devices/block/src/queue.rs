@@ -21,7 +21,7 @@ pub enum Submit {
     Full,
 }
 
-/// The result of [`Queue::arm`].
+/// Whether to wait after [`Queue::arm`], or to poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Armed {

@@ -6,12 +6,12 @@
 //! they can lead.
 //!
 //! ```text
-//!              nobody leads                           its own completed, or timeout
+//!                no leader                           its own completed, or timeout
 //!  waits -------------------> leads (asleep, no lock) ---------------------------------------> returns; wakes a follower
-//!    | somebody leads             ^   | the device, or a signal of another reaping thread: reaps, distributes
+//!    | there is a leader          ^   | the device, or a signal of another reaping thread: reaps, distributes
 //!    v                            |   v
 //!  follows (asleep) --------------'   returns when its own completed
-//!             woken: nobody leads
+//!             woken: no leader
 //! ```
 
 use std::io;

@@ -3,7 +3,7 @@
 use crate::clock::Time;
 use crate::request::Request;
 
-/// The answer of [`Order::pick`].
+/// The next request to send, as [`Order::pick`] returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pick {
     /// The next request, which is no longer in the order.

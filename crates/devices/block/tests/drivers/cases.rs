@@ -243,7 +243,7 @@ fn what_is_cancelled_or_reset_ends_once_or_never(device: &dyn Device, options: &
     let mut bench = Bench::new(device, options);
     let depth = u64::from(bench.queue.depth());
     let bufs: Vec<Buf> = (0..depth).map(|at| bench.buf(1, at)).collect();
-    bench.queue.cancel(Tag(99)); // which nobody has submitted
+    bench.queue.cancel(Tag(99)); // no such request was submitted
     for round in 0..20 {
         for (tag, buf) in bufs.iter().enumerate() {
             let request = Request::write(Tag(tag as u64), Lba(tag as u64), 1);

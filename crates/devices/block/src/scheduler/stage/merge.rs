@@ -79,9 +79,9 @@ struct Sum {
     segments: u32,
 }
 
-/// Returns whether the parts of a merged request are sent again after this error. Not if the device may still access their memory
-/// (Timeout, from an inner queue that abandons requests), no longer responds (Gone), or was reset: then the layer that uses the
-/// scheduler decides.
+/// Returns whether the parts of a merged request are sent again after this error. They are not if the device may still access their
+/// memory (Timeout, from an inner queue that abandons requests), no longer responds (Gone), or was reset. The layer that uses the
+/// scheduler then decides.
 pub(in super::super) fn worth_splitting(error: Error) -> bool {
     !matches!(error, Error::Timeout | Error::Gone | Error::Reset)
 }
