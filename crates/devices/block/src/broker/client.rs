@@ -1,4 +1,4 @@
-//! The client's side of the broker: its device.
+//! The client side of the broker: the connection and the device.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,39 +21,39 @@ use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::Queue;
 
-/// Where a broker of this user listens: hotshelf/queues.sock in /run for root, else in $XDG_RUNTIME_DIR.
+/// Returns the socket of a broker that this user runs: `hotshelf/queues.sock` in `/run` for root, else in `$XDG_RUNTIME_DIR`.
 pub fn own_socket() -> PathBuf {
     let runtime = shm::environment::absolute_path("XDG_RUNTIME_DIR").filter(|_| !rustix::process::geteuid().is_root());
     runtime.unwrap_or_else(|| "/run".into()).join("hotshelf/queues.sock")
 }
 
-/// Where a client looks: at the broker of its own user if there is one, else at the machine's.
+/// Returns the socket that a client tries: that of a broker of its own user if it exists, else that of the system's broker.
 pub fn default_socket() -> PathBuf {
     let own = own_socket();
     if own.exists() { own } else { "/run/hotshelf/queues.sock".into() }
 }
 
-/// Why the broker gave nothing.
+/// The reason why a call to the broker failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
-    /// It said no.
+    /// The broker refused the request.
     #[error("the broker refuses: {0}")]
     Refused(#[from] Refusal),
-    /// It is not there, or not any more.
+    /// The broker cannot be reached, or is no longer there.
     #[error("{}: the broker cannot be reached: {source}", path.display())]
     NotThere {
-        /// Its socket.
+        /// The path of the broker's socket.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error that the kernel returned.
         source: io::Error,
     },
-    /// The talk broke off.
+    /// The connection broke in the middle of a call.
     #[error("the broker is gone: {0}")]
     Gone(io::Error),
-    /// It gave what makes no sense.
+    /// The broker's reply is invalid.
     #[error("the broker's answer makes no sense: {0}")]
     Nonsense(&'static str),
-    /// Memory of our own.
+    /// This process could not allocate shared memory.
     #[error("shared memory: {0}")]
     Memory(io::Error),
 }
@@ -64,26 +64,26 @@ impl From<BrokerError> for OpenError {
     }
 }
 
-/// What to ask for.
+/// The options of a connection: the broker, the device and its blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectOptions {
-    /// The broker's socket.
+    /// The path of the broker's socket.
     pub socket: PathBuf,
-    /// The device, as the broker names it.
+    /// The name of the device in the broker.
     pub device: String,
-    /// First block and number of blocks; none: all that one grant has.
+    /// The first block and the number of blocks; `None` selects all blocks of one grant.
     pub range: Option<(u64, u64)>,
-    /// Only reading.
+    /// Whether the client only reads; writes are then refused.
     pub read_only: bool,
-    /// Bytes of [`BrokerDevice::arena`].
+    /// The size of [`BrokerDevice::arena`], in bytes.
     pub arena_bytes: usize,
-    /// How long an answer may take; a broker that stands still is gone then. None: for ever.
+    /// The longest time to wait for a reply, after which the broker counts as gone; `None` waits without limit.
     pub patience: Option<Duration>,
 }
 
-/// A window of a device that the broker owns, as a device of its own: its block 0 is the window's first.
+/// A window of a device that the broker owns, presented as a device: its block 0 is the first block of the window.
 ///
-/// A connection, and with it everything of this device, belongs to one process: a child made by fork must open its own.
+/// A connection and all objects of this device belong to one process: a child made by `fork` must open its own.
 #[derive(Debug)]
 pub struct BrokerDevice {
     session: Arc<Session>,
@@ -92,10 +92,10 @@ pub struct BrokerDevice {
 }
 
 impl BrokerDevice {
-    /// Connects and opens the window. No queue is taken yet.
+    /// Connects to the broker and opens the window, without opening a queue.
     ///
     /// # Errors
-    /// The broker is not there, or refuses.
+    /// Fails if the broker cannot be reached or refuses.
     pub fn connect(options: &ConnectOptions) -> Result<BrokerDevice, BrokerError> {
         let mut admin = Admin::connect(&options.socket)?;
         admin.talk.stream().set_read_timeout(options.patience).map_err(BrokerError::Gone)?;
@@ -110,15 +110,15 @@ impl BrokerDevice {
         Ok(BrokerDevice { session, geometry: geometry.into(), arena })
     }
 
-    /// Memory that every queue of this device knows.
+    /// Returns the memory that is registered with every queue of this device.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// A queue, by its own type.
+    /// Opens a queue of `depth` requests, and returns it by its concrete type.
     ///
     /// # Errors
-    /// The broker refuses, or is gone.
+    /// Fails if the broker refuses or is gone.
     pub fn open_queue(&self, depth: u32) -> Result<BrokerQueue, BrokerError> {
         if !depth.is_power_of_two() || depth > 4096 {
             return Err(Refusal::BadDepth { depth }.into());
@@ -150,16 +150,16 @@ impl Device for BrokerDevice {
     }
 }
 
-/// The connection, for all queues of a device. Used when something is set up or ends, never by a request.
+/// The connection, shared by all queues of a device. It serves set-up and tear-down only, never a request.
 #[derive(Debug)]
 pub(super) struct Session {
     talk: Mutex<Talk>,
-    /// Memory the broker knows, with its number.
+    /// The arenas registered with the broker, with their numbers.
     arenas: Mutex<Vec<(Arena, u32)>>,
 }
 
 impl Session {
-    /// The number of an arena, after making it known if it is not yet.
+    /// Registers an arena unless it is registered already, and returns its number.
     pub(super) fn register(&self, arena: &Arena) -> Result<u32, BrokerError> {
         let mut arenas = self.arenas.lock();
         if let Some((_, number)) = arenas.iter().find(|(known, _)| known.id() == arena.id()) {
@@ -176,12 +176,12 @@ impl Session {
         Ok(number)
     }
 
-    /// The arenas that are known, by number.
+    /// Returns the registered arenas with their numbers.
     pub(super) fn arenas(&self) -> Vec<(ArenaId, u32)> {
         self.arenas.lock().iter().map(|(arena, number)| (arena.id(), *number)).collect()
     }
 
-    /// Waits until the device works on nothing of a queue.
+    /// Waits until the device has no request of the queue in flight; closes the queue if `for_good`.
     pub(super) fn drain(&self, queue: u64, for_good: bool) -> Result<(), Error> {
         let question = if for_good { Ask::Close { queue } } else { Ask::Reset { queue } };
         match ask(&mut self.talk.lock(), &question, None) {
@@ -191,34 +191,35 @@ impl Session {
     }
 }
 
-/// A connection for questions about the policy and its changes.
+/// A connection that queries and changes the policy.
 #[derive(Debug)]
 pub struct Admin {
     talk: Talk,
 }
 
 impl Admin {
-    /// Connects.
+    /// Connects to the broker at `socket`.
     ///
     /// # Errors
-    /// There is no broker.
+    /// Fails if no broker listens there.
     pub fn connect(socket: &Path) -> Result<Admin, BrokerError> {
         let stream = UnixStream::connect(socket).map_err(|source| BrokerError::NotThere { path: socket.to_owned(), source })?;
         Ok(Admin { talk: Talk::new(stream, ANSWER_BYTES_MAX) })
     }
 
-    /// Asks once.
+    /// Sends one request and returns the reply.
     ///
     /// # Errors
-    /// It refuses, or is gone.
+    /// Fails if the broker refuses or is gone.
     pub fn ask(&mut self, question: &Ask) -> Result<Reply, BrokerError> {
         ask(&mut self.talk, question, None)
     }
 
-    /// Gives a grant; an older one of the same user, device and range is named, and how many of its queues were closed.
+    /// Adds a grant. Returns its ID, the grant of the same user, device and range that it replaced, and how many queues that
+    /// closed.
     ///
     /// # Errors
-    /// As [`Admin::ask`].
+    /// Fails as [`Admin::ask`] does.
     pub fn grant(&mut self, terms: GrantSpec) -> Result<(GrantId, Option<GrantId>, u32), BrokerError> {
         match self.ask(&Ask::Grant { terms })? {
             Reply::Granted { id, replaced, closed } => Ok((id, replaced, closed)),
@@ -226,10 +227,10 @@ impl Admin {
         }
     }
 
-    /// The queues that are open, as far as we may see them.
+    /// Returns the open queues that this user is allowed to see.
     ///
     /// # Errors
-    /// As [`Admin::ask`].
+    /// Fails as [`Admin::ask`] does.
     pub fn stat(&mut self) -> Result<Vec<QueueStat>, BrokerError> {
         match self.ask(&Ask::Stat)? {
             Reply::Stat { queues } => Ok(queues),
@@ -241,7 +242,7 @@ impl Admin {
 fn ask(talk: &mut Talk, question: &Ask, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<Reply, BrokerError> {
     talk.drop_fds();
     match talk.send(question, fd.as_slice()) {
-        // Hung up on; what was said before that is still there to be read.
+        // The broker closed the connection; a reply sent before that can still be read.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         other => other.map_err(BrokerError::Gone)?,
     }

@@ -1,4 +1,4 @@
-//! The client's side of one queue.
+//! The client side of one queue.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,15 +20,16 @@ use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Request};
 use crate::units::Tag;
 
-/// Polls that found nothing, between two looks whether the broker still lives.
+/// Empty polls after which the queue checks again whether the broker is alive.
 const POLLS_PER_LOOK: u32 = 4096;
 
-/// A queue of the broker's. A request is an entry in shared memory; the broker is called only when it sleeps.
+/// A queue served by the broker. A request is an entry in shared memory; the client calls the broker only when the broker sleeps.
 ///
-/// Memory is the device's arena, or one that was registered and can be shared ([`Region::shared`]); any other is refused with
-/// [`Error::Unsupported`]. When the broker ends the queue, requests it has not done end as [`Ended::error`] says; when the
-/// broker dies, they end with [`Error::Gone`], and their memory may still be written by the device until it has cleaned up
-/// after the broker.
+/// Data must lie in the device's arena, or in a registered arena that can be shared ([`Region::shared`]). Other memory is refused
+/// with [`Error::Unsupported`].
+///
+/// If the broker closes the queue, its unfinished requests complete with [`Ended::error`]. If the broker dies, they complete with
+/// [`Error::Gone`]. The device may then still write to their memory until it has cleaned up after the broker.
 #[derive(Debug)]
 pub struct BrokerQueue {
     session: Arc<Session>,
@@ -43,9 +44,9 @@ pub struct BrokerQueue {
     /// The tags in flight, by slot.
     slots: Box<[Option<Tag>]>,
     free: Vec<u32>,
-    /// Ended here.
+    /// Completions that this side produced, of requests that the broker will not complete.
     own: CompletionRing,
-    /// Taken and not reported.
+    /// Requests submitted and not reported yet.
     in_flight: u32,
     ended: Option<Ended>,
     empty_polls: u32,
@@ -80,12 +81,12 @@ impl BrokerQueue {
         }
     }
 
-    /// Why the queue takes nothing any more, if so. As far as a poll has seen it.
+    /// Returns why the queue was closed, or `None` as long as no poll has found it closed.
     pub fn ended(&self) -> Option<Ended> {
         self.ended
     }
 
-    /// Its name in the broker's `stat`.
+    /// Returns the number of this queue in the broker's `stat`.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -106,7 +107,7 @@ impl BrokerQueue {
         let _ = rustix::net::send(&self.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Moves out what the broker has ended.
+    /// Takes completions of the broker out of the ring.
     #[inline]
     fn take(&mut self, to: &mut [Completion]) -> usize {
         let mut count = 0;
@@ -121,7 +122,7 @@ impl BrokerQueue {
                 }
             }
             let (slot, status) = entry::decode_completion(&bytes);
-            // A broker that reports what was not asked for is at fault; nothing of ours ends by it.
+            // A completion of an unknown slot is the broker's error; no request completes by it.
             if let Some(tag) = self.slots.get_mut(slot as usize).and_then(Option::take) {
                 self.free.push(slot);
                 to[count] = Completion { tag, status };
@@ -132,7 +133,7 @@ impl BrokerQueue {
         count
     }
 
-    /// Looks whether the queue was closed, or the broker died. Whatever was completed before that is in the ring.
+    /// Checks whether the queue was closed or the broker died. All earlier completions are in the ring.
     #[cold]
     fn look(&mut self) {
         self.empty_polls = 0;
@@ -140,12 +141,12 @@ impl BrokerQueue {
             let mut bell = [PollFd::new(&self.bell, PollFlags::RDHUP)];
             let dead = rustix::event::poll(&mut bell, Some(&Timespec::default())).is_ok_and(|count| count > 0)
                 && bell[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP);
-            // In this order: who closes says why, then hangs up.
+            // The order matters: the broker writes the reason before it closes the socket.
             self.ended = entry::read_state(&self.region).or(dead.then_some(Ended::BrokerEnds));
         }
     }
 
-    /// Ends what the broker will not.
+    /// Completes all requests that the broker will no longer complete.
     fn end_all(&mut self, ended: Ended) {
         for slot in 0..self.slots.len() {
             if let Some(tag) = self.slots[slot].take() {
@@ -155,7 +156,7 @@ impl BrokerQueue {
         }
     }
 
-    /// Takes the bytes of the bell.
+    /// Drains the notifier's socket.
     fn hear(&self) {
         while matches!(rustix::net::recv(&self.bell, &mut [0; 256], RecvFlags::DONTWAIT), Ok((_, 1..))) {}
     }
@@ -201,7 +202,7 @@ impl Queue for BrokerQueue {
         let Some(&slot) = self.free.last() else { return Submit::Full };
         let segments = data.iter().map(|span| BrokerQueue::segment(&self.arenas, span).expect("looked for above"));
         let ring_slot = self.commands.next_slot();
-        // Before there is room nothing may be written beside the ring.
+        // While the ring is full, the segment table must not be written: its place is still in use.
         if let Ok(false) = self.commands.has_room() {
             return Submit::Full;
         }
@@ -237,7 +238,7 @@ impl Queue for BrokerQueue {
                 self.look();
             }
             if let Some(ended) = self.ended {
-                // What was completed before the end.
+                // Completions that arrived before the queue was closed come first.
                 count = self.take(completions);
                 if count == 0 {
                     self.end_all(ended);
@@ -266,7 +267,7 @@ impl Queue for BrokerQueue {
             }
             let limit = left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
             let _ = rustix::event::poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], limit.as_ref());
-            // The bell of a queue that was closed, or of a broker that died, rings for ever.
+            // The notifier of a closed queue, or of a dead broker, stays readable.
             self.look();
         }
         self.completions.wake();
@@ -282,7 +283,7 @@ impl Queue for BrokerQueue {
             return Armed::Ready;
         }
         let asleep = self.completions.sleep();
-        // Closed before the flag was up: that bell was taken just now.
+        // The queue may have been closed before the flag was set; `hear` has consumed that notification.
         self.look();
         match asleep {
             Ok(true) if self.ended.is_none() => Armed::Waiting,
@@ -294,7 +295,7 @@ impl Queue for BrokerQueue {
         }
     }
 
-    /// Best effort: a broker whose ring is full hears nothing of it.
+    /// Best effort: if the ring is full, the cancellation is dropped.
     fn cancel(&mut self, tag: Tag) {
         let Some(slot) = self.slots.iter().position(|known| *known == Some(tag)) else { return };
         let slot = u32::try_from(slot).expect("a slot");
@@ -306,7 +307,7 @@ impl Queue for BrokerQueue {
     fn reset(&mut self) -> Result<(), Error> {
         self.ring();
         let drained = match self.ended {
-            // The broker has drained it before it said so.
+            // The broker drained the queue before it reported this state.
             Some(Ended::Closed | Ended::Revoked | Ended::BadCommand) => Ok(()),
             Some(_) => Err(Error::Gone),
             None => self.session.drain(self.id, false),
@@ -334,7 +335,7 @@ impl Queue for BrokerQueue {
 }
 
 impl Drop for BrokerQueue {
-    /// Gives it back, and waits until the device touches no memory of its requests.
+    /// Closes the queue, and waits until the device no longer accesses memory of its requests.
     fn drop(&mut self) {
         let _ = self.session.drain(self.id, true);
     }

@@ -1,7 +1,7 @@
-//! A thread for each device: it owns the device's queues, and serves all clients' rings in turn.
+//! A thread for each device: it owns the device's queues, and serves the rings of all clients round robin.
 //!
-//! While there is something to do it polls, and for a short while after. Then it asks every ring and every device's queue for a
-//! bell, looks once more, and sleeps in epoll until one rings.
+//! The thread polls while there is work and for a short time after. Then it arms the notifiers of every ring and every device
+//! queue, checks once more, and sleeps in epoll until one is signalled.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -24,22 +24,22 @@ use crate::clock::{Clock, Monotonic, Time};
 use crate::device::{Device, QueueOptions};
 use crate::error::Error;
 
-/// A device's queue without an event is looked at so often while it has requests.
+/// The poll interval for a device queue that has requests in flight but no event to wait for.
 const BLIND_POLL: Duration = Duration::from_millis(1);
 
-/// What others ask of a lane.
+/// An order that another thread sends to a device thread.
 pub(super) enum Order {
-    /// Opens a queue; the answer is why it did not.
+    /// Opens a queue; the reply is the reason if that failed.
     Open { seed: Box<Seed>, terms: GrantSpec, answer: SyncSender<Result<(), String>> },
-    /// Registers memory with queues that are open.
+    /// Registers memory with open queues.
     Register { queues: Vec<u64>, arena: Arena, answer: SyncSender<Result<(), Error>> },
-    /// Drains a queue. One that is not there is drained.
+    /// Drains a queue. An unknown queue counts as drained.
     Drain { queue: u64, why: Drain, answer: Drained },
-    /// Drains everything, then ends.
+    /// Drains all queues, then ends the thread.
     End,
 }
 
-/// Where others reach a lane.
+/// The handle through which other threads reach a device thread.
 pub(super) struct DeviceThread {
     mailbox: Arc<Mailbox>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -47,15 +47,16 @@ pub(super) struct DeviceThread {
 }
 
 struct Mailbox {
-    /// None: the thread has ended, and an order is dropped, which whoever waits for its answer is told by.
+    /// `None` after the thread has ended: orders are then dropped, and their senders see a closed channel.
     orders: Mutex<Option<Vec<Order>>>,
     some: AtomicBool,
-    /// Ours alone: a client has no copy.
+    /// Private to this process: a client has no copy.
     wake: OwnedFd,
 }
 
 impl DeviceThread {
-    /// Starts the thread of a device. It polls for `spin` before it sleeps, and gives the device `patience` to cancel.
+    /// Starts the thread of a device. The thread polls for `spin` before it sleeps, and gives the device `patience` to cancel
+    /// requests.
     pub(super) fn start(name: &str, device: Arc<dyn Device>, spin: Duration, patience: Duration) -> std::io::Result<DeviceThread> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mailbox = Arc::new(Mailbox { orders: Mutex::new(Some(Vec::new())), some: AtomicBool::new(false), wake });
@@ -94,14 +95,14 @@ impl DeviceThread {
         let _ = rustix::io::write(&self.mailbox.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Drains a queue and waits for that.
+    /// Drains a queue, and waits until it is drained.
     pub(super) fn drain(&self, queue: u64, why: Drain) -> Result<(), Error> {
         let (answer, drained) = sync_channel(1);
         self.order(Order::Drain { queue, why, answer });
         drained.recv().unwrap_or(Err(Error::Gone))
     }
 
-    /// Drains everything, and waits until the thread has ended.
+    /// Drains all queues, and waits until the thread has ended.
     pub(super) fn end(&self) {
         self.order(Order::End);
         if let Some(thread) = self.thread.lock().take() {
@@ -110,7 +111,7 @@ impl DeviceThread {
     }
 }
 
-/// A mistake of ours in a lane would leave its clients waiting for ever: the process ends, and they are told by the kernel.
+/// Aborts the process if a device thread panics: its clients would wait for ever. The kernel then closes their sockets.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -121,7 +122,7 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// What an event of epoll is about: the mailbox, or by its lowest bit a queue's bell or its device's event.
+/// The epoll data of the mailbox. Other values hold a queue ID, and in the lowest bit whether the event is the device's or the client's.
 const WAKE: u64 = u64::MAX;
 
 struct Serving {
@@ -132,9 +133,9 @@ struct Serving {
     patience: Duration,
     clock: Monotonic,
     queues: Vec<Served>,
-    /// By grant, with the number of its queues.
+    /// Rate limits by grant, with the number of queues that use each.
     paces: Vec<(GrantId, Pace, u32)>,
-    /// Whose memory the device may still use.
+    /// Closed queues whose memory the device may still access.
     lost: Vec<Served>,
     ending: bool,
 }
@@ -146,7 +147,7 @@ impl Serving {
             self.take_orders();
             if self.ending && self.queues.is_empty() {
                 self.mailbox.orders.lock().take();
-                // What is lost stays mapped until the process ends.
+                // The memory of lost queues stays mapped until the process ends.
                 let _ = std::mem::take(&mut self.lost).leak();
                 return;
             }
@@ -203,7 +204,7 @@ impl Serving {
     }
 
     fn sleep(&mut self) {
-        // All are asked, also after one that is ready.
+        // All queues are armed, also those after one that is ready.
         let ready = self.queues.iter_mut().filter_map(|queue| (!queue.sleep()).then_some(())).count() > 0;
         if !ready && !self.mailbox.some.load(Ordering::Acquire) {
             self.wait();
@@ -230,7 +231,8 @@ impl Serving {
         }
     }
 
-    /// Takes the bytes of a client's bell. One that hung up is gone, or wants no bells: its connection tells which.
+    /// Drains a client's notifier. If the client closed it, the client is gone or wants no notifications; its connection shows
+    /// which.
     fn hear(&mut self, id: u64) {
         let Some(queue) = self.queues.iter().find(|queue| queue.place().info.id == id) else { return };
         let heard = rustix::net::recv(queue.bell(), &mut [0; 64], RecvFlags::DONTWAIT);
@@ -279,7 +281,7 @@ impl Serving {
         if self.ending {
             return Err(Ended::BrokerEnds.to_string());
         }
-        // Opened, used and dropped here.
+        // The queue is opened, used and dropped on this thread.
         let options = QueueOptions { depth: seed.layout.depth, single_issuer: true, ..QueueOptions::default() };
         let queue = self.device.queue(&options).map_err(|error| error.to_string())?;
         let mut served = Served::new(queue, seed, self.patience).map_err(|error| format!("registering memory: {error}"))?;
@@ -289,7 +291,7 @@ impl Serving {
         if let Some(event) = served.queue().event() {
             listen(event, id << 1 | 1).map_err(|error| format!("listening to the device: {error}"))?;
         }
-        // Not earlier: a queue that is closed and opened again must not go faster.
+        // Limits are dropped only now: closing and reopening a queue must not raise its rate.
         let now = self.clock.now();
         self.paces.retain(|(_, pace, users)| *users > 0 || !pace.is_paid(now));
         match self.paces.iter_mut().find(|(id, ..)| *id == grant) {

@@ -1,21 +1,21 @@
-//! The memory that a client and the broker share for one queue: its header, its two rings, and what an entry says.
+//! The memory that a client and the broker share for one queue: its header, its two rings, and the format of their entries.
 //!
 //! ```text
 //!      0  header: magic, version, depth, sizes, checksum      written by the broker once
 //!     64  state: 0, or why the queue was closed               written by the broker
 //!    128  tail of the commands                                by the client
 //!    192  head of the commands                                by the broker
-//!    256  the broker sleeps                                   by the broker; the client takes it back
+//!    256  the broker sleeps                                   by the broker; the client clears it
 //!    320  tail of the completions                             by the broker
 //!    384  head of the completions                             by the client
-//!    448  the client waits                                    by the client; the broker takes it back
+//!    448  the client waits                                    by the client; the broker clears it
 //!   4096  commands: 2 * depth entries of 64 bytes
 //!         segments: for each of those 30 of 16 bytes, those that do not fit into the entry
 //!         completions: 2 * depth entries of 8 bytes
 //! ```
 //!
-//! Twice the depth, because requests to cancel take a place and get no completion. Both sides may write everywhere: whoever
-//! reads checks. Drawn in docs/formats.md.
+//! The rings have twice the depth, because a cancel request takes an entry and gets no completion. Both sides can write
+//! everywhere, so each reader must check what it reads. Drawn in docs/formats.md.
 
 use shm::Region;
 use shm::ring::{Memory, RingLayout};
@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::request::{Class, Op, Request, Status, Urgency};
 use crate::units::{Lba, Tag};
 
-/// Most pieces of memory of one request.
+/// The maximum number of data segments of one request.
 pub const SEGMENTS_MAX: usize = 32;
 const INLINE_SEGMENTS: usize = 2;
 const COMMAND_BYTES: usize = 64;
@@ -37,32 +37,32 @@ const HEADER_BYTES: usize = 64;
 const STATE_AT: usize = 64;
 const RINGS_AT: usize = 4096;
 
-/// An entry of the ring of commands.
+/// An encoded entry of the command ring.
 pub type CommandBytes = [u8; COMMAND_BYTES];
-/// An entry of the ring of completions.
+/// An encoded entry of the completion ring.
 pub type CompletionBytes = [u8; COMPLETION_BYTES];
 
 const _: () = assert!(32 + INLINE_SEGMENTS * SEGMENT_BYTES == COMMAND_BYTES && TABLE_BYTES == 480 && RINGS_AT.is_multiple_of(64));
 
-/// Why the broker closed a queue.
+/// The reason why the broker closed a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Ended {
-    /// Its owner gave it back.
+    /// The client that owns the queue closed it.
     #[error("the queue was closed")]
     Closed,
-    /// The grant was taken back.
+    /// The grant of the queue was revoked.
     #[error("the grant of the queue was revoked")]
     Revoked,
-    /// An index in its shared memory cannot be.
+    /// An index in the shared memory of the queue is invalid.
     #[error("the shared ring of the queue is broken")]
     BrokenRing,
-    /// An entry in its shared memory cannot be.
+    /// An entry in the shared memory of the queue is invalid.
     #[error("a command in the shared ring of the queue makes no sense")]
     BadCommand,
-    /// The broker ends.
+    /// The broker is shutting down or has died.
     #[error("the broker has ended")]
     BrokerEnds,
-    /// The device does not let go of its memory.
+    /// The device did not complete or cancel its requests, and may still access their memory.
     #[error("the device does not answer any more")]
     Lost,
 }
@@ -74,7 +74,7 @@ impl Ended {
         1 + Ended::ALL.iter().position(|ended| *ended == self).map_or(0, |at| u32::try_from(at).expect("a few"))
     }
 
-    /// What requests end with that were not done.
+    /// Returns the error with which unfinished requests of the queue complete.
     pub fn error(self) -> Error {
         match self {
             Ended::Closed => Error::Reset,
@@ -84,28 +84,28 @@ impl Ended {
     }
 }
 
-/// Where everything is, for a queue of a depth.
+/// The offsets and sizes of the shared memory of a queue, for one depth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// Most requests in flight.
+    /// The maximum number of requests in flight.
     pub depth: u32,
     /// The ring from the client to the broker.
     pub commands: RingLayout,
-    /// The ring back.
+    /// The ring from the broker to the client.
     pub completions: RingLayout,
     table_at: usize,
-    /// Bytes in all.
+    /// The total size of the shared memory, in bytes.
     pub bytes: usize,
 }
 
 impl Layout {
-    /// For a depth from 1 to 4096, a power of two.
+    /// Computes the layout for a depth, a power of two from 1 to 4096; panics for any other.
     pub fn new(depth: u32) -> Layout {
         assert!(depth.is_power_of_two() && depth <= 4096, "a depth of {depth}");
         let entries = 2 * depth;
         let table_at = RINGS_AT + entries as usize * COMMAND_BYTES;
         let completions_at = table_at + entries as usize * TABLE_BYTES;
-        // Each word has a cache line of its own: one that is often written costs whoever reads its neighbour.
+        // Each word has its own cache line, so that frequent writes of one do not slow readers of its neighbour.
         let place = |words_at, entries_at, entry_bytes| RingLayout {
             tail_at: words_at,
             head_at: words_at + 64,
@@ -144,44 +144,44 @@ impl Layout {
         header
     }
 
-    /// Writes the header, of memory that is zero.
+    /// Writes the header into memory that is all zero.
     pub fn write_header(&self, region: &Region) {
         region.write(0, &self.header());
     }
 
-    /// Whether memory is a queue of this depth and version.
+    /// Returns whether the memory has the header of a queue of this depth and version.
     pub fn is_header_of(&self, region: &Region) -> bool {
         let mut header = [0; HEADER_BYTES];
         region.read(0, &mut header);
         header == self.header()
     }
 
-    /// Where a segment beyond those in the entry lies, by the entry's slot in its ring.
+    /// Returns the offset of a segment that does not fit into the entry, by the entry's slot in its ring.
     fn segment_at(&self, slot: u32, segment: usize) -> usize {
         self.table_at + slot as usize * TABLE_BYTES + (segment - INLINE_SEGMENTS) * SEGMENT_BYTES
     }
 }
 
-/// Shows the client that the queue is closed.
+/// Stores in shared memory that the queue is closed, and why.
 pub fn write_state(region: &Region, ended: Ended) {
     region.u32(STATE_AT).store(ended.code(), std::sync::atomic::Ordering::Release);
 }
 
-/// Whether the queue is closed, and why.
+/// Returns why the queue was closed, or `None` if it is open.
 pub fn read_state(region: &Region) -> Option<Ended> {
     let code = region.u32(STATE_AT).load(std::sync::atomic::Ordering::Acquire);
     let index = usize::try_from(code.checked_sub(1)?).expect("an index");
     Some(Ended::ALL.get(index).copied().unwrap_or(Ended::BrokenRing))
 }
 
-/// A piece of an arena that was registered.
+/// A range of a registered arena that holds data of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// First byte.
+    /// The first byte, as an offset in the arena.
     pub at: u64,
-    /// Length.
+    /// The length of the segment in bytes.
     pub bytes: u32,
-    /// The arena, by the number the broker gave it.
+    /// The number that the broker gave to the arena.
     pub arena: u32,
 }
 
@@ -201,19 +201,19 @@ impl Segment {
     }
 }
 
-/// What an entry of the ring of commands says.
+/// A decoded entry of the command ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// A request; its tag is the client's slot, below the depth.
+    /// A request; its tag is the client's slot, which must be less than the depth.
     Request {
-        /// The request, in blocks of the window.
+        /// The request, with addresses relative to the window.
         request: Request,
-        /// Pieces of memory.
+        /// The number of data segments.
         segments: usize,
     },
-    /// Gives a request up.
+    /// Cancels a request that is in flight.
     Cancel {
-        /// Its slot.
+        /// The slot of the request.
         slot: u32,
     },
 }
@@ -221,7 +221,7 @@ pub enum Command {
 const CANCEL: u8 = 6;
 const FUA: u8 = 1;
 
-/// Writes the entry of a request; segments beyond the first two go beside it, into what belongs to the ring's slot.
+/// Encodes a request. Segments beyond the first two are written to the segment table, at the place of the ring slot.
 #[inline]
 pub fn encode_request(
     region: &Region,
@@ -262,7 +262,7 @@ pub fn encode_request(
     entry
 }
 
-/// The entry that gives a request up.
+/// Encodes a request to cancel the request in `slot`.
 pub fn encode_cancel(slot: u32) -> CommandBytes {
     let mut entry = [0; COMMAND_BYTES];
     entry[0] = CANCEL;
@@ -270,7 +270,7 @@ pub fn encode_cancel(slot: u32) -> CommandBytes {
     entry
 }
 
-/// Reads a copy of an entry. None: it makes no sense.
+/// Decodes a private copy of a command entry; returns `None` if it is invalid.
 #[inline]
 pub fn decode(entry: &CommandBytes) -> Option<Command> {
     let slot = u32_at(entry, 4);
@@ -305,7 +305,7 @@ pub fn decode(entry: &CommandBytes) -> Option<Command> {
     Some(Command::Request { request, segments })
 }
 
-/// One segment of a copied entry; those beyond the first two are copied out of shared memory, once.
+/// Decodes one segment of a copied entry. Segments beyond the first two are copied out of shared memory, once.
 #[inline]
 pub fn decode_segment(region: &Region, layout: &Layout, ring_slot: u32, entry: &CommandBytes, index: usize) -> Segment {
     if index < INLINE_SEGMENTS {
@@ -317,7 +317,7 @@ pub fn decode_segment(region: &Region, layout: &Layout, ring_slot: u32, entry: &
     Segment::decode(&bytes)
 }
 
-/// Writes the entry of a completion.
+/// Encodes the completion of a request as a ring entry.
 #[inline]
 pub fn encode_completion(slot: u32, status: Status) -> CompletionBytes {
     let (code, errno): (u16, u16) = match status {
@@ -332,7 +332,7 @@ pub fn encode_completion(slot: u32, status: Status) -> CompletionBytes {
     entry
 }
 
-/// Reads the entry of a completion.
+/// Decodes a completion entry into the slot and the status of the request.
 #[inline]
 pub fn decode_completion(entry: &CompletionBytes) -> (u32, Status) {
     let [code, errno] = [4, 6].map(|at| u16::from_le_bytes([entry[at], entry[at + 1]]));
@@ -346,7 +346,7 @@ pub fn decode_completion(entry: &CompletionBytes) -> (u32, Status) {
 
 const OTHER: u16 = 1;
 
-/// Errors by their code, from 2 on. Only ever added to.
+/// Errors by code, from 2 on. New ones are only appended.
 const PLAIN: [Error; 12] = [
     Error::Media,
     Error::Timeout,

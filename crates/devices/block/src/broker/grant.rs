@@ -1,4 +1,4 @@
-//! Who may have queues: grants, and the decision.
+//! Grants, and the decision whether a user may open a queue.
 
 use std::collections::BTreeMap;
 
@@ -6,118 +6,118 @@ use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
 
-/// Names a grant for as long as its journal lives; never used again.
+/// The ID of a grant; unique for the life of its journal, and never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GrantId(pub u64);
 
-/// Whom a grant is for.
+/// The users or processes that a grant applies to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Who {
-    /// Processes of this user.
+    /// All processes of this user.
     User(u32),
-    /// Processes whose group, the effective one and not a supplementary one, is this.
+    /// All processes whose effective group (not a supplementary group) is this.
     Group(u32),
-    /// Whoever reaches the socket: where its directory decides that.
+    /// Every process that can reach the socket: permissions of its directory then decide.
     Anybody,
 }
 
-/// What is granted.
+/// The terms of a grant: its users, device, blocks and limits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GrantSpec {
-    /// To whom.
+    /// The users that the grant applies to.
     pub who: Who,
-    /// The device, as `serve` names it.
+    /// The device, by its name in `serve`.
     pub device: String,
-    /// Most queues open at a time, of all processes this grant serves.
+    /// The maximum number of open queues, over all processes that use the grant.
     pub queues: u32,
-    /// Most requests in flight on each.
+    /// The maximum number of requests in flight on each queue.
     pub depth: u32,
-    /// First block.
+    /// The first block of the device that is granted.
     pub first: u64,
-    /// How many; none: to the end of the device.
+    /// The number of blocks; `None` extends to the end of the device.
     pub blocks: Option<u64>,
-    /// Only reading.
+    /// Whether the grant allows reads only.
     pub read_only: bool,
-    /// Most bytes of shared memory of each connection.
+    /// The maximum shared memory of each connection, in bytes.
     pub memory_bytes: u64,
-    /// Most bytes per second, of all its queues together.
+    /// The maximum bytes per second, over all queues of the grant.
     pub bytes_per_s: Option<u64>,
-    /// Most requests per second, of all its queues together.
+    /// The maximum requests per second, over all queues of the grant.
     pub requests_per_s: Option<u64>,
 }
 
 impl GrantSpec {
-    /// Whether another grant of the same user, device and range takes its place.
+    /// Returns whether both grants have the same user, device and range, so that the newer replaces the older.
     fn replaces(&self, other: &GrantSpec) -> bool {
         (self.who, &self.device, self.first, self.blocks) == (other.who, &other.device, other.first, other.blocks)
     }
 }
 
-/// A grant in force.
+/// A grant in force, with its ID and origin.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Grant {
-    /// Its name.
+    /// The ID of the grant.
     pub id: GrantId,
-    /// What it says.
+    /// The terms of the grant.
     #[serde(flatten)]
     pub terms: GrantSpec,
-    /// When it was given, seconds since 1970.
+    /// The time when the grant was made, in seconds since 1970.
     pub time_s: u64,
-    /// The user who gave it.
+    /// The user ID that made the grant.
     pub by: u32,
 }
 
-/// Who is at the other end of a socket, as the kernel says.
+/// The credentials of the process at the other end of a socket, as the kernel reports them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Its user.
+    /// The effective user ID of the peer.
     pub user: u32,
-    /// Its group.
+    /// The effective group ID of the peer.
     pub group: u32,
-    /// Its process.
+    /// The process ID of the peer.
     pub pid: i32,
 }
 
-/// What somebody wants to have.
+/// A client's request for access to a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Wish {
-    /// The device, as `serve` names it.
+    /// The device, by its name in `serve`.
     pub device: String,
-    /// First block and number of blocks; none: all that one grant has.
+    /// The first block and the number of blocks; `None` selects all blocks of one grant.
     pub range: Option<(u64, u64)>,
-    /// Only reading.
+    /// Whether the client only reads.
     pub read_only: bool,
 }
 
-/// Blocks of a device that a client sees as a device of its own.
+/// A range of blocks of a device that a client sees as its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
-    /// First block.
+    /// The first block of the window.
     pub first: u64,
-    /// How many, at least one.
+    /// The number of blocks, at least one.
     pub blocks: u64,
 }
 
-/// All grants in force.
+/// The policy of a broker: all grants in force.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Policy {
     grants: BTreeMap<GrantId, Grant>,
 }
 
 impl Policy {
-    /// In the order they were given.
+    /// Returns the grants in the order in which they were made.
     pub fn grants(&self) -> impl Iterator<Item = &Grant> {
         self.grants.values()
     }
 
-    /// One of them.
+    /// Returns the grant with the given ID, if it is in force.
     pub fn get(&self, id: GrantId) -> Option<&Grant> {
         self.grants.get(&id)
     }
 
-    /// The one that a new grant of these terms replaces.
+    /// Returns the grant that a new grant with these terms would replace.
     pub fn replaced_by(&self, terms: &GrantSpec) -> Option<GrantId> {
         self.grants.values().find(|grant| terms.replaces(&grant.terms)).map(|grant| grant.id)
     }
@@ -130,11 +130,12 @@ impl Policy {
         self.grants.remove(&id)
     }
 
-    /// Which grant allows this, and which blocks it gives. `device_blocks` is the device's size, `open` says how many queues
-    /// are open under a grant. Of several grants that fit, the oldest; of several that do not, the refusal that came closest.
+    /// Returns the grant that allows the request, and the window it opens.
     ///
-    /// # Errors
-    /// Why none allows it.
+    /// `device_blocks` is the size of the device; `open` returns the number of open queues of a grant. If several grants allow the
+    /// request, the oldest is used.
+    ///
+    /// # Errors Fails if no grant allows the request, with the refusal of the grant that matched best.
     pub fn decide(
         &self,
         peer: Peer,
@@ -165,7 +166,7 @@ impl GrantSpec {
         who && self.device == device
     }
 
-    /// The refusal goes with how far it came: later checks mean a better fit.
+    /// Returns a refusal together with a rank: a later check means a better match.
     fn allow(&self, wish: &Wish, device_blocks: u64, depth: Option<u32>, open: u32) -> Result<Window, (u32, Refusal)> {
         let window = self.window(wish, device_blocks).map_err(|refusal| (1, refusal))?;
         if self.read_only && !wish.read_only {

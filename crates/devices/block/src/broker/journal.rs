@@ -1,4 +1,4 @@
-//! The policy on disk: a journal of changes, one a line, that people can read and a torn write cannot hurt.
+//! The policy on disk: a journal of changes, one per line, readable as text and safe against torn writes.
 //!
 //! ```text
 //!   hotshelf-grants 1
@@ -7,9 +7,10 @@
 //! ```
 //!
 //! The number in front is the CRC-32C of the line's position in the file (8 bytes, little-endian) and of the text behind it.
-//! A line counts when it is durable; one without its line feed was cut off while it was written, was never acknowledged, and
-//! is cut away. Anything else that is not whole is damage, and the journal is not opened: a revocation that is lost silently
-//! would give access back. Drawn in docs/formats.md.
+//!
+//! A line counts once it is durable. A last line without a line feed is a torn write that was never acknowledged; it is truncated. Any
+//! other invalid content is damage, and the journal is not opened: silently losing a revocation would restore access. Drawn in
+//! docs/formats.md.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -24,70 +25,70 @@ use super::grant::{Grant, GrantId, GrantSpec, Policy};
 
 const HEADER: &[u8] = b"hotshelf-grants 1\n";
 const HEADER_WORD: &[u8] = b"hotshelf-grants ";
-/// A journal is written anew, with what is in force alone, when it is longer than this.
+/// A longer journal is compacted: rewritten with only the grants in force.
 const COMPACT_BYTES: u64 = 1 << 20;
-/// No journal of ours is longer.
+/// The maximum size of a journal; no valid one is longer.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Why a journal was not opened or not changed.
+/// The reason why a journal could not be opened or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The system refused.
+    /// A system call on the journal failed.
     #[error("{path}: {what}: {source}")]
     System {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What was done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The error that the kernel returned.
         source: std::io::Error,
     },
-    /// It holds something that cannot be.
+    /// The journal contains invalid data.
     #[error(
         "{path}: damaged at byte {at} ({what}): what is before it is whole; `head -c {at}` of it into another file, given as --journal, \
          serves that, and later changes must be made again there"
     )]
     Damaged {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The first byte of what is wrong.
+        /// The offset of the first invalid byte.
         at: u64,
-        /// What is wrong.
+        /// A description of the damage.
         what: &'static str,
     },
-    /// A later version wrote it.
+    /// A later version of hotshelf wrote the journal.
     #[error("{path}: written by a later version of hotshelf: use that one")]
     Later {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Others could have changed it.
+    /// Other users could have changed the journal.
     #[error("{path}: must be a regular file of this user that others can neither read nor write: `chown` it, and `chmod 600`")]
     Unsafe {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// A broker has it.
+    /// A broker, or another change, has locked the journal.
     #[error("{path}: in use by a broker or by another change")]
     InUse {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// A write failed before, and could not be undone.
+    /// An earlier write failed, and could not be undone.
     #[error("{path}: an earlier write failed and could not be undone: start the broker again")]
     Stuck {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// [`Journal::fixed`].
+    /// The policy was made by [`Journal::fixed`] and cannot be changed.
     #[error("the grants of this broker are fixed")]
     Fixed,
-    /// No such grant.
+    /// No grant has the given ID.
     #[error("there is no such grant")]
     NoSuchGrant,
 }
 
-/// One line.
+/// One line of the journal: a change, its time and its author.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     time_s: u64,
@@ -98,11 +99,11 @@ struct Record {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Change {
-    /// In force from now on, in place of one of the same user, device and range.
+    /// Puts a grant in force, in place of a grant of the same user, device and range.
     Grant(Numbered),
-    /// In force no more.
+    /// Revokes a grant that is in force.
     Revoke(GrantId),
-    /// No number below this was free when the journal was written anew.
+    /// Sets the next free grant ID; written when the journal is compacted.
     Next(GrantId),
 }
 
@@ -113,12 +114,12 @@ struct Numbered {
     terms: GrantSpec,
 }
 
-/// The journal, open and locked, and what it says.
+/// An open and locked journal, and the policy that it records.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     file: File,
-    /// Held for its flock; beside the journal, which is replaced as a whole now and then. None: the policy is fixed.
+    /// Holds the flock. It is a separate file, because compaction replaces the journal. `None` if the policy is fixed.
     lock: Option<File>,
     bytes: u64,
     stuck: bool,
@@ -127,10 +128,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens or makes it, mode 0600, and locks it against every other broker and change.
+    /// Opens or creates the journal with mode 0600, and locks it against other brokers and changes.
     ///
     /// # Errors
-    /// See [`JournalError`].
+    /// Fails with a [`JournalError`] if the journal is damaged, unsafe, in use, or cannot be read.
     pub fn open(path: &Path) -> Result<Journal, JournalError> {
         let lock = lock(path)?;
         let mut file = open_own(path)?;
@@ -161,10 +162,10 @@ impl Journal {
         Ok(journal)
     }
 
-    /// A policy that nobody changes, of a broker that serves one purpose: in no file.
+    /// Creates a policy that cannot be changed and is stored in no file, for a broker that serves one purpose.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Fails if the kernel reports an error.
     pub fn fixed(terms: impl IntoIterator<Item = GrantSpec>) -> std::io::Result<Journal> {
         let (time_s, by) = (now_s(), rustix::process::geteuid().as_raw());
         let mut policy = Policy::default();
@@ -177,15 +178,15 @@ impl Journal {
         Ok(Journal { path: "/dev/null".into(), file, lock: None, bytes: 0, stuck: false, next, policy })
     }
 
-    /// What is in force.
+    /// Returns the policy with all grants in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Gives a grant; it is durable when this returns. One of the same user, device and range is revoked by it, and named.
+    /// Adds a grant durably. Returns its ID and the grant of the same user, device and range that it replaced.
     ///
     /// # Errors
-    /// It could not be written; nothing has changed.
+    /// Fails if the journal could not be written; the policy is then unchanged.
     pub fn grant(&mut self, terms: GrantSpec, by: u32) -> Result<(GrantId, Option<GrantId>), JournalError> {
         let (id, replaced, time_s) = (self.next, self.policy.replaced_by(&terms), now_s());
         let mut line = Vec::new();
@@ -198,10 +199,10 @@ impl Journal {
         Ok((id, replaced))
     }
 
-    /// Takes a grant back; that is durable when this returns.
+    /// Revokes a grant durably, and returns it.
     ///
     /// # Errors
-    /// There is none, or it could not be written; nothing has changed.
+    /// Fails if there is no such grant or the journal could not be written; the policy is then unchanged.
     pub fn revoke(&mut self, id: GrantId, by: u32) -> Result<Grant, JournalError> {
         let grant = self.policy.get(id).cloned().ok_or(JournalError::NoSuchGrant)?;
         let mut line = Vec::new();
@@ -212,7 +213,7 @@ impl Journal {
         Ok(grant)
     }
 
-    /// Adds a record to `lines`, which will be appended as a whole.
+    /// Adds a record to `lines`, which are later appended in one write.
     fn line(&self, lines: &mut Vec<u8>, record: &Record) {
         write_line(lines, self.bytes + lines.len() as u64, record);
     }
@@ -232,14 +233,14 @@ impl Journal {
                 Ok(())
             }
             Err(source) => {
-                // What is there in part, or not durable, must not count at the next start.
+                // A partial or non-durable record must not count at the next start.
                 self.stuck = self.file.set_len(at).and_then(|()| self.file.sync_data()).is_err();
                 Err(JournalError::System { path: self.path.clone(), what: "writing it", source })
             }
         }
     }
 
-    /// A failure is no harm: the long one is good.
+    /// Compacts a long journal. A failure is harmless: the long journal remains valid.
     fn compact_if_long(&mut self) {
         if self.bytes > COMPACT_BYTES
             && let Err(error) = self.compact()
@@ -264,7 +265,7 @@ impl Journal {
         file.write_all(&content)?;
         file.sync_all()?;
         std::fs::rename(&new, &self.path)?;
-        // From here on the new one counts, durable name or not: the old one says the same.
+        // From here on the new file counts, even if its name is not durable yet: the old file says the same.
         self.file = file;
         self.bytes = content.len() as u64;
         sync_directory(&self.path)
@@ -279,11 +280,11 @@ fn write_line(lines: &mut Vec<u8>, at: u64, record: &Record) {
     lines.push(b'\n');
 }
 
-/// What a file says.
+/// The decoded content of a journal file.
 struct Content {
     policy: Policy,
     next: GrantId,
-    /// Of the whole lines.
+    /// The total size of the complete lines.
     bytes: u64,
 }
 
@@ -304,7 +305,7 @@ impl Wrong {
 
 fn parse(content: &[u8]) -> Result<Content, Wrong> {
     let mut read = Content { policy: Policy::default(), next: GrantId(1), bytes: 0 };
-    // A new file whose size became durable before its bytes, or a header cut off.
+    // A new file whose size became durable before its bytes, or a truncated header.
     if HEADER.starts_with(content) && content.len() < HEADER.len() || content.iter().all(|byte| *byte == 0) {
         return Ok(read);
     }
@@ -341,7 +342,7 @@ impl Content {
                 self.policy.remove(id).ok_or("a revocation of no grant")?;
             }
             Change::Grant(Numbered { id, terms }) => {
-                // After it was written anew, grants keep numbers below the next.
+                // After compaction, grants keep IDs that are lower than `next`.
                 if self.policy.get(id).is_some() || id.0 == u64::MAX {
                     return Err("a grant with a number that is taken");
                 }
@@ -370,7 +371,7 @@ fn lock(path: &Path) -> Result<File, JournalError> {
     }
 }
 
-/// Opens or makes a file of ours alone.
+/// Opens or creates a file that only this user can access.
 fn open_own(path: &Path) -> Result<File, JournalError> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).expect("flags");
     let opened = File::options().create(true).truncate(false).read(true).write(true).mode(0o600).custom_flags(flags).open(path);
@@ -445,7 +446,7 @@ mod test {
             let mut journal = Journal::open(&path).unwrap_or_else(|error| panic!("cut at {cut}: {error}"));
             let wanted = known.iter().rev().find(|(bytes, _)| *bytes <= cut as u64).map_or(Policy::default(), |(_, policy)| policy.clone());
             assert_eq!(journal.policy, wanted, "cut at {cut}");
-            // And it can be written on.
+            // The truncated journal accepts further changes.
             let (id, _) = journal.grant(terms(9, "z"), 0).expect("granted");
             let after = journal.policy.clone();
             drop(journal);
@@ -469,7 +470,7 @@ mod test {
                     Err(JournalError::Damaged { at: told, .. }) => assert!(told <= at as u64),
                     Err(JournalError::Later { .. }) => assert!(at < HEADER.len()),
                     Err(other) => panic!("byte {at}: {other}"),
-                    // Its line feed gone, the last line passes for one cut off.
+                    // Without its line feed, the last line counts as a torn write.
                     Ok(journal) => assert!(at == content.len() - 1 && journal.bytes == last_line as u64, "byte {at} bit {bit}"),
                 }
             }
@@ -498,7 +499,7 @@ mod test {
         let (kept, _) = journal.grant(terms(1, "kept"), 3).expect("granted");
         let mut last = kept;
         while journal.bytes < COMPACT_BYTES - 1000 {
-            // Without fsync between: in one write.
+            // All lines in one write, to avoid an fsync for each.
             let mut lines = Vec::new();
             for _ in 0..100 {
                 let id = journal.next;

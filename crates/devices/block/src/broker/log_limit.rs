@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Lines that a user may cause at once.
+/// The number of lines that a user may cause at once.
 const BURST: u32 = 20;
-/// One more line after this time.
+/// The time after which a user may cause one more line.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Users that are remembered; the others share one allowance.
+/// The maximum number of users with an own allowance; further users share one.
 const USERS_MAX: usize = 256;
-/// Longest text of a client in a line, in characters.
+/// The longest text of a client in a log line, in characters.
 const TEXT_MAX: usize = 200;
 
 /// The allowances of all users of a broker.
@@ -28,7 +28,7 @@ struct Allowance {
 }
 
 impl LogLimit {
-    /// Returns whether a line that this user caused may be logged now; says how many could not be before.
+    /// Returns whether a line that this user caused may be logged now, and logs how many lines were dropped before it.
     pub(super) fn may_log(&self, user: u32) -> bool {
         match self.allows(user, Instant::now()) {
             None => false,
@@ -41,11 +41,11 @@ impl LogLimit {
         }
     }
 
-    /// Returns whether a line that this user caused may be logged now, and how many lines were left out before it.
+    /// Returns the number of lines dropped before this one, or `None` if this line must be dropped too.
     pub(super) fn allows(&self, user: u32, now: Instant) -> Option<u64> {
         let mut users = self.users.lock();
         if users.len() >= USERS_MAX && !users.contains_key(&Some(user)) {
-            // A full allowance with nothing to report is worth no memory.
+            // A full allowance with nothing to report needs no memory.
             users.retain(|_, one| one.left_out > 0 || one.lines + gained(one, now) < BURST);
         }
         let key = (users.len() < USERS_MAX || users.contains_key(&Some(user))).then_some(user);
@@ -69,7 +69,7 @@ fn gained(one: &Allowance, now: Instant) -> u32 {
     u32::try_from(intervals).unwrap_or(u32::MAX).min(BURST)
 }
 
-/// Returns what a client wrote as it may stand in a log: one line, printable ASCII, not long.
+/// Makes a client's text safe for the log: one line of printable ASCII characters, limited in length.
 pub(super) fn printable(text: &str) -> String {
     let mut out: String = text.chars().take(TEXT_MAX).flat_map(char::escape_default).collect();
     if text.chars().nth(TEXT_MAX).is_some() {
@@ -91,7 +91,7 @@ mod test {
         assert_eq!(limit.allows(1001, begin), Some(0));
         assert_eq!(limit.allows(1000, begin + INTERVAL), Some(1_000 - u64::from(BURST)));
         assert_eq!(limit.allows(1000, begin + INTERVAL), None);
-        // Whoever changes users gets no more than a bounded number of allowances.
+        // A client that changes its user gets only a bounded number of allowances.
         let logged = (2000..2000 + USERS_MAX as u32 + 2 * BURST).filter(|&user| limit.allows(user, begin).is_some()).count();
         assert!((USERS_MAX - 2..USERS_MAX + BURST as usize).contains(&logged), "{logged}");
         assert!(limit.users.lock().len() <= USERS_MAX + 1);

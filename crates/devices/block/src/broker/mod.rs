@@ -1,27 +1,29 @@
-//! The broker: one privileged process owns devices and hands queues of them out to others (user-space NVMe, "mode B": a
-//! process between the user and the device, in place of NVMeDirect's kernel module and its mapped doorbells).
+//! The broker: one privileged process owns devices and serves queues of them to other processes (user-space NVMe, "mode B": a process
+//! between the user and the device, in place of NVMeDirect's kernel module and its mapped doorbells).
 //!
 //! ```text
 //!   client process                    |  broker process
-//!   BrokerDevice -- Unix socket ------+-> server: who asks (SO_PEERCRED)? what does the policy say?
-//!   BrokerQueue                       |   lane, one thread a device:
+//!   BrokerDevice -- Unix socket ------+-> server: check the peer (SO_PEERCRED) against the policy
+//!   BrokerQueue                       |   device thread, one for each device:
 //!     submit --- ring of commands ----+-->  Served: copy, check, shift by the window -> the device's own Queue
 //!     poll <---- ring of completions -+---  Served: forward
 //!   Arena (memfd) --------------------+-->  the same pages, registered with the device: no copy
 //! ```
 //!
-//! - [`grant`], [`journal`]: who may have what, and how that survives.
-//! - [`protocol`], [`refusal`]: the words on the socket.
-//! - [`entry`]: the memory both sides share.
-//! - `served`, `lane`, [`server`]: the broker.
-//! - [`client`], `client_queue`: the other side, a [`crate::Device`] and a [`crate::Queue`] like any other.
+//! - [`grant`], [`journal`]: the policy, and its storage on disk.
+//! - [`protocol`], [`refusal`]: the messages on the socket.
+//! - [`entry`]: the memory that client and broker share.
+//! - `served`, `device_thread`, `session`, [`server`]: the broker.
+//! - [`client`], `client_queue`: the client, a [`crate::Device`] and a [`crate::Queue`] like any other.
 //!
-//! What must stay true: a request reaches the device only after it was copied out of shared memory and found to lie within
-//! the grant of whoever opened the queue; whatever a client writes, signals or leaves undone stops no queue but its own; a
-//! queue's memory and its place in the quota are given back only when the device touches that memory no more.
+//! Invariants:
 //!
-//! It knows nothing of particular devices, and keeps no caches: what was granted is checked when a queue is opened and at
-//! each request, and taken back by closing the queue.
+//! - A request reaches the device only after it was copied out of shared memory and found to lie within the client's grant.
+//! - A client can stall no queue but its own, by anything that it writes, signals or omits.
+//! - The memory and quota of a queue are released only once the device no longer accesses the memory.
+//!
+//! The broker knows nothing of particular devices, and caches nothing. It checks a grant when a queue is opened and the window at each
+//! request; it revokes a grant by closing the queues.
 
 pub mod client;
 mod client_queue;

@@ -1,11 +1,11 @@
-//! How fast a grant may go: a rate and a small burst, for bytes and for requests (the generic cell rate algorithm).
+//! The rate limits of a grant: a rate and a small burst, for bytes and for requests (generic cell rate algorithm).
 
 use std::time::Duration;
 
 use super::grant::GrantSpec;
 use crate::clock::Time;
 
-/// What may be ahead of the rate.
+/// The time by which a grant may run ahead of its rate.
 const BURST: Duration = Duration::from_millis(20);
 
 /// The limits of one grant, for all of its queues.
@@ -20,15 +20,15 @@ impl Pace {
         Pace { bytes: Meter::new(terms.bytes_per_s), requests: Meter::new(terms.requests_per_s) }
     }
 
-    /// Whether it can be forgotten: a new one would allow the same.
+    /// Returns whether the limits can be dropped, because new ones would allow the same.
     pub(super) fn is_paid(&self, now: Time) -> bool {
         self.bytes.paid.max(self.requests.paid) <= now
     }
 
-    /// Counts a request, if it may go now.
+    /// Counts a request if the rate allows it now.
     ///
     /// # Errors
-    /// When to ask again.
+    /// Returns the time at which to try again.
     #[inline]
     pub(super) fn take(&mut self, now: Time, bytes: u64) -> Result<(), Time> {
         let due = self.bytes.due().max(self.requests.due());
@@ -44,7 +44,7 @@ impl Pace {
 #[derive(Clone, Copy, Debug)]
 struct Meter {
     per_s: Option<u64>,
-    /// When all that was counted is paid for.
+    /// The time at which all counted requests are covered by the rate.
     paid: Time,
 }
 

@@ -1,4 +1,4 @@
-//! Which queues are open, and what they did: the quota's books, and what `stat` shows.
+//! The open queues and their counters: the accounting for quotas and for `stat`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::grant::{GrantId, Peer, Window};
 use super::protocol::QueueStat;
 use crate::request::Status;
 
-/// What is known of an open queue.
+/// An open queue: its owner, its grant and its counters.
 #[derive(Debug)]
 pub(super) struct Info {
     pub(super) id: u64,
@@ -23,7 +23,7 @@ pub(super) struct Info {
     pub(super) counters: Counters,
 }
 
-/// Counted by one lane, read by anybody.
+/// Counters that one device thread writes and any thread reads.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     requests: AtomicU64,
@@ -34,7 +34,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// A request came back from the device.
+    /// Counts a request that the device completed.
     #[inline]
     pub(super) fn ended(&self, bytes: u64, status: Status) {
         add(&self.requests, 1);
@@ -44,7 +44,7 @@ impl Counters {
         }
     }
 
-    /// A request did not go to the device.
+    /// Counts a request that was refused before it reached the device.
     pub(super) fn refused(&self) {
         add(&self.refused, 1);
     }
@@ -54,13 +54,13 @@ impl Counters {
     }
 }
 
-/// Only one thread writes: no locked instruction is needed.
+/// Adds without a locked instruction, because only one thread writes.
 #[inline]
 fn add(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }
 
-/// All open queues.
+/// All open queues of a broker.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     open: Mutex<Open>,
@@ -73,7 +73,7 @@ struct Open {
 }
 
 impl Places {
-    /// Takes a place if `decide`, told how many a grant has open, allows it. No two decide at the same time.
+    /// Takes a place if `decide` allows it, given the number of open queues of a grant. Decisions are serialized.
     pub(super) fn take<E>(self: &Arc<Self>, decide: impl FnOnce(&dyn Fn(GrantId) -> u32) -> Result<Info, E>) -> Result<QuotaSlot, E> {
         let mut open = self.open.lock();
         let mut info = decide(&|grant| open.of(grant))?;
@@ -84,7 +84,7 @@ impl Places {
         Ok(QuotaSlot { places: self.clone(), info })
     }
 
-    /// The queues of a grant, with their device.
+    /// Returns the open queues of a grant, with their devices.
     pub(super) fn of_grant(&self, grant: GrantId) -> Vec<Arc<Info>> {
         self.open.lock().queues.values().filter(|info| info.grant == grant).cloned().collect()
     }
@@ -122,7 +122,7 @@ impl Info {
     }
 }
 
-/// A queue's place in the quota, given back when dropped.
+/// The place of a queue in the quota, which is freed on drop.
 #[derive(Debug)]
 pub(super) struct QuotaSlot {
     places: Arc<Places>,
@@ -130,7 +130,7 @@ pub(super) struct QuotaSlot {
 }
 
 impl QuotaSlot {
-    /// Before it is dropped.
+    /// Frees the place before the drop.
     pub(super) fn give_back(&self) {
         self.places.open.lock().queues.remove(&self.info.id);
     }

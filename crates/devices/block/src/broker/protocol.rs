@@ -1,7 +1,6 @@
-//! The words on the broker's socket: JSON lines on a stream, descriptors beside them (SCM_RIGHTS).
+//! The protocol on the broker's socket: JSON lines on a stream, with descriptors beside them (SCM_RIGHTS).
 //!
-//! One request, one answer, in order. A line of a client is at most 64 KiB; it brings at most one descriptor. Drawn in
-//! docs/formats.md.
+//! Each request gets one reply, in order. A client's line is at most 64 KiB and carries at most one descriptor. Drawn in docs/formats.md.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -17,120 +16,120 @@ use super::grant::{Grant, GrantId, GrantSpec, Wish};
 use super::refusal::Refusal;
 use crate::geometry::Geometry;
 
-/// The version of these words and of the shared memory.
+/// The version of the protocol and of the shared memory.
 pub const VERSION: u32 = 1;
-/// Most bytes of a client's line.
+/// The maximum length of a client's line, in bytes.
 pub const ASK_BYTES_MAX: usize = 64 << 10;
-/// Most bytes of the broker's line: a list of everything.
+/// The maximum length of the broker's line, in bytes; large enough to list all grants and queues.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// Most descriptors beside one line.
+/// The maximum number of descriptors beside one line.
 const FDS_MAX: usize = 4;
 
-/// What a client asks for.
+/// A request that a client sends to the broker.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Ask {
-    /// A window of a device; queues and memory of this connection belong to it. Once.
+    /// Opens a window of a device, once per connection; all queues and memory of the connection belong to it.
     Open {
-        /// [`VERSION`].
+        /// The client's protocol [`VERSION`].
         version: u32,
-        /// What is wanted.
+        /// The device and blocks that the client wants.
         #[serde(flatten)]
         wish: Wish,
     },
-    /// A queue of it. Its answer brings the ring's memory and the bell.
+    /// Opens a queue of the window. The reply carries the memory of the rings and the notifier.
     Queue {
-        /// Most requests in flight.
+        /// The maximum number of requests in flight.
         depth: u32,
     },
-    /// Memory for buffers; a sealed memfd comes with it.
+    /// Registers memory for buffers; the request carries a sealed memfd.
     Arena {
-        /// Its size.
+        /// The size of the memory in bytes.
         bytes: u64,
     },
-    /// Gives up what is in flight on a queue; answered when the device touches none of its memory any more.
+    /// Cancels all requests in flight on a queue; the reply comes once the device no longer accesses its memory.
     Reset {
-        /// Which.
+        /// The ID of the queue.
         queue: u64,
     },
-    /// Gives a queue back; answered as [`Ask::Reset`].
+    /// Closes a queue; the reply comes as for [`Ask::Reset`].
     Close {
-        /// Which.
+        /// The ID of the queue.
         queue: u64,
     },
-    /// Gives a grant. For root and the broker's user, as are all that follow, but that others see their own.
+    /// Adds a grant. This request and the following ones are for root and the broker's user; other users only see their own entries.
     Grant {
-        /// What it says.
+        /// The terms of the grant.
         terms: GrantSpec,
     },
-    /// Takes a grant back, and closes its queues.
+    /// Revokes a grant and closes its queues.
     Revoke {
-        /// Which.
+        /// The ID of the grant.
         id: GrantId,
     },
-    /// The grants.
+    /// Lists the grants in force.
     List,
-    /// The queues that are open.
+    /// Lists the open queues with their counters.
     Stat,
 }
 
-/// What the broker answers.
+/// A reply that the broker sends to a client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Reply {
-    /// The window, as a device.
+    /// The window is open, and is described as a device.
     Opened {
-        /// What it looks like.
+        /// The geometry of the window.
         geometry: Looks,
-        /// Most bytes of memory.
+        /// The maximum shared memory of the connection, in bytes.
         memory_bytes: u64,
     },
-    /// A queue; two descriptors come with it: the memory of the rings, and the bell.
+    /// A queue is open; two descriptors come with the reply: the memory of the rings and the notifier.
     Queue {
-        /// Its name on this connection.
+        /// The ID of the queue.
         queue: u64,
     },
-    /// The memory is known to the device.
+    /// The memory is registered with the device.
     Arena {
-        /// Its number in the ring's entries.
+        /// The number of the arena in ring entries.
         number: u32,
     },
-    /// It is done.
+    /// The request was carried out.
     Done,
-    /// A grant is in force.
+    /// The grant is in force.
     Granted {
-        /// Its name.
+        /// The ID of the new grant.
         id: GrantId,
-        /// The one it replaced.
+        /// The grant that it replaced, if any.
         replaced: Option<GrantId>,
-        /// Queues that were closed by that.
+        /// The number of queues that were closed by the replacement.
         closed: u32,
     },
-    /// A grant is not in force any more.
+    /// The grant was revoked.
     Revoked {
-        /// The grant.
+        /// The revoked grant.
         grant: Grant,
-        /// Queues that were closed by that.
+        /// The number of queues that were closed by the revocation.
         closed: u32,
     },
-    /// The grants in force.
+    /// The list of grants in force.
     Grants {
-        /// In the order they were given.
+        /// The grants in the order in which they were made.
         grants: Vec<Grant>,
     },
-    /// The queues that are open.
+    /// The list of open queues.
     Stat {
-        /// In the order they were opened.
+        /// The queues in the order in which they were opened.
         queues: Vec<QueueStat>,
     },
-    /// No.
+    /// The broker refused the request.
     Refused {
-        /// Why.
+        /// The reason for the refusal.
         refusal: Refusal,
     },
 }
 
-/// A [`Geometry`] in words.
+/// A [`Geometry`] in the form sent on the socket.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Looks {
     block_bytes: u32,
@@ -176,40 +175,40 @@ impl From<Looks> for Geometry {
     }
 }
 
-/// One open queue, as `hotshelf queue stat` shows it.
+/// An open queue, as `hotshelf queue stat` shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QueueStat {
-    /// Its name.
+    /// The ID of the queue.
     pub queue: u64,
-    /// The grant it was opened under.
+    /// The grant under which the queue was opened.
     pub grant: GrantId,
-    /// Who has it.
+    /// The user ID of the client.
     pub user: u32,
-    /// Which process opened it.
+    /// The process ID of the client that opened the queue.
     pub pid: i32,
-    /// The device.
+    /// The name of the device.
     pub device: String,
-    /// First block.
+    /// The first block of the window.
     pub first: u64,
-    /// How many.
+    /// The number of blocks of the window.
     pub blocks: u64,
-    /// Most requests in flight.
+    /// The maximum number of requests in flight.
     pub depth: u32,
-    /// Whether it only reads.
+    /// Whether the queue only allows reads.
     pub read_only: bool,
-    /// Requests that ended.
+    /// The number of requests that the device completed.
     pub requests: u64,
-    /// Bytes that were read and written.
+    /// The number of bytes read and written.
     pub bytes: u64,
-    /// Requests that the device failed.
+    /// The number of requests that failed on the device.
     pub errors: u64,
-    /// Requests that the broker did not let through.
+    /// The number of requests that the broker refused.
     pub refused: u64,
-    /// The device did not give its memory back: it is kept until the broker ends.
+    /// Whether the device may still access the queue's memory, which is then kept until the broker ends.
     pub lost: bool,
 }
 
-/// A stream, with what was received and not yet read.
+/// A message stream, with data received but not yet parsed.
 #[derive(Debug)]
 pub struct Talk {
     stream: UnixStream,
@@ -219,20 +218,20 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Over a connected socket. A longer line is an error.
+    /// Creates a stream over a connected socket; receiving a longer line is an error.
     pub fn new(stream: UnixStream, line_bytes_max: usize) -> Talk {
         Talk { stream, received: Vec::new(), fds: VecDeque::new(), line_bytes_max }
     }
 
-    /// The socket.
+    /// Returns a reference to the socket.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// Sends a line, and descriptors with its first byte.
+    /// Sends a line, with descriptors attached to its first byte.
     ///
     /// # Errors
-    /// The other side is gone, or takes nothing.
+    /// Fails if the peer is gone or does not read.
     pub fn send(&self, words: &impl Serialize, fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
         let mut line = serde_json::to_vec(words)?;
         line.push(b'\n');
@@ -246,10 +245,10 @@ impl Talk {
         Ok(())
     }
 
-    /// Waits for a line. None: the other side closed the connection in good order.
+    /// Waits for a line; returns `None` if the peer closed the connection between two lines.
     ///
     /// # Errors
-    /// The connection failed, or the line is too long or cut off.
+    /// Fails if the connection failed, or the line is too long or truncated.
     pub fn receive_line(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         let mut searched = 0;
         loop {
@@ -271,21 +270,21 @@ impl Talk {
         }
     }
 
-    /// Waits for words.
+    /// Waits for a line and decodes it.
     ///
     /// # Errors
-    /// As [`Talk::receive_line`]; also when the connection was closed, or the words make no sense.
+    /// Fails as [`Talk::receive_line`] does, and if the connection was closed or the line is invalid.
     pub fn receive<T: DeserializeOwned>(&mut self) -> std::io::Result<T> {
         let line = self.receive_line()?.ok_or(std::io::ErrorKind::UnexpectedEof)?;
         Ok(serde_json::from_slice(&line)?)
     }
 
-    /// A descriptor that came with what was received.
+    /// Takes the oldest descriptor that came with the received lines.
     pub fn take_fd(&mut self) -> Option<OwnedFd> {
         self.fds.pop_front()
     }
 
-    /// Closes descriptors that nobody asked for.
+    /// Closes descriptors that no request has taken.
     pub fn drop_fds(&mut self) {
         self.fds.clear();
     }
@@ -300,7 +299,7 @@ impl Talk {
         })?;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                // Those beyond the few that make sense are closed.
+                // Descriptors beyond the maximum are closed.
                 fds.for_each(|fd| {
                     if self.fds.len() < FDS_MAX {
                         self.fds.push_back(fd);

@@ -1,115 +1,115 @@
-//! Why the broker says no.
+//! The reasons why the broker refuses a request.
 
 use serde::{Deserialize, Serialize};
 
-/// A refused request for a queue, for memory or for a change: what was asked for, what is allowed, what to do.
+/// A refused request for a queue, for memory or for a change: the requested value, the allowed value, and a remedy.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "why", rename_all = "snake_case")]
 pub enum Refusal {
-    /// The user, and its group, have no grant for the device.
+    /// Neither the user nor its group has a grant for the device.
     #[error("user {user} has no grant for {device}: root can give one with `hotshelf queue grant {user} {device}`")]
     NoGrant {
-        /// Who asked.
+        /// The user ID of the client.
         user: u32,
-        /// For what.
+        /// The name of the requested device.
         device: String,
     },
-    /// The broker does not own such a device.
+    /// The broker does not own the device.
     #[error("{device} is not served by this broker: `hotshelf queue serve` names its devices")]
     UnknownDevice {
-        /// For what.
+        /// The name of the requested device.
         device: String,
     },
-    /// The blocks are not within the grant, or not on the device.
+    /// The blocks are outside the grant, or outside the device.
     #[error("blocks {first} to {} are outside the grant, which is {granted} blocks from {granted_first} on", Last(*first, *blocks))]
     OutOfRange {
-        /// First block asked for.
+        /// The first requested block.
         first: u64,
-        /// How many.
+        /// The number of requested blocks.
         blocks: u64,
-        /// First block of the grant.
+        /// The first block of the grant.
         granted_first: u64,
-        /// How many.
+        /// The number of granted blocks.
         granted: u64,
     },
-    /// The grant is for reading.
+    /// The grant allows reads only.
     #[error("the grant is for reading only: ask for a read-only queue")]
     ReadOnly,
-    /// More requests in flight than granted.
+    /// The depth exceeds the depth of the grant.
     #[error("a depth of {depth} was asked for, the grant allows {most}")]
     DepthTooGreat {
-        /// Asked for.
+        /// The requested depth of the queue.
         depth: u32,
-        /// Allowed.
+        /// The maximum depth under the grant.
         most: u32,
     },
-    /// A depth is a power of two from 1 to 4096.
+    /// The depth is not a power of two from 1 to 4096.
     #[error("invalid depth {depth}: use a power of two from 1 to 4096")]
     BadDepth {
-        /// Asked for.
+        /// The requested depth of the queue.
         depth: u32,
     },
     /// All queues of the grant are open.
     #[error("{open} queues are open, the grant allows {most}: close one first")]
     TooManyQueues {
-        /// Open under the grant.
+        /// The number of queues open under the grant.
         open: u32,
-        /// Allowed.
+        /// The maximum number of queues of the grant.
         most: u32,
     },
-    /// More shared memory than granted.
+    /// The shared memory exceeds the limit of the grant.
     #[error("{bytes} bytes of shared memory in all were asked for, the grant allows {most}")]
     TooMuchMemory {
-        /// With what is registered already.
+        /// The requested total, including memory already registered, in bytes.
         bytes: u64,
-        /// Allowed.
+        /// The maximum under the grant, in bytes.
         most: u64,
     },
-    /// The memory is not what it should be.
+    /// The memory does not fit the requirements.
     #[error("the memory cannot be shared: {what}")]
     BadMemory {
-        /// What is wrong with it.
+        /// The property that is wrong.
         what: String,
     },
-    /// Too many connections.
+    /// Too many clients are connected.
     #[error("too many clients are connected ({most}): close one first")]
     TooManyClients {
-        /// Allowed.
+        /// The maximum number of connections.
         most: u32,
     },
-    /// A change of the policy by somebody who may not.
+    /// The user may not change the policy.
     #[error("only root and the broker's own user (user {owner}) may do that")]
     NotAllowed {
-        /// The broker's user.
+        /// The user ID of the broker.
         owner: u32,
     },
-    /// No such grant.
+    /// No grant has the given ID.
     #[error("there is no such grant: `hotshelf queue list` shows them")]
     NoSuchGrant,
-    /// The policy could not be written.
+    /// The journal of the policy could not be written.
     #[error("the change was not made: {what}")]
     NotWritten {
-        /// Why.
+        /// The reason for the failure.
         what: String,
     },
-    /// The device did not open a queue, or not take the memory.
+    /// The device could not open a queue or register the memory.
     #[error("the device refuses: {what}")]
     DeviceFailed {
-        /// What it said.
+        /// The error that the device reported.
         what: String,
     },
-    /// The words were not understood, or came in the wrong order.
+    /// The request is malformed or came in the wrong order.
     #[error("not a request this broker knows: {what}")]
     BadRequest {
-        /// What is wrong.
+        /// A description of the error.
         what: String,
     },
-    /// The broker is about to end.
+    /// The broker is shutting down.
     #[error("the broker is ending")]
     Ending,
 }
 
-/// The last block of a range, for people.
+/// Displays the last block of a range in messages.
 struct Last(u64, u64);
 
 impl std::fmt::Display for Last {

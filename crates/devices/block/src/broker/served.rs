@@ -1,4 +1,4 @@
-//! One client's queue, as the broker's lane serves it.
+//! One client's queue, as the broker's device thread serves it.
 //!
 //! ```text
 //!               turn: take, check, submit, forward
@@ -8,12 +8,12 @@
 //!              ^          reset                            | |                             quota given back
 //!              '------------------ nothing in flight ------' | patience over: the device's queue is reset,
 //!                                                            v and if that fails too
-//!                                                          lost: kept for ever, memory and all
+//!                                                          lost: kept for ever, memory included
 //! ```
 //!
-//! Everything in the shared memory is hostile. Indexes are checked by the ring; an entry is copied, then looked at; a slot must
-//! be below the depth and free, so that there are never more requests than `depth`; completions have twice as many places and
-//! a request is only taken while there is one for it. So a client that takes no completions stalls itself alone.
+//! All content of the shared memory is untrusted. The ring checks indexes; an entry is copied before it is checked. A slot must be free
+//! and less than the depth, so there are never more requests than `depth`. The completion ring has twice as many places, and a request is
+//! taken only while a place for its completion is free. A client that takes no completions therefore stalls only itself.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -37,19 +37,19 @@ use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Class, Completion, Op, Request, Status};
 use crate::units::{Lba, Tag};
 
-/// Requests taken from one client before the next one's turn.
+/// Requests taken from one client before the next client is served.
 const TURN: u32 = 64;
 
-/// Who waits for a queue to be drained.
+/// The channel that reports when a queue has been drained.
 pub(super) type Drained = SyncSender<Result<(), Error>>;
 
-/// What a queue is made of, sent to the lane that will serve it.
+/// The parts of a queue, sent to the device thread that will serve it.
 pub(super) struct Seed {
     pub(super) place: QuotaSlot,
     pub(super) region: Arc<Region>,
     pub(super) layout: Layout,
     pub(super) bell: OwnedFd,
-    /// As the client sees it.
+    /// The geometry of the window, as the client sees it.
     pub(super) geometry: Geometry,
     pub(super) first: u64,
     pub(super) arenas: Vec<Arena>,
@@ -57,12 +57,12 @@ pub(super) struct Seed {
     pub(super) log_limit: Arc<LogLimit>,
 }
 
-/// Why a queue is being drained.
+/// The reason why a queue is being drained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Drain {
-    /// To be used again.
+    /// The client will use the queue again.
     Reset,
-    /// For good.
+    /// The queue is closed afterwards.
     End(Ended),
 }
 
@@ -71,20 +71,20 @@ enum Phase {
     Draining { why: Drain, due: Time, waiting: Vec<Drained> },
 }
 
-/// What a queue became of a turn.
+/// The result of serving a queue once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Turn {
-    /// Nothing to do.
+    /// There was nothing to do.
     Idle,
-    /// Something was done: there may be more.
+    /// Progress was made, and there may be more to do.
     Moved,
-    /// It is over: drop it.
+    /// The queue is drained and closed: drop it.
     Over,
-    /// The device does not give its memory back: keep it, and never touch it again.
+    /// The device may still access the queue's memory: keep it, and never touch it again.
     Lost,
 }
 
-/// A request that was checked and could not go yet.
+/// A request that was checked but could not be submitted yet.
 struct DeferredRequest {
     request: Request,
     slot: u32,
@@ -95,23 +95,23 @@ pub(super) struct Served {
     seed: Seed,
     commands: Consumer<Arc<Region>>,
     completions: Producer<Arc<Region>>,
-    /// By slot: in flight, and how many bytes it moves.
+    /// By slot: the byte count of the request in flight, if any.
     slots: Box<[Option<u64>]>,
     in_flight: u32,
     held: Option<DeferredRequest>,
-    /// When the held one may go.
+    /// The time at which the deferred request may be submitted.
     held_until: Time,
-    /// Of the request being looked at, or held.
+    /// The spans of the request being checked or deferred.
     spans: Vec<Span>,
     phase: Phase,
-    /// A request was refused, and told of.
+    /// Whether a refused request has been logged.
     has_refused: bool,
-    /// For the device, to end what it is asked to cancel.
+    /// The time that the device has to complete cancelled requests.
     patience: Duration,
 }
 
 impl Served {
-    /// With every arena of the seed registered.
+    /// Creates the queue and registers every arena of the seed.
     pub(super) fn new(mut queue: Box<dyn Queue>, seed: Seed, patience: Duration) -> Result<Served, Error> {
         for arena in &seed.arenas {
             queue.register(arena)?;
@@ -144,19 +144,19 @@ impl Served {
         &mut *self.queue
     }
 
-    /// Makes memory known to the device.
+    /// Registers memory with the device.
     pub(super) fn register(&mut self, arena: &Arena) -> Result<(), Error> {
         self.queue.register(arena)?;
         self.seed.arenas.push(arena.clone());
         Ok(())
     }
 
-    /// Whether the device has requests of it.
+    /// Returns whether the device has requests of this queue.
     pub(super) fn is_in_flight(&self) -> bool {
         self.in_flight > 0
     }
 
-    /// Takes what the client asks, forwards what the device has ended.
+    /// Takes requests of the client, and forwards completions of the device.
     pub(super) fn turn(&mut self, now: Time, pace: &mut Pace) -> Turn {
         let done = match self.phase {
             Phase::Open => self.take(now, pace).and_then(|taken| Ok(taken | self.forward()?)),
@@ -167,7 +167,7 @@ impl Served {
             if self.seed.log_limit.may_log(user) {
                 tracing::warn!(queue, user, %why, "a client's session ends");
             }
-            // Its other queues end with the connection.
+            // The client's other queues end with the connection.
             let _ = self.seed.hang_up.shutdown(std::net::Shutdown::Both);
             self.drain(now, Drain::End(why), None);
             true
@@ -179,10 +179,10 @@ impl Served {
         }
     }
 
-    /// Begins to drain; the one who asks is answered when the device touches nothing any more.
+    /// Starts to drain the queue; `waiting` is notified once the device no longer accesses its memory.
     pub(super) fn drain(&mut self, now: Time, why: Drain, waiting: Option<Drained>) {
         if let Phase::Draining { why: known, waiting: all, .. } = &mut self.phase {
-            // An end counts more than a reset, and the first end more than later ones.
+            // An end takes precedence over a reset, and the first end over later ones.
             *known = if *known == Drain::Reset { why } else { *known };
             all.extend(waiting);
             return;
@@ -197,25 +197,25 @@ impl Served {
         self.phase = Phase::Draining { why, due: now.after(self.patience), waiting: waiting.into_iter().collect() };
     }
 
-    /// Asks for bells. False: there is something to do already.
+    /// Arms the notifiers; returns `false` if there is work already.
     pub(super) fn sleep(&mut self) -> bool {
         let device = self.queue.event().is_none() || self.queue.arm() == Armed::Waiting;
-        // A broken ring is found by the next turn. While one is held, or all is drained, commands have to wait.
+        // The next turn finds a broken ring. While a request is deferred, or during a drain, commands have to wait.
         let client = !matches!(self.phase, Phase::Open) || self.held.is_some() || matches!(self.commands.sleep(), Ok(true));
         device && (client || self.is_stalled())
     }
 
-    /// The client does not take its completions: its bell, or nothing, wakes it.
+    /// Returns whether the client leaves its completions in the ring; only its notifier then wakes the thread.
     fn is_stalled(&mut self) -> bool {
         matches!(self.has_place(), Ok(false))
     }
 
-    /// Bells are not needed.
+    /// Disarms the client's notifier.
     pub(super) fn wake(&mut self) {
         self.commands.wake();
     }
 
-    /// When something is to be done without any bell.
+    /// Returns the time at which there is work even without a notification.
     pub(super) fn due(&self) -> Time {
         match &self.phase {
             Phase::Draining { due, .. } => *due,
@@ -252,12 +252,12 @@ impl Served {
         Ok(taken > 0)
     }
 
-    /// Whether there is a place for the completion of one more request.
+    /// Returns whether the ring has a place for the completion of one more request.
     fn has_place(&mut self) -> Result<bool, RingError> {
         self.completions.has_room_for(self.in_flight + 1)
     }
 
-    /// Turns numbers of arenas into spans, if every byte is inside.
+    /// Translates arena numbers into spans, and checks that every byte lies inside its arena.
     fn find_memory(&mut self, bytes: &entry::CommandBytes, segments: usize) -> Status {
         self.spans.clear();
         for index in 0..segments {
@@ -279,7 +279,7 @@ impl Served {
             self.refused(&request, error);
             return self.complete(slot, Err(error));
         }
-        // The check was in blocks of the window, which lies within the device. Classes are shares of the broker's own.
+        // The check used blocks of the window, which lies within the device. The broker's clients share one request class.
         let lba = if request.op == Op::Flush { Lba(0) } else { Lba(request.lba.0 + self.seed.first) };
         self.held = Some(DeferredRequest { request: Request { lba, class: Class(0), ..request }, slot });
         self.held_until = Time(0);
@@ -287,7 +287,7 @@ impl Served {
         Ok(())
     }
 
-    /// Counts all, and tells of the first.
+    /// Counts every refused request, and logs the first.
     #[cold]
     fn refused(&mut self, request: &Request, error: Error) {
         let info = &self.seed.place.info;
@@ -299,12 +299,12 @@ impl Served {
         }
     }
 
-    /// False: it has to wait, for its share or for the device.
+    /// Returns `false` if the request has to wait, for its rate or for the device.
     fn submit_held(&mut self, now: Time, pace: &mut Pace) -> bool {
         let Some(held) = &self.held else { return true };
         let bytes = self.spans.iter().map(|span| u64::from(span.bytes)).sum();
-        // Asked only once for each request: one that the device has no place for was counted already. Blocks that are written
-        // or given back without data count like others.
+        // The rate is charged once per request: if the device was full, the request was counted before. Blocks that are zeroed or
+        // discarded without data count like others.
         if self.held_until != Time::NEVER {
             let cost = u64::from(held.request.blocks) * u64::from(self.seed.geometry.block_bytes);
             if let Err(due) = pace.take(now, cost) {
@@ -331,18 +331,18 @@ impl Served {
     fn complete(&mut self, slot: u32, status: Status) -> Result<(), Ended> {
         match self.completions.push(&entry::encode_completion(slot, status)) {
             Ok(true) => Ok(()),
-            // There was room when the request was taken, and room does not become less.
+            // There was room when the request was taken, and room does not shrink.
             Ok(false) | Err(RingError) => Err(Ended::BrokenRing),
         }
     }
 
-    /// Brings what the device has ended to the client.
+    /// Forwards completions of the device to the client.
     fn forward(&mut self) -> Result<bool, Ended> {
         let mut ended = [Completion::EMPTY; TURN as usize];
         let count = if self.in_flight == 0 { 0 } else { self.queue.poll(&mut ended) };
         let mut pushed = Ok(());
         for completion in &ended[..count] {
-            // Even when the client has broken its ring, every slot is counted.
+            // Every slot is counted, even if the client broke its ring.
             if let Some(slot) = self.free(completion) {
                 pushed = pushed.and_then(|()| self.complete(slot, completion.status));
             }
@@ -367,7 +367,7 @@ impl Served {
         self.forward().unwrap_or(true)
     }
 
-    /// What the draining came to, if it did.
+    /// Returns the outcome of the drain once it is complete.
     fn end_of_draining(&mut self, now: Time) -> Option<Turn> {
         let Phase::Draining { due, .. } = &self.phase else { return None };
         let mut outcome = Ok(());
@@ -379,7 +379,7 @@ impl Served {
         }
         let Phase::Draining { why, waiting, .. } = std::mem::replace(&mut self.phase, Phase::Open) else { return None };
         let turn = self.drained(why, outcome);
-        // The place in the quota is free before anybody hears of it, unless the memory is lost.
+        // The place in the quota is free before any waiter is notified, unless the memory is lost.
         if turn == Turn::Over {
             self.seed.place.give_back();
         }
@@ -398,7 +398,7 @@ impl Served {
         self.slots.fill(None);
         self.in_flight = 0;
         match why {
-            // What it had asked for and was not taken is given up too. A broken ring is found by the next turn.
+            // Requests still in the ring are dropped too. The next turn finds a broken ring.
             Drain::Reset => {
                 let _ = self.commands.discard();
                 Turn::Moved
@@ -410,13 +410,13 @@ impl Served {
         }
     }
 
-    /// Tells the client. It may not listen.
+    /// Notifies the client, which may not react.
     fn close(&self, ended: Ended) {
         entry::write_state(&self.seed.region, ended);
         self.ring_client();
     }
 
-    /// Never waits: one that has not heard the last bells will hear those.
+    /// Never blocks: if the socket is full, earlier notifications are still unread and wake the client.
     fn ring_client(&self) {
         let _ = rustix::net::send(&self.seed.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }

@@ -1,4 +1,4 @@
-//! The broker's socket: who connects, and the threads that answer.
+//! The broker's socket: it accepts connections and starts a thread for each.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -22,35 +22,35 @@ use super::refusal::Refusal;
 use super::session::Session;
 use crate::device::Device;
 
-/// Most connections of one user other than root and the broker's own.
+/// The maximum number of connections of one user other than root and the broker's user.
 const USER_CLIENTS_MAX: usize = 64;
-/// Most connections of all of those together.
+/// The maximum number of connections of all those users together.
 const CLIENTS_MAX: usize = 512;
-/// A client that does not take its answers for so long is hung up on.
+/// The broker closes the connection of a client that does not read its replies for this time.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a broker shall be.
+/// The options of a broker.
 pub struct ServerOptions {
-    /// Where clients reach it.
+    /// The path of the socket that clients connect to.
     pub socket: PathBuf,
-    /// The policy.
+    /// The journal that holds the policy.
     pub journal: Journal,
-    /// What it owns, by the names that grants use.
+    /// The devices of the broker, by the names that grants use.
     pub devices: Vec<(String, Arc<dyn Device>)>,
-    /// How long a device's thread polls after it had something to do, before it sleeps.
+    /// How long a device's thread polls after its last work, before it sleeps.
     pub spin: Duration,
-    /// How long a device has to end what it is asked to cancel, before its queue is reset.
+    /// How long a device has to complete cancelled requests, before its queue is reset.
     pub patience: Duration,
 }
 
-/// What all threads know.
+/// The state that all threads share.
 pub(super) struct Shared {
     pub(super) journal: Mutex<Journal>,
     pub(super) places: Arc<Places>,
     pub(super) lanes: BTreeMap<String, Arc<DeviceThread>>,
-    /// The broker's user.
+    /// The user ID of the broker.
     pub(super) owner: u32,
-    /// What clients can make it log.
+    /// Limits the log lines that clients can cause.
     pub(super) log_limit: Arc<LogLimit>,
     ending: AtomicBool,
     clients: Mutex<BTreeMap<u64, Client>>,
@@ -62,7 +62,7 @@ struct Client {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A broker at work; ends in good order when dropped.
+/// A running broker, which shuts down cleanly when dropped.
 pub struct Server {
     shared: Arc<Shared>,
     socket: PathBuf,
@@ -71,10 +71,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and serves.
+    /// Creates the socket, starts the threads and serves clients.
     ///
     /// # Errors
-    /// The socket cannot be made, or another broker has it; threads cannot be started.
+    /// Fails if the socket cannot be created, another broker uses it, or threads cannot be started.
     pub fn start(options: ServerOptions) -> std::io::Result<Server> {
         let listener = listen(&options.socket)?;
         let mut lanes = BTreeMap::new();
@@ -98,7 +98,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// No new clients; devices end what they have, or are made to; clients are told.
+    /// Accepts no new clients, drains all devices, and then closes all connections.
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Release);
         let _ = std::fs::remove_file(&self.socket);
@@ -116,13 +116,13 @@ impl Drop for Server {
     }
 }
 
-/// A socket that everybody may connect to: what each may do is decided by who it is.
+/// Creates a socket that all users may connect to: their credentials decide what each may do.
 fn listen(path: &Path) -> std::io::Result<UnixListener> {
     if path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket()) {
         if UnixStream::connect(path).is_ok() {
             return Err(std::io::Error::new(std::io::ErrorKind::AddrInUse, "another broker listens there"));
         }
-        // Left by one that was killed.
+        // A killed broker left the socket.
         std::fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
@@ -137,13 +137,13 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
             return;
         }
         let Ok(stream) = stream else {
-            // Out of descriptors: that does not pass by asking again at once.
+            // Descriptors have run out; an immediate retry would fail again.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
         next += 1;
         if let Err(error) = welcome(shared, stream, next) {
-            // Its user is not known, or there are too many threads: whatever it is, it comes with each connection.
+            // The peer's user is unknown, or there are too many threads; either can recur with each connection.
             if shared.log_limit.may_log(u32::MAX) {
                 tracing::warn!(%error, "a client cannot be served");
             }
@@ -168,7 +168,7 @@ fn welcome(shared: &Arc<Shared>, stream: UnixStream, id: u64) -> std::io::Result
         let _gone = gone;
         session.run();
     })?;
-    // The thread cannot have left the books before it is in them: it waits for the lock.
+    // The thread cannot remove its entry before it is inserted here: it waits for the lock.
     clients.insert(id, Client { user: peer.user, stream: hang_up, thread: Some(thread) });
     Ok(())
 }
@@ -184,7 +184,7 @@ fn too_many(clients: &BTreeMap<u64, Client>, user: u32, owner: u32) -> Option<u3
     (of_user >= USER_CLIENTS_MAX || of_all >= CLIENTS_MAX).then(|| u32::try_from(most).expect("a few"))
 }
 
-/// Takes a client out of the books, after a panic too.
+/// Removes a client from the list of connections, also after a panic.
 struct Gone {
     shared: Arc<Shared>,
     id: u64,

@@ -1,6 +1,6 @@
-//! One connection: a client that opens a window and queues of it, or somebody who looks at and changes the policy.
+//! One connection: a client that opens a window and its queues, or an administrator that reads and changes the policy.
 //!
-//! A thread each, that does nothing between two requests. When the connection ends, however it does, its queues are drained.
+//! Each connection has a thread, which is idle between requests. When the connection ends in any way, its queues are drained.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,7 @@ use super::server::Shared;
 use crate::buffer::Arena;
 use crate::geometry::Geometry;
 
-/// Most pieces of memory of a connection.
+/// The maximum number of arenas of a connection.
 const ARENAS_MAX: usize = 64;
 
 pub(super) struct Session {
@@ -34,17 +34,17 @@ pub(super) struct Session {
     opened: Option<Opened>,
 }
 
-/// What a client works with.
+/// The window of a client, with its arenas and queues.
 struct Opened {
     wish: Wish,
     lane: Arc<DeviceThread>,
-    /// As the client sees the window.
+    /// The geometry of the window, as the client sees it.
     geometry: Geometry,
     arenas: Vec<Arena>,
     queues: Vec<u64>,
 }
 
-/// An answer, and the descriptors that go with it.
+/// A reply, and the descriptors sent with it.
 type Answered = Result<(Reply, Vec<OwnedFd>), Refusal>;
 
 impl Session {
@@ -52,7 +52,7 @@ impl Session {
         Session { shared, peer, talk, hang_up, opened: None }
     }
 
-    /// Until the client hangs up.
+    /// Serves requests until the client closes the connection.
     pub(super) fn run(mut self) {
         while let Ok(Some(line)) = self.talk.receive_line() {
             let answered = match serde_json::from_slice(&line) {
@@ -105,7 +105,7 @@ impl Session {
         if self.opened.is_some() {
             return Err(Refusal::BadRequest { what: "a window is open already: use another connection".into() });
         }
-        // Who has no grant does not learn which devices there are.
+        // A client without a grant must not learn which devices exist.
         let device = self.shared.lanes.get(&wish.device).map(|lane| lane.device().geometry().clone());
         let blocks = device.as_ref().map_or(0, |geometry| geometry.blocks);
         let journal = self.shared.journal.lock();
@@ -121,7 +121,7 @@ impl Session {
         drop(journal);
         let geometry = seen_by(&device, window, wish.read_only);
         let looks = (&geometry).into();
-        // Queues opened later are of the same blocks, whatever is granted by then.
+        // Queues opened later use the same blocks, even if grants change meanwhile.
         let wish = Wish { range: Some((window.first, window.blocks)), ..wish };
         self.opened = Some(Opened { wish, lane: lane.clone(), geometry, arenas: Vec::new(), queues: Vec::new() });
         Ok(Reply::Opened { geometry: looks, memory_bytes })
@@ -141,7 +141,7 @@ impl Session {
             let (device, read_only) = (opened.wish.device.clone(), opened.wish.read_only);
             Ok(Info { id: 0, grant: grant.id, peer: self.peer, device, window, depth, read_only, counters: Counters::default() })
         })?;
-        // From here on a revocation finds the place; its order comes to the lane after ours.
+        // From here on a revocation finds the place; its order reaches the device thread after the one sent here.
         let (id, window) = (place.info.id, place.info.window);
         let failed = |what: String| Refusal::DeviceFailed { what };
         let layout = Layout::new(depth);
@@ -232,12 +232,12 @@ impl Session {
         Ok(Reply::Revoked { grant, closed })
     }
 
-    /// Returns when the devices work on none of them any more.
+    /// Closes all queues of a grant; returns once the devices have no request of them in flight.
     fn close_all_of(&self, grant: GrantId) -> u32 {
         let queues = self.shared.places.of_grant(grant);
         for info in &queues {
             if let Some(lane) = self.shared.lanes.get(&info.device) {
-                // What is lost is told by `stat`.
+                // `stat` shows lost queues.
                 let _ = lane.drain(info.id, Drain::End(Ended::Revoked));
             }
         }
@@ -265,7 +265,7 @@ impl Drop for Session {
             opened.lane.order(Order::Drain { queue: *queue, why: Drain::End(Ended::Closed), answer });
             waiting.push(drained);
         }
-        // The connection counts until its queues are gone.
+        // The connection counts against the limits until its queues are drained.
         for drained in waiting {
             let _ = drained.recv();
         }
@@ -287,7 +287,7 @@ fn not_written(error: JournalError) -> Refusal {
     }
 }
 
-/// A window of a device, as a device.
+/// Returns the geometry of a window of a device.
 fn seen_by(device: &Geometry, window: Window, read_only: bool) -> Geometry {
     let segments_max = device.segments_max.min(u16::try_from(SEGMENTS_MAX).expect("a few"));
     Geometry { blocks: window.blocks, read_only: device.read_only || read_only, segments_max, ..device.clone() }

@@ -1,8 +1,8 @@
-//! A queue whose `wait` waits in the mode chosen.
+//! A queue whose `wait` uses the chosen completion mode.
 //!
-//! Stands between a driver and [`crate::Tracked`]: it gives the device tags of its own, so whoever wants to know which request
-//! of long ago has let go of its memory has to ask above it. In the modes `Polling` and `Interrupt` it reads no clock on the
-//! path of a request; in `Adaptive` once for each batch submitted. Only waiting learns: who never waits needs no prediction.
+//! It sits between a driver and [`crate::Tracked`]. It gives the device its own tags, so only the layer above can tell which request has
+//! released its buffer. The modes `Polling` and `Interrupt` read no clock on the request path; `Adaptive` reads it once for each batch
+//! submitted. Only `wait` trains the predictors: a caller that never waits needs no prediction.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Op, Request};
 use crate::units::Tag;
 
-/// Waits between two looks at the thread's processor clock, a system call; polls between two publishings.
+/// Waits between two reads of the thread's CPU clock (a system call), and polls between two publications of the counters.
 const SELDOM: u64 = 64;
 
-/// See the module.
+/// A queue around a driver's queue, whose `wait` polls, sleeps or blocks as the [`Mode`] says.
 pub struct Adaptive<Q, C = Monotonic, S = System> {
     queue: Q,
     clock: C,
@@ -39,30 +39,30 @@ pub struct Adaptive<Q, C = Monotonic, S = System> {
     leads: [Lead; Kind::COUNT],
     flight: Flight,
     held: FoundCompletions,
-    /// When the requests being submitted began to be; none after the bell.
+    /// The time when submission of the current batch started; `None` after `ring`.
     batch_since: Option<Time>,
     pace: Pace,
-    /// A moment before the last look that left nothing behind.
+    /// A time just before the last poll that took all available completions.
     last_look: Time,
-    /// When the last completions were found, as far as it was asked.
+    /// The time when the last completions were found, if it was measured.
     found: Time,
-    /// The next completions found were announced by the driver: they came just now.
+    /// Whether the driver just woke this thread, so that completions found next arrived just now.
     woken: bool,
     counters: Counters,
     published: Arc<Published>,
-    /// Processor clock of the thread that waited last.
+    /// The thread that waited last, and its CPU clock.
     cpu: Option<(std::thread::ThreadId, Duration)>,
 }
 
 impl<Q: Queue> Adaptive<Q> {
-    /// In the mode that is right for this machine, with its costs.
+    /// Creates the queue with the default mode and the measured wakeup latency of this machine.
     pub fn new(queue: Q) -> Adaptive<Q> {
         Adaptive::with(queue, Mode::default_for(cores()), WakeupLatency::of_machine(), Monotonic::default(), System::default())
     }
 }
 
 impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
-    /// With everything named.
+    /// Creates the queue with the given mode, wakeup latency, clock and sleeper.
     pub fn with(queue: Q, mode: Mode, floor: WakeupLatency, clock: C, sleeper: S) -> Adaptive<Q, C, S> {
         let depth = queue.depth();
         Adaptive {
@@ -87,53 +87,53 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         }
     }
 
-    /// Forces a mode from now on. What is in flight is not learned from.
+    /// Sets the mode for future requests. The predictors learn nothing from requests in flight.
     pub fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
 
-    /// No sleep is shorter or longer than this, nor shorter than this machine can.
+    /// Limits each sleep to `at_least` and `at_most`; the lower limit is never less than the machine's wakeup latency.
     pub fn set_sleeps(&mut self, at_least: Duration, at_most: Duration) {
         self.limits.sleep_least = self.waking.max(at_least);
         self.limits.sleep_most = at_most.max(self.limits.sleep_least);
     }
 
-    /// The mode.
+    /// Returns the completion mode in use.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// What the last wait was at.
+    /// Returns the state of the last wait, or `Idle` if nothing is in flight.
     pub fn state(&self) -> WaitState {
         if self.in_flight() == 0 { WaitState::Idle } else { self.state }
     }
 
-    /// Until here.
+    /// Returns the counters since the queue was created.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// To read from other threads while this runs.
+    /// Returns the published counters, which other threads can read.
     pub fn published(&self) -> Arc<Published> {
         Arc::clone(&self.published)
     }
 
-    /// How long a request like this takes; none when there was none in this mode.
+    /// Returns the predicted latency of such a request, or `None` if none has completed in the mode `Adaptive`.
     pub fn predicted(&self, op: Op, bytes: u64) -> Option<Duration> {
         self.flight.predictors[usize::from(Kind::of(op, bytes).0)].estimate()
     }
 
-    /// The queue below.
+    /// Returns the driver's queue that this queue wraps.
     pub fn below(&mut self) -> &mut Q {
         &mut self.queue
     }
 
-    /// Waits as predictions say, until there are completions, `until`, or the driver returns without one.
+    /// Waits as predicted until there are completions, until `until`, or until the driver returns without one.
     fn wait_adaptively(&mut self, mut now: Time, until: Time) {
         let mut slept = false;
         while !self.look(When::At(now)) && now < until {
             let Some(due) = self.flight.due() else {
-                // All of it was submitted in another mode.
+                // All requests in flight were submitted in another mode.
                 self.block(until.since(now));
                 break;
             };
@@ -184,8 +184,8 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         self.state = state;
     }
 
-    /// Polls from `begin`, a moment ago, until there is something or `until`; returns when that was. The time is looked at
-    /// once for several looks at the device, and when one found something.
+    /// Polls from `begin`, a time just past, until there are completions or until `until`; returns the time at the end. The clock is read
+    /// once for several polls of the device, and once after a successful poll.
     fn spin(&mut self, begin: Time, until: Time) -> Time {
         let mut now = begin;
         while now < until {
@@ -217,7 +217,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         woke
     }
 
-    /// The driver arms, looks again and waits, in whichever order loses nothing.
+    /// The driver arms, polls again and waits, in an order that loses no wakeup.
     fn block(&mut self, at_most: Duration) {
         self.queue.wait(at_most);
         self.woken = true;
@@ -226,7 +226,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         self.woken = false;
     }
 
-    /// Whether there are completions; takes them from below if none are held.
+    /// Returns whether there are completions; polls the driver's queue if none are held.
     #[inline]
     fn look(&mut self, when: When) -> bool {
         if self.held.is_empty() {
@@ -238,7 +238,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         !self.held.is_empty()
     }
 
-    /// Polls the queue below. Learns if it is told the time, or to ask.
+    /// Polls the driver's queue. Trains the predictors unless `when` is `Never`.
     #[inline]
     fn take_below(&mut self, to: &mut [Completion], when: When) -> usize {
         let found = self.queue.poll(to);
@@ -262,7 +262,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
             completion.tag = flown.tag;
         }
         self.found = now.unwrap_or(self.found);
-        // Of a moment after the look it is not known what ended before it.
+        // A time after the poll does not bound which requests had completed before it.
         if let (When::At(now), true) = (when, found < to.len()) {
             self.last_look = now;
         }
@@ -382,7 +382,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
         if self.held.is_empty() { self.queue.arm() } else { Armed::Ready }
     }
 
-    /// When the next completion is worth a look: a moment in the past if it is there, or nothing is known; none when nothing is
+    /// Returns when the next poll is worthwhile: a time in the past if completions are held or nothing is predicted; `None` if nothing is
     /// in flight.
     fn expected(&self) -> Option<Time> {
         if !self.held.is_empty() {
@@ -404,7 +404,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
         Ok(())
     }
 
-    // Around a driver, and no driver gives a request up: only `Tracked` does, which is around this queue.
+    // A driver never abandons a request: only `Tracked` does, which wraps this queue.
     fn owns_buffer(&self, _: Tag) -> bool {
         false
     }
@@ -414,25 +414,25 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
     }
 }
 
-/// Which time a look at the queue below is of.
+/// The time of a poll of the driver's queue.
 #[derive(Clone, Copy)]
 enum When {
-    /// This, just before.
+    /// The poll happens just after this time.
     At(Time),
-    /// The time is asked for if something is found, just after.
+    /// The clock is read just after a poll that finds completions.
     Found,
-    /// Nobody asks.
+    /// No time is needed.
     Never,
 }
 
-/// Of which kinds of request a look has found completions: a bit for each.
+/// The kinds of request for which a poll found completions: a bit for each kind.
 #[derive(Clone, Copy, Default)]
 struct Kinds {
     learned: u32,
     blind: u32,
 }
 
-/// Completions found while waiting, not yet polled from above.
+/// Completions found while waiting, and not yet polled by the caller.
 #[derive(Default)]
 struct FoundCompletions {
     entries: Box<[Completion]>,
@@ -488,7 +488,7 @@ mod test {
         (Adaptive::with(device, mode, FLOOR, machine.clone(), Naps::new(&machine)), machine)
     }
 
-    /// One request, to its end; how long it took.
+    /// Completes one request and returns its latency.
     fn one(queue: &mut Simulated, machine: &Machine, request: Request) -> Duration {
         let begin = machine.now();
         assert_eq!(queue.submit(&request, &[]), Submit::Queued);
@@ -515,7 +515,7 @@ mod test {
         }
     }
 
-    /// What a mode costs on a device: mean latency, and waits that were slept or blocked through, of 100.
+    /// The cost of a mode on a device: mean latency, and the number of waits out of 100 that slept or blocked.
     fn costs(mode: Mode, device_us: u64, jitter: f64) -> (Duration, u64, u64) {
         let (mut queue, machine) = queue(mode, 1, device_us);
         queue.below().jitter = jitter;
@@ -671,7 +671,7 @@ mod test {
         ]
     }
 
-    /// Beside it an oracle: the set of tags in flight.
+    /// The oracle beside the queue is the set of tags in flight.
     fn run(mode: u8, depth: u32, steps: Vec<Step>) {
         const MODES: [Mode; 3] = [Mode::Polling, Mode::Interrupt, Mode::Adaptive];
         let (mut queue, _) = queue(MODES[usize::from(mode)], depth, 80);

@@ -1,4 +1,4 @@
-//! What it costs on this machine to sleep and to be woken.
+//! Measures what sleeping and waking cost on this machine.
 
 use std::io;
 use std::sync::OnceLock;
@@ -10,25 +10,25 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::sleeper::{Sleeper, System};
 use crate::clock::{Clock, Monotonic, Time};
 
-/// Samples of each figure: enough for a ninth decile, and over in a few milliseconds.
+/// Samples of each figure: enough for a ninth decile, and done in a few milliseconds.
 const SAMPLES: usize = 32;
 
-/// What is asked of the timer: about the wait for an SSD, so that the processor goes as idle as it will then.
+/// The sleep that is measured: about the wait for an SSD, so that the CPU enters the same idle state as in real waits.
 const ASKED: Duration = Duration::from_micros(50);
 
-/// How much later than asked a thread runs again.
+/// The wakeup latency of this machine: how much later than requested a thread runs again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WakeupLatency {
-    /// After a sleep with a timer: the first quartile, so that others who are busy at the moment do not count.
+    /// The lateness after a timed sleep: the first quartile, so that momentary load does not count.
     pub timer: Duration,
-    /// The same: the ninth decile.
+    /// The lateness after a timed sleep: the ninth decile.
     pub timer_late: Duration,
-    /// After another thread wrote to an event descriptor that it reads: the first quartile.
+    /// The lateness after another thread wrote to an eventfd that this thread reads: the first quartile.
     pub event: Duration,
 }
 
 impl WakeupLatency {
-    /// Measured now, in about five milliseconds; longer on a busy machine.
+    /// Measures the latency now, in about five milliseconds; longer on a busy machine.
     pub fn measure() -> WakeupLatency {
         let mut timer = timer_lateness();
         timer.sort_unstable();
@@ -40,7 +40,7 @@ impl WakeupLatency {
         WakeupLatency { timer: timer[SAMPLES / 4], timer_late, event }
     }
 
-    /// Measured once for the process, when first asked for.
+    /// Returns the latency of this machine, which is measured once per process, at the first call.
     pub fn of_machine() -> WakeupLatency {
         static MEASURED: OnceLock<WakeupLatency> = OnceLock::new();
         *MEASURED.get_or_init(WakeupLatency::measure)
@@ -58,7 +58,7 @@ fn timer_lateness() -> [Duration; SAMPLES] {
     })
 }
 
-/// One thread writes, the other has been waiting for a while.
+/// Measures wakeups by eventfd: one thread writes, the other has been asleep in a read.
 fn event_lateness() -> io::Result<[Duration; SAMPLES]> {
     let clock = Monotonic::default();
     let (call, answer) = (eventfd(0, EventfdFlags::CLOEXEC)?, eventfd(0, EventfdFlags::CLOEXEC)?);

@@ -1,28 +1,28 @@
-//! What waiting cost: counted by the owner of a queue in plain numbers, and published now and then for others to read.
+//! The cost of waiting: the owner of a queue counts in plain integers, and publishes them periodically for other threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Since the queue was made.
+        /// The counters of a queue since it was created.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// Counters to read from any thread. Each number is right, of some moment shortly before; they need not be of the same.
+        /// Counters that any thread can read. Each value was correct a short time ago, but not all at the same time.
         #[derive(Debug, Default)]
         pub struct Published {
             $($name: AtomicU64,)*
         }
 
         impl Published {
-            /// As last published.
+            /// Returns the counters as last published.
             pub fn read(&self) -> Counters {
                 Counters { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
 
-            /// By the one owner of the counters.
+            /// Publishes the counters; only their owner calls this.
             pub(super) fn publish(&self, counters: &Counters) {
                 $(self.$name.store(counters.$name, Ordering::Relaxed);)*
             }
@@ -31,24 +31,24 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Requests that ended.
+    /// The number of requests that completed.
     completions,
-    /// Looks at the queue below.
+    /// The number of polls of the driver's queue.
     polls,
-    /// Looks that found nothing.
+    /// The number of polls that found nothing.
     empty_polls,
-    /// Waits.
+    /// The number of waits for completions.
     waits,
-    /// Waits that were slept through with a timer, wholly or in part.
+    /// The number of waits that slept with a timer, wholly or in part.
     sleeps,
-    /// Time by which sleeps ended after the predicted moment, with completions waiting: the latency that sleeping cost, at most.
+    /// The time that sleeps ran past the prediction while completions were pending, in ns: the maximum latency that sleeping cost.
     oversleep_ns,
-    /// Time of looking without pause after a sleep: the processor time that waking early cost.
+    /// The time spent polling after a sleep, in ns: the CPU time that waking early cost.
     undersleep_ns,
-    /// Changes between polling, sleeping and blocking.
+    /// The number of changes between polling, sleeping and blocking.
     mode_switches,
-    /// Waits that ended with the driver's waking.
+    /// The number of waits that ended with a wakeup by the driver.
     interrupt_wakes,
-    /// Processor time of the threads that waited, from the first wait on, with whatever else they did; a sample of every 64th wait.
+    /// The CPU time of the waiting threads since the first wait, in ns, including their other work; sampled at every 64th wait.
     cpu_ns,
 }

@@ -1,6 +1,6 @@
-//! What is known of the requests in flight: who they are above, of which kind, and since when.
+//! The requests in flight: their tags above, their kinds, and their submission times.
 //!
-//! Requests of one kind are chained in the order of their submission, so the next one due of a kind is the first of its chain.
+//! Requests of one kind are chained in submission order, so the next one due of a kind is the first of its chain.
 
 use std::time::Duration;
 
@@ -13,11 +13,13 @@ const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flown {
-    /// As it is called above.
+    /// The tag that the caller gave to the request.
     pub tag: Tag,
-    /// When the device could first hear of it; never: nothing is predicted for it.
+    /// The earliest time at which the device could see the request; `NEVER` if nothing is predicted for it.
     pub since: Time,
+    /// The kind of the request, for the prediction.
     pub kind: Kind,
+    /// The urgency that the caller gave to the request.
     pub urgency: Urgency,
 }
 
@@ -35,18 +37,20 @@ struct Chain {
     last: u32,
 }
 
-/// The next completion worth a look.
+/// The next completion for which a poll is worthwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Due {
+    /// The kind of the request that is due.
     pub kind: Kind,
+    /// The time when its completion is predicted.
     pub at: Time,
-    /// Latency predicted; none when nothing is known of its kind.
+    /// The predicted latency; `None` if nothing is known of its kind.
     pub latency: Option<Duration>,
-    /// How late a look may be.
+    /// The time by which a poll may be late.
     pub slack: Duration,
 }
 
-/// Bounded by the depth of the queue; slots are the tags below.
+/// The requests in flight, at most the depth of the queue. The index of a slot is the tag that the driver sees.
 #[derive(Debug)]
 pub(super) struct Flight {
     slots: Box<[FlightSlot]>,
@@ -56,7 +60,7 @@ pub(super) struct Flight {
     kinds: u32,
     urgent: u32,
     batch: u32,
-    /// One for each kind: see [`Predictor`].
+    /// One [`Predictor`] for each kind of request.
     pub predictors: [Predictor; Kind::COUNT],
 }
 
@@ -80,13 +84,13 @@ impl Flight {
         (self.slots.len() - self.free.len()) as u32
     }
 
-    /// The tag the next request will have below; none: full.
+    /// Returns the driver tag of the next request; `None` if the queue is full.
     #[inline]
     pub(super) fn next(&self) -> Option<Tag> {
         self.free.last().map(|index| Tag(u64::from(*index)))
     }
 
-    /// Takes the place that `next` named.
+    /// Takes the slot that `next` returned.
     #[inline]
     pub(super) fn take(&mut self, flown: Flown) {
         let index = self.free.pop().expect("next named one");
@@ -111,7 +115,7 @@ impl Flight {
         self.count(flown.urgency, 1);
     }
 
-    /// It has ended. None: no request has this tag below.
+    /// Frees the slot of a completed request; returns `None` if no request has this driver tag.
     #[inline]
     pub(super) fn end(&mut self, below: Tag) -> Option<Flown> {
         let index = u32::try_from(below.0).ok()?;
@@ -150,7 +154,7 @@ impl Flight {
         }
     }
 
-    /// The tag below of a request. Looks at each: for cancelling only.
+    /// Returns the driver tag of a request. Searches all slots: for cancellation only.
     pub(super) fn below(&self, tag: Tag) -> Option<Tag> {
         self.slots.iter().position(|slot| slot.taken && slot.flown.tag == tag).map(|index| Tag(index as u64))
     }
@@ -165,7 +169,7 @@ impl Flight {
         self.urgent > 0
     }
 
-    /// The next completion worth a look. Of a batch that is its last one. None: nothing is predicted for what is in flight.
+    /// Returns the next completion worth a poll: the last of a batch, else the first. `None` if nothing in flight is predicted.
     #[inline]
     pub(super) fn due(&self) -> Option<Due> {
         let all_batch = self.batch > 0 && self.batch == self.len();

@@ -1,17 +1,17 @@
-//! How the end of a request is noticed: by polling, by interrupts, or by whichever the request's latency calls for.
+//! Detection of completions: by polling, by interrupts, or by whichever suits the request's latency.
 //!
-//! [`Adaptive`] is a queue around a queue. Its `wait` does the waiting in the [`Mode`] chosen, its `submit` and `poll` keep the
-//! books, and whoever stands above calls nothing else. [`Reaper`] is a thread that does the same for many queues at once.
+//! [`Adaptive`] is a queue that wraps a queue. Its `wait` waits in the chosen [`Mode`], and its `submit` and `poll` track the requests in
+//! flight; callers need no other calls. [`Reaper`] is a thread that does the same for many queues at once.
 //!
-//! - [`mode`]: what can be chosen, and what is right for a machine.
-//! - [`predictor`]: how long a request of its kind takes.
-//! - [`plan`]: from a prediction and the costs of this machine to what to do next. Pure.
-//! - [`calibrate`]: those costs. [`sleeper`]: passing time.
-//! - [`adaptive`], `flight`: the queue, and what it knows of requests in flight.
-//! - [`reaper`], `serve`, `bell`, [`parking`]: the thread, and how it goes to sleep without missing anything.
-//! - [`counters`]: what it cost.
+//! - [`mode`]: the modes, and the default for a machine.
+//! - [`predictor`]: the predicted latency of each kind of request.
+//! - [`plan`]: from a prediction and the machine's wakeup latency to the next step. Pure functions.
+//! - [`calibrate`]: measures the wakeup latency. [`sleeper`]: passes time.
+//! - [`adaptive`], `flight`: the queue, and its requests in flight.
+//! - [`reaper`], `serve`, `notifier`, [`parking`]: the thread, and how it sleeps without missing a request.
+//! - [`counters`]: the cost of waiting.
 //!
-//! What is decided here and why: docs/decisions/14-completion-modes-and-schedulers.md.
+//! The decisions and their reasons: docs/decisions/14-completion-modes-and-schedulers.md.
 
 pub mod adaptive;
 pub mod calibrate;

@@ -1,29 +1,29 @@
-//! What can be chosen, and what is right for a machine.
+//! The completion modes, and the default for a machine.
 
 use std::num::NonZero;
 use std::thread::available_parallelism;
 
-/// How to wait for completions. Forced on a queue, or left to [`Mode::default_for`].
+/// How a queue waits for completions: set by its owner, or by [`Mode::default_for`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
-    /// Looks without pause: the shortest latency, a whole processor.
+    /// Polls without pause: the shortest latency, at the cost of a whole CPU.
     Polling,
-    /// As the driver waits: the processor is free, each wait costs a switch away and back.
+    /// Waits as the driver does: the CPU is free, but each wait costs two context switches.
     Interrupt,
-    /// Whichever is predicted to be cheap and still in time, for each wait anew.
+    /// Chooses for each wait the cheapest method that is predicted to be in time.
     Adaptive,
 }
 
-/// Below this many processors a thread that spins takes them from those who submit.
+/// With fewer CPUs than this, a polling thread takes CPU time from the submitting threads.
 pub const CORES_TO_POLL: usize = 3;
 
 impl Mode {
-    /// The mode for a queue nobody has an opinion about, on a machine with so many processors.
+    /// Returns the default mode on a machine with this number of CPUs.
     pub fn default_for(cores: usize) -> Mode {
         if cores < CORES_TO_POLL { Mode::Interrupt } else { Mode::Adaptive }
     }
 
-    /// Why [`Mode::default_for`] says so, for people.
+    /// Returns the reason for the choice of [`Mode::default_for`], for messages.
     pub fn reason_for(cores: usize) -> &'static str {
         match Mode::default_for(cores) {
             Mode::Interrupt => "with so few processors whoever polls takes them from whoever submits",
@@ -31,7 +31,7 @@ impl Mode {
         }
     }
 
-    /// Its name, as options spell it.
+    /// Returns the name of the mode, as options spell it.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Polling => "polling",
@@ -41,12 +41,12 @@ impl Mode {
     }
 }
 
-/// Processors this process may use: those of the machine, less by affinity and control group.
+/// Returns the number of CPUs that this process may use, after affinity and control groups.
 pub fn cores() -> usize {
     available_parallelism().map_or(1, NonZero::get)
 }
 
-/// What the waiting of a queue is at.
+/// The state of waiting on a queue.
 ///
 /// ```text
 ///               submit                        due soon
@@ -58,11 +58,11 @@ pub fn cores() -> usize {
 pub enum WaitState {
     /// Nothing is in flight.
     Idle,
-    /// Away for a time known beforehand, then looking without pause.
+    /// The thread sleeps for a predicted time, and then polls.
     Sleep,
-    /// Looking without pause.
+    /// The thread polls without pause.
     Poll,
-    /// Away until the driver wakes it.
+    /// The thread is blocked until the driver wakes it.
     Block,
 }
 

@@ -1,4 +1,4 @@
-//! What wakes the completion thread: a descriptor of its own, and those of the queues.
+//! Wakes the completion thread: by an eventfd, and by the descriptors of the queues.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,16 +8,16 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
-/// Wakes one thread. Rung before it is waited for, the wait returns at once.
+/// Wakes one thread. If it is signalled before the wait, the wait returns at once.
 pub(super) trait ThreadNotifier: Send + Sync {
-    /// Wakes whoever waits, or the next to do so.
+    /// Wakes the thread that waits, or makes its next wait return at once.
     fn ring(&self);
 
-    /// Waits to be rung, for `at_most`; with `events` also for the descriptors of queues. May return early.
+    /// Waits for a signal, for at most `at_most`; with `events` also for the queues' descriptors. May return early.
     fn wait(&self, at_most: Option<Duration>, events: bool);
 }
 
-/// Of the kernel.
+/// The notifier of the operating system: an eventfd and an epoll instance.
 pub(super) struct SystemBell {
     own: OwnedFd,
     all: OwnedFd,
@@ -33,7 +33,7 @@ impl SystemBell {
         Ok(SystemBell { own, all })
     }
 
-    /// A queue's descriptor counts from now on.
+    /// Adds a queue's descriptor to the wait.
     pub(super) fn watch(&self, event: BorrowedFd<'_>) -> io::Result<()> {
         match epoll::add(&self.all, event, EventData::new_u64(0), EventFlags::IN) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
@@ -41,21 +41,21 @@ impl SystemBell {
         }
     }
 
-    /// Not any more.
+    /// Removes a queue's descriptor from the wait.
     pub(super) fn forget(&self, event: BorrowedFd<'_>) {
-        // It cannot but be there; if not, it is forgotten already.
+        // The descriptor must be there; if not, it was removed already.
         let _ = epoll::delete(&self.all, event);
     }
 
     fn quiet(&self) {
-        // Nonblocking: whether it was rung does not matter.
+        // A nonblocking read: it does not matter whether there was a signal.
         let _ = rustix::io::read(&self.own, &mut [0_u8; 8]);
     }
 }
 
 impl ThreadNotifier for SystemBell {
     fn ring(&self) {
-        // Full means rung.
+        // A full counter means that a signal is pending.
         let _ = rustix::io::write(&self.own, &1_u64.to_ne_bytes());
     }
 

@@ -1,17 +1,17 @@
-//! How many looks at a device there are for one at the clock.
+//! The number of device polls for each read of the clock.
 
 use std::time::Duration;
 
 use crate::clock::Clock;
 
-/// Looks at the clock to learn what one costs.
+/// Clock reads that measure the cost of one.
 const SAMPLES: usize = 8;
-/// Looks at the device take so many times as long as those at the clock.
+/// Device polls take this many times as long as clock reads.
 const SHARE: u32 = 4;
-/// Most looks without the time: what ends between two looks at the clock is learned from less exactly.
+/// The most polls between clock reads: a completion in between is timed less exactly.
 const MOST: u128 = 64;
 
-/// On hardware a look at the clock costs about as much as one at the device; in a virtual machine it may cost ten times that.
+/// The ratio of polls to clock reads. On hardware both cost about the same; in a virtual machine a clock read may cost ten times as much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pace {
     clock: Duration,
@@ -19,7 +19,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// By what this clock costs.
+    /// Measures the cost of this clock.
     pub(super) fn of(clock: &impl Clock) -> Pace {
         let cost = |()| {
             let begin = clock.now();
@@ -28,12 +28,12 @@ impl Pace {
         Pace { clock: [(); SAMPLES].map(cost).into_iter().min().unwrap_or_default(), looks: 1 }
     }
 
-    /// Looks at the device until the next at the clock.
+    /// Returns the number of device polls until the next clock read.
     pub(super) fn looks(&self) -> u32 {
         self.looks
     }
 
-    /// So many looks at the device and one at the clock took so long.
+    /// Records the time that `looks` device polls and one clock read took.
     pub(super) fn observe(&mut self, looks: u32, took: Duration) {
         let each = took.saturating_sub(self.clock) / looks.max(1);
         let wanted = (self.clock * SHARE).as_nanos() / each.as_nanos().max(1);

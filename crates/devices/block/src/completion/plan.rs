@@ -1,75 +1,75 @@
-//! What to do until the next completion: from what is predicted, and what it costs on this machine.
+//! The decision how to wait for the next completion, from its prediction and the machine's wakeup latency.
 //!
-//! Of the three ways the one that takes least of the processor is chosen, as long as it is in time:
+//! Of three methods, the one with the least CPU time that is still in time is chosen:
 //!
 //! | the next completion | and | so |
 //! |---|---|---|
-//! | is overdue by more than the patience | | block: who knows how long it takes |
+//! | is overdue by more than the patience | | block: its remaining time is unknown |
 //! | is of an urgent request | is due within `urgent_spin` | poll |
-//! | is nearer than three wakings | | poll: a sleep would end too late. This is where deep and busy queues end up |
-//! | is farther | a waking is a small part of the request's latency | block: interrupts are as fast, and cheapest |
+//! | is nearer than three wakeups | | poll: a sleep would end too late. Deep and busy queues end up here |
+//! | is farther | a wakeup is a small part of the request's latency | block: interrupts are as fast, and cheapest |
 //! | is farther | | sleep until a lead before it, then poll |
 //!
-//! For requests that are about throughput, not latency, "due" is later: that is the polling period of paper 001, section
-//! III.B, by number and size of the requests.
+//! For requests that need throughput rather than latency, "due" is later: the polling period of paper 001, section III.B, by number and
+//! size of the requests.
 //!
-//! The costs are those of [`WakeupLatency`], measured once; what others do with the processors meanwhile has no part in this.
+//! The costs are those of [`WakeupLatency`], measured once; the current load of the CPUs is not considered.
 
 use std::time::Duration;
 
 use super::calibrate::WakeupLatency;
 
-/// Wakings that a sleep must be longer than.
+/// A sleep must be longer than this many wakeups.
 const WAKINGS_TO_SLEEP: u32 = 3;
 
-/// Blocking is as good as polling when a waking is less than the latency divided by this.
+/// Blocking is as good as polling when a wakeup takes less than the latency divided by this.
 const SMALL_PART: u32 = 32;
 
-/// What is expected of the requests in flight.
+/// The prediction for the requests in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outlook {
-    /// Until the next completion that is worth a look.
+    /// The time until the next completion that is worth a poll.
     pub remaining: Duration,
-    /// Since it should have been there.
+    /// The time since that completion was due.
     pub overdue: Duration,
-    /// The latency predicted for it; none if nothing is known.
+    /// The predicted latency of the request; `None` if unknown.
     pub latency: Option<Duration>,
-    /// Somebody stands and waits.
+    /// Whether a caller waits for the request synchronously.
     pub urgent: bool,
-    /// How late a look may be at no harm.
+    /// The time by which a poll may be late without harm.
     pub slack: Duration,
 }
 
-/// What to do.
+/// The next step of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plan {
-    /// Look without pause, for at most so long.
+    /// Poll without pause, for at most this duration.
     Poll(Duration),
-    /// Sleep for so long, then think again.
+    /// Sleep for this duration, then plan again.
     Sleep(Duration),
-    /// Wait for the driver.
+    /// Block until the driver wakes the thread.
     Block,
 }
 
-/// Where the ways part. From the floor of a machine.
+/// The thresholds between the methods, derived from a machine's wakeup latency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// What is slept for must be farther than this.
+    /// Sleep only if the completion is farther away than this.
     pub sleep_min: Duration,
-    /// And itself not be shorter than this.
+    /// The minimum duration of a sleep.
     pub sleep_least: Duration,
-    /// Nor longer: then it is looked at again.
+    /// The maximum duration of a sleep, after which the thread polls again.
     pub sleep_most: Duration,
-    /// A request that takes longer may as well be blocked for.
+    /// The latency from which blocking is as good as polling.
     pub block_from: Duration,
-    /// Something urgent is polled for so long.
+    /// The maximum time to poll for an urgent request.
     pub urgent_spin: Duration,
-    /// What is overdue, or of which nothing is known, is polled for at least so long, and for a quarter of its latency.
+    /// The minimum time to poll for an overdue or unknown request; otherwise a quarter of its latency.
     pub patience: Duration,
 }
 
 impl Limits {
-    /// Those of a machine.
+    /// Returns the thresholds for a machine with this wakeup latency.
     pub fn of(floor: WakeupLatency) -> Limits {
         let waking = floor.timer.max(floor.event);
         Limits {
@@ -82,7 +82,7 @@ impl Limits {
         }
     }
 
-    /// See the module. `lead` is how long before the predicted moment to be awake.
+    /// Returns the next step of a wait. `lead` is how long before the predicted completion the thread must be awake.
     pub fn plan(&self, outlook: Outlook, lead: Duration) -> Plan {
         let latency = outlook.latency.unwrap_or_default();
         let patience = self.patience.max(latency / 4);
@@ -108,15 +108,15 @@ impl Limits {
 }
 
 impl Outlook {
-    /// Whether it was polled for only because the lead is long: the lead may be too long.
+    /// Returns whether `plan` polls only because of the lead, which may then be too long.
     pub fn is_led_to_poll(&self, plan: Plan, limits: &Limits) -> bool {
         matches!(plan, Plan::Poll(_)) && !self.urgent && self.remaining + self.slack > limits.sleep_min
     }
 }
 
-/// How long before the predicted moment to be awake: a step more after a sleep that ended too late, a quarter of it less after
-/// one that did not, so that four of five end in time. Covers how late sleeps end, how much the device varies, and that of many
-/// in flight the first is earlier than predicted for one. One of each kind of request.
+/// How long before the predicted completion a thread must be awake. A sleep that ends too late adds four steps, any other subtracts one,
+/// so that four of five end in time. It covers the lateness of timers and the variance of the device. It also covers that the first of
+/// many requests in flight completes earlier than predicted for one. Each kind of request has its own lead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lead {
     lead: Duration,
@@ -125,24 +125,24 @@ pub struct Lead {
 }
 
 impl Lead {
-    /// Begins with what was measured, as far as that is the timers' doing and not that of a machine busy at the moment.
+    /// Creates a lead from the measured lateness, limited so that a momentarily busy machine does not count.
     pub fn of(floor: WakeupLatency) -> Lead {
         let late = floor.timer_late.min(floor.timer * 2);
         Lead { lead: late, least: floor.timer / 2, latest: late * 2 }
     }
 
-    /// To be awake so long before.
+    /// Returns how long before the prediction to be awake.
     pub fn get(&self) -> Duration {
         self.lead
     }
 
-    /// There was no sleep because of it: a little less next time, or it would stay long for ever.
+    /// Shortens the lead slightly after it prevented a sleep; otherwise it would stay long for ever.
     pub fn shrink(&mut self) {
         self.lead = (self.lead - self.lead / 64).max(self.least);
     }
 
-    /// A sleep for a request of this latency has ended, so much later than asked; whether something was there already. If it was
-    /// late by more than this machine's timers are, then something else had the processor: that teaches nothing.
+    /// Adapts the lead after a sleep for a request of this latency. `too_late`: the completion was there already; `late`: how long after
+    /// the requested time the sleep ended. A lateness beyond this machine's timers shows that another thread had the CPU; it is ignored.
     pub fn observe(&mut self, too_late: bool, late: Duration, latency: Duration) {
         if late > self.latest {
             return;

@@ -1,32 +1,32 @@
-//! How long a request of its kind takes: one bit learned of each.
+//! Predicts the latency of each kind of request, from one bit per request.
 //!
-//! The estimate moves one step up when a request took longer and one step down, twice as far, when it took less: it settles
-//! where a third of the requests are faster. No mean is kept, so one slow request moves it by one step, however slow it was. As
-//! long as the bits agree the steps grow, so that a device that changes is followed by a factor of twenty within 24 requests.
+//! The estimate moves one step up when a request took longer, and two steps down when it took less: it settles where a third of the
+//! requests are faster. It is no mean, so a slow request moves it by one step, however slow it was. While the bits agree the steps grow,
+//! so that the estimate follows a change by a factor of twenty within 24 requests.
 //!
-//! Nobody knows when a request ended, only the last look at which it had not, and the look at which it had. Where the estimate
-//! lies between the two nothing is learned: a sleeper that comes late would otherwise take its own lateness for the
-//! device's, sleep longer, and be later still.
+//! The exact completion time is unknown; only the last poll before and the first poll after it are. If the estimate lies between the two,
+//! nothing is learned. Otherwise a thread that wakes late would attribute its own lateness to the device, sleep longer, and wake even
+//! later.
 
 use std::time::Duration;
 
 use crate::request::Op;
 
-/// Of an estimate's parts a step up is one at first; a step down is two.
+/// The initial step up is the estimate divided by this; a step down is twice as long.
 const FINE: u64 = 128;
-/// Bits that agree before the steps grow.
+/// Bits that must agree before the steps grow.
 const STEADY: u32 = 3;
-/// No step is longer than the estimate divided by this.
+/// The maximum step is the estimate divided by this.
 const COARSE: u64 = 4;
-/// So many looks in a row that teach nothing count as a request that took less: the estimate may be far too long.
+/// After this many uninformative polls in a row the estimate is lowered: it may be far too long.
 const BLIND: u32 = 4;
 const SHORTEST_NS: u64 = 200;
 const LONGEST_NS: u64 = 10_000_000_000;
 
-/// See the module. One of each kind of request.
+/// The latency estimate of one kind of request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Predictor {
-    /// 0: nothing is known.
+    /// The estimate, or 0 if nothing is known.
     estimate_ns: u64,
     rising: bool,
     agreed: u32,
@@ -34,12 +34,12 @@ pub struct Predictor {
 }
 
 impl Predictor {
-    /// The estimate, if there was a request yet.
+    /// Returns the estimate, or `None` before the first request.
     pub fn estimate(&self) -> Option<Duration> {
         (self.estimate_ns > 0).then(|| Duration::from_nanos(self.estimate_ns))
     }
 
-    /// A request took longer than `more_than`, but not longer than `at_most`. False: that says nothing of the estimate.
+    /// Records a request that took longer than `more_than` and at most `at_most`. Returns `false` if the estimate lies between the two.
     pub fn observe(&mut self, more_than: Duration, at_most: Duration) -> bool {
         let [more_than, at_most] = [more_than, at_most].map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         if self.estimate_ns == 0 {
@@ -54,7 +54,7 @@ impl Predictor {
         true
     }
 
-    /// Requests ended, and nothing was learned.
+    /// Records that requests completed without informing the estimate.
     pub fn blind(&mut self) {
         self.blind += 1;
         if self.blind == BLIND {
@@ -64,7 +64,7 @@ impl Predictor {
 
     fn step(&mut self, up: bool) {
         self.blind = 0;
-        // After a long run it has gone too far by a long step: back by shorter ones, but not the shortest.
+        // After a long run the last step overshot: go back by shorter steps, but not the shortest.
         self.agreed = if up == self.rising { self.agreed + 1 } else { self.agreed.min(2 * STEADY + 3) / 2 };
         self.rising = up;
         let fine = self.estimate_ns / if up { FINE } else { FINE / 2 };
@@ -74,19 +74,19 @@ impl Predictor {
     }
 }
 
-/// Requests alike: one operation, one class of size.
+/// A kind of request: an operation and a size class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kind(pub u8);
 
-/// Bytes up to which a request is of each class of size but the last.
+/// The largest request of each size class but the last, in bytes.
 const SIZES: [u64; 3] = [4 << 10, 32 << 10, LARGE_BYTES - 1];
 
-/// From here on a request is about throughput (paper 001, section III.B: large sequential access "is sensitive to bandwidth
-/// rather than latency").
+/// From this size on a request needs throughput rather than latency (paper 001, section III.B: large sequential access "is sensitive to
+/// bandwidth rather than latency").
 const LARGE_BYTES: u64 = 128 << 10;
 
 impl Kind {
-    /// How many there are.
+    /// The number of kinds of request.
     pub(crate) const COUNT: usize = 5 * (SIZES.len() + 1);
 
     #[inline]
@@ -160,7 +160,7 @@ mod test {
         let mut predictor = Predictor::default();
         (0..50).for_each(|_| exactly(&mut predictor, 400));
         for _ in 0..200 {
-            // The true latency is 20; each sleep ends a little after what was estimated.
+            // The true latency is 20; each sleep ends a little after the estimate.
             let slept = predictor.estimate().expect("known") + Duration::from_micros(5);
             if !predictor.observe(Duration::ZERO, slept.max(Duration::from_micros(20))) {
                 predictor.blind();

@@ -1,8 +1,8 @@
-//! One thread that notices completions of many queues, the one due next first.
+//! A thread that detects completions of many queues, the one due next first.
 //!
-//! It sleeps until shortly before the next completion is due, looks without pause when it is, blocks on the queues' events when
-//! none comes, and when nothing is in flight anywhere it waits to be told. Who submits tells it by [`Waker::submitted`]: two
-//! loads and a fence unless it has to be woken.
+//! The thread sleeps until shortly before the next completion is due, and then polls. It blocks on the queues' events if no completion
+//! comes, and on its notifier if nothing is in flight. A submitter notifies it with [`Waker::submitted`]: two loads and a fence, unless
+//! the thread has to be woken.
 //!
 //! ```text
 //!   submitters --- requests ---> queues <--- reap, due next first --- this thread
@@ -28,70 +28,72 @@ use super::sleeper::System;
 use crate::clock::{Clock, Time};
 use crate::queue::Armed;
 
-/// What has completions to be noticed: a queue that several threads may use.
+/// A queue that several threads may use, and whose completions the thread detects.
 ///
-/// Whoever submits to it makes the request visible in `expected`, rings the queue's bell, and then calls
-/// [`Waker::submitted`].
+/// A submitter makes the request visible in `expected`, rings the queue's doorbell, and then calls [`Waker::submitted`].
 pub trait Reap: Send + Sync {
-    /// Takes what has ended and hands it on; how many. Called by the completion thread; others may at the same time.
+    /// Takes completions, delivers them, and returns their number. Other threads may call it at the same time as the completion thread.
     fn reap(&self) -> usize;
 
-    /// When the next completion is worth a look, by the clock of [`Reaper::start`]; a moment in the past if nothing is known, none
-    /// only if nothing is in flight. Should not wait for a lock.
+    /// Returns when the next poll is worthwhile, by the clock of [`Reaper::start`]: a time in the past if unknown, `None` only if nothing
+    /// is in flight. Should not wait for a lock.
     fn expected(&self) -> Option<Time>;
 
-    /// As [`crate::Queue::event`]: the same descriptor each time, open as long as this lives.
+    /// Returns the same as [`crate::Queue::event`]: always the same descriptor, open as long as the queue lives.
     fn event(&self) -> Option<BorrowedFd<'_>>;
 
-    /// As [`crate::Queue::arm`].
+    /// Arms the event as [`crate::Queue::arm`] does.
     fn arm(&self) -> Armed;
 }
 
-/// A queue of the thread, by number.
+/// The ID of a queue that the thread serves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct QueueId(u64);
 
-/// How the thread shall be.
+/// The options of a completion thread.
 #[derive(Clone, Copy, Debug)]
 pub struct ReaperOptions {
-    /// How it waits while something is in flight.
+    /// The completion mode while requests are in flight.
     pub mode: Mode,
-    /// What waking costs.
+    /// The wakeup latency of this machine.
     pub floor: WakeupLatency,
 }
 
 impl Default for ReaperOptions {
-    /// As is right for this machine.
+    /// Returns the defaults for this machine.
     fn default() -> Self {
         ReaperOptions { mode: Mode::default_for(cores()), floor: WakeupLatency::of_machine() }
     }
 }
 
-/// What the thread left behind.
+/// The requests in flight when the thread stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Leftover {
-    /// Nothing was in flight any more.
+    /// No request was in flight.
     Nothing,
-    /// So many queues still had requests in flight: their owners have to poll them.
+    /// This number of queues had requests in flight: their owners have to poll them.
     Queues(usize),
 }
 
-/// The thread. Stops when dropped, without waiting for what is in flight.
+/// The completion thread. It stops when dropped, without waiting for requests in flight.
 pub struct Reaper {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Tells the thread of requests. Clones are the same.
+/// Notifies the thread of new requests. All clones notify the same thread.
 #[derive(Clone)]
 pub struct Waker(Arc<Shared>);
 
 pub(super) struct Shared {
+    /// Puts the thread to sleep without losing a request.
     pub parking: Parking,
+    /// Wakes the thread for requests and orders.
     pub bell: SystemBell,
+    /// The counters that the thread publishes.
     pub published: Published,
-    /// `orders` is worth a look.
+    /// Whether `orders` has changed.
     pub ordered: AtomicBool,
     orders: Mutex<Orders>,
     obeyed: Condvar,
@@ -99,21 +101,22 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 pub(super) struct Orders {
+    /// The queues that the thread serves.
     pub queues: Vec<(QueueId, Arc<dyn Reap>)>,
-    /// Stop when nothing is in flight, and at this moment at the latest.
+    /// The time to stop at the latest; the thread stops earlier once nothing is in flight.
     pub stop_by: Option<Time>,
     given: u64,
-    /// The thread knows all orders up to this one.
+    /// The number of orders that the thread has taken over.
     obeyed: u64,
     ended: bool,
     leftover: usize,
 }
 
 impl Waker {
-    /// A request that is due then can be seen in the `expected` of its queue.
+    /// Notifies the thread of a request that is due at `due` and already visible in the `expected` of its queue.
     #[inline]
     pub fn submitted(&self, due: Time) {
-        // 0 is for orders.
+        // The time 0 is reserved for orders.
         if self.0.parking.must_ring(due.max(Time(1))) {
             self.0.bell.ring();
         }
@@ -121,10 +124,10 @@ impl Waker {
 }
 
 impl Reaper {
-    /// Starts the thread. Its queues tell the time by the same clock.
+    /// Starts the thread. Its queues must use the same clock.
     ///
     /// # Errors
-    /// No thread, or no descriptors.
+    /// Fails if the thread or its descriptors cannot be created.
     pub fn start<C: Clock + 'static>(options: ReaperOptions, clock: C) -> io::Result<Reaper> {
         let shared = Arc::new(Shared {
             parking: Parking::default(),
@@ -139,15 +142,15 @@ impl Reaper {
         Ok(Reaper { shared, thread: Some(thread) })
     }
 
-    /// To be handed to whoever submits.
+    /// Returns a handle for the threads that submit requests.
     pub fn waker(&self) -> Waker {
         Waker(Arc::clone(&self.shared))
     }
 
-    /// Serves one more queue from now on.
+    /// Adds a queue to those that the thread serves.
     ///
     /// # Errors
-    /// Its event cannot be waited for.
+    /// Fails if the queue's event cannot be polled.
     pub fn add(&self, queue: Arc<dyn Reap>) -> io::Result<QueueId> {
         if let Some(event) = queue.event() {
             self.shared.bell.watch(event)?;
@@ -159,8 +162,8 @@ impl Reaper {
         }))
     }
 
-    /// Does not serve it any more. Returns when the thread does not use it; what had ended by then was reaped, what is in flight
-    /// its owner has to poll.
+    /// Removes a queue, and returns it once the thread no longer uses it. Completions up to then were reaped; the owner has to poll for
+    /// requests still in flight.
     pub fn remove(&self, id: QueueId) -> Option<Arc<dyn Reap>> {
         let removed = self.shared.order(|orders| {
             let at = orders.queues.iter().position(|(other, _)| *other == id)?;
@@ -173,12 +176,12 @@ impl Reaper {
         Some(removed)
     }
 
-    /// What it cost so far.
+    /// Returns the counters as the thread last published them.
     pub fn counters(&self) -> Counters {
         self.shared.published.read()
     }
 
-    /// Ends the thread when nothing is in flight, or at this moment.
+    /// Ends the thread once nothing is in flight, at the time `by` at the latest.
     pub fn stop(mut self, by: Time) -> Leftover {
         if let Err(panic) = self.end(by) {
             std::panic::resume_unwind(panic);
@@ -198,13 +201,13 @@ impl Reaper {
 
 impl Drop for Reaper {
     fn drop(&mut self) {
-        // If it has panicked, it has said so.
+        // A panic of the thread was reported already.
         let _ = self.end(Time(0));
     }
 }
 
 impl Shared {
-    /// Gives an order, and waits until the thread knows it.
+    /// Gives an order, and waits until the thread has taken it over.
     fn order<T>(&self, order: impl FnOnce(&mut Orders) -> T) -> T {
         let mut orders = self.orders.lock();
         let answer = order(&mut orders);
@@ -222,7 +225,7 @@ impl Shared {
 
     fn run(&self, options: ReaperOptions, clock: impl Clock) {
         let _ended = Ended(self);
-        // Without it sleeps are later.
+        // With the default timer slack, sleeps end later.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut server = Server::new(options, clock, System::default());
         loop {
@@ -245,7 +248,7 @@ impl Shared {
     }
 }
 
-/// Whoever waits for the thread goes on, also when it has panicked.
+/// Releases the threads that wait for the completion thread, also after a panic.
 struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {
@@ -273,7 +276,7 @@ mod test {
 
     const FAR: Time = Time::NEVER;
 
-    /// A queue whose requests are ended by whoever submits them, or by nobody.
+    /// A queue whose requests complete when the submitter says so, or never.
     struct Counted {
         submitted: AtomicU64,
         ended: AtomicU64,
@@ -357,7 +360,7 @@ mod test {
                         for round in 0..ROUNDS {
                             queue.submit(&waker);
                             queue.end_one();
-                            // Now and then all is quiet, so that the thread parks.
+                            // Pauses let the thread park.
                             while round % 50 == 0 && queue.expected().is_some() {
                                 std::thread::yield_now();
                             }
@@ -403,7 +406,7 @@ mod test {
         }
     }
 
-    /// How a queue is shared: `expected` beside the lock.
+    /// A shared queue: `expected` is kept beside the lock.
     struct SharedQueue {
         queue: Mutex<Adaptive<NullQueue>>,
         due: AtomicU64,

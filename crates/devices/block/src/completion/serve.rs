@@ -1,4 +1,4 @@
-//! What the completion thread does, turn by turn.
+//! One turn of the completion thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,15 @@ use super::sleeper::Sleeper;
 use crate::clock::{Clock, Time};
 use crate::queue::Armed;
 
-/// Turns between two looks at the thread's processor clock, while it spins.
+/// Turns between two reads of the thread's CPU clock, while it polls.
 const SELDOM: u64 = 1024;
 
 pub(super) struct Server<C, S> {
+    /// The queues that the thread serves.
     pub queues: Vec<(QueueId, Arc<dyn Reap>)>,
+    /// The counters since the thread started.
     pub counters: Counters,
-    /// To stop when nothing is in flight, and at this moment at the latest.
+    /// The time to stop at the latest; the thread stops earlier once nothing is in flight.
     pub stop_by: Option<Time>,
     mode: Mode,
     limits: Limits,
@@ -44,10 +46,10 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         }
     }
 
-    /// One turn: looks at the queues, then at most one wait. `ordered`: there is something else to do, so do not wait.
+    /// Runs one turn: polls the queues, then waits at most once. It does not wait if `ordered` returns true.
     pub(super) fn serve(&mut self, parking: &Parking, bell: &impl ThreadNotifier, ordered: &dyn Fn() -> bool) {
         let now = self.clock.now();
-        // A look at a queue may cost a lock that submitters want: while spinning only at those that are due.
+        // Polling a queue may take a lock that submitters want: while spinning, poll only the queues that are due.
         let only_due = self.state == WaitState::Poll && self.mode == Mode::Adaptive;
         let found = self.reap(if only_due { now } else { Time::NEVER });
         if self.counters.polls.is_multiple_of(SELDOM) {
@@ -70,18 +72,18 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         }
     }
 
-    /// Whether it shall stop, and everything has ended or it is time to stop anyway.
+    /// Returns whether the thread must stop now: a stop is ordered, and nothing is in flight or its time has come.
     pub(super) fn is_over(&self) -> bool {
         self.stop_by.is_some_and(|by| self.in_flight() == 0 || self.clock.now() >= by)
     }
 
-    /// A last look; how many queues have requests in flight all the same.
+    /// Reaps a last time; returns how many queues still have requests in flight.
     pub(super) fn leave(&mut self) -> usize {
         self.reap(Time::NEVER);
         self.in_flight()
     }
 
-    /// Queues with requests in flight.
+    /// Returns the number of queues with requests in flight.
     fn in_flight(&self) -> usize {
         self.queues.iter().filter(|(_, queue)| queue.expected().is_some()).count()
     }
@@ -90,7 +92,7 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         self.queues.iter().filter_map(|(_, queue)| queue.expected()).min()
     }
 
-    /// Takes what has ended of the queues that are due by then.
+    /// Takes the completions of queues that are due by `due_by`.
     fn reap(&mut self, due_by: Time) -> usize {
         let due = self.queues.iter().filter(|(_, queue)| queue.expected().is_some_and(|due| due <= due_by));
         let found = due.map(|(_, queue)| queue.reap()).sum::<usize>();
@@ -134,13 +136,13 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         parking.awake();
     }
 
-    /// Until an event of a queue, something that is due earlier, or an order. Without anything in flight only until the latter two.
+    /// Blocks until an event of a queue, an earlier request or an order. If nothing is in flight, only the latter two end it.
     fn block(&mut self, due: Option<Time>, parking: &Parking, bell: &impl ThreadNotifier, ordered: &dyn Fn() -> bool) {
         self.enter(if due.is_some() { WaitState::Block } else { WaitState::Idle });
         self.take_time();
         let events = due.is_some() || self.mode == Mode::Interrupt;
         let mute = self.queues.iter().any(|(_, queue)| queue.event().is_none());
-        // With events of all queues nobody need ring for a request. 1: only for orders.
+        // If all queues have events, submitters need not signal. A time of 1 admits only orders.
         let until =
             if self.mode == Mode::Interrupt && !mute { Time(1) } else { due.filter(|due| *due > self.clock.now()).unwrap_or(Time::NEVER) };
         parking.announce(until);
@@ -152,7 +154,7 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         parking.awake();
     }
 
-    /// A queue without events is looked at when it is due, and then now and then.
+    /// Returns how long to block at most. A queue without events is polled when it is due, and then periodically.
     fn block_at_most(&self, due: Option<Time>, mute: bool) -> Option<Duration> {
         let now = self.clock.now();
         let stop = self.stop_by.map(|by| by.since(now));
@@ -160,7 +162,7 @@ impl<C: Clock, S: Sleeper> Server<C, S> {
         stop.into_iter().chain(look).min()
     }
 
-    /// The last look before waiting: whether there is something to do after all.
+    /// Checks a last time before the wait whether there is something to do.
     fn is_ready(&self, due: Option<Time>, until: Time, events: bool) -> bool {
         let armed = events && self.queues.iter().any(|(_, queue)| queue.event().is_some() && queue.arm() == Armed::Ready);
         armed || (until != Time(1) && self.due().is_some_and(|found| due.is_none_or(|due| found < due)))
@@ -190,14 +192,14 @@ mod test {
     use super::super::simulated::{FLOOR, Machine, Naps};
     use super::*;
 
-    /// Requests that end at their moment, and are expected then.
+    /// A queue whose requests complete exactly when they are expected.
     struct Scripted {
         machine: Machine,
         due: Mutex<Vec<Time>>,
         reaped: Mutex<Vec<Time>>,
-        /// Never asked: it is the simulated bell that hears.
+        /// Never polled: the simulated notifier takes its part.
         event: OwnedFd,
-        /// Submitted when the last look is over and the wait has not begun.
+        /// A request submitted between the last check and the wait.
         at_arming: Mutex<Vec<Time>>,
     }
 
@@ -237,7 +239,7 @@ mod test {
         }
     }
 
-    /// Waits until the next completion of the queue when events count, 10 microseconds late; notes each wait.
+    /// Waits until the next completion of the queue if events count, 10 microseconds late, and records each wait.
     struct Simulated<'a> {
         queues: &'a [Arc<Scripted>],
         waits: Mutex<Vec<Wait>>,
@@ -256,7 +258,7 @@ mod test {
         }
     }
 
-    /// How long at most, and whether events counted.
+    /// The time limit of the wait, and whether events counted.
     type Wait = (Option<Duration>, bool);
 
     fn serve(mode: Mode, queues: &[Arc<Scripted>], turns: usize) -> (Server<Machine, Naps>, Vec<Wait>) {

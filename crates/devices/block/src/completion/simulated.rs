@@ -1,4 +1,4 @@
-//! A machine whose time passes only when it is asked for, and a device on it.
+//! A machine whose time passes only when the clock is read, and a device on it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::queue::{Queue, Submit};
 use crate::request::{Completion, Request};
 use crate::units::Tag;
 
-/// Each look at the clock takes so long: a loop that looks ends.
+/// The time that each clock read takes, so that polling loops end.
 const LOOK_NS: u64 = 50;
 
 pub(super) const FLOOR: WakeupLatency =
     WakeupLatency { timer: Duration::from_micros(10), timer_late: Duration::from_micros(14), event: Duration::from_micros(3) };
 
-/// Clones are the same clock.
+/// A simulated clock; all clones share the same time.
 #[derive(Clone, Default)]
 pub(super) struct Machine(Arc<AtomicU64>);
 
@@ -37,10 +37,13 @@ impl Clock for Machine {
     }
 }
 
-/// Ends its sleeps late by 10 to 20 microseconds; remembers them.
+/// A sleeper whose sleeps end 10 to 20 microseconds late; it counts them.
 pub(super) struct Naps {
+    /// The clock that the sleeps advance.
     pub machine: Machine,
+    /// The source of the random lateness.
     pub random: fastrand::Rng,
+    /// The number of sleeps so far.
     pub slept: Arc<AtomicU64>,
 }
 
@@ -63,13 +66,16 @@ impl Sleeper for Naps {
     }
 }
 
-/// Answers a request after its latency: one for small requests, one for those of more than one block.
+/// A device that completes each request after its latency: one for small requests, another for those of more than one block.
 pub(super) struct Device {
     geometry: Geometry,
     depth: u32,
     machine: Machine,
+    /// The latency of requests of one block.
     pub small: Duration,
+    /// The latency of requests of more than one block.
     pub large: Duration,
+    /// The random variation, as a fraction of the latency.
     pub jitter: f64,
     random: fastrand::Rng,
     submitted: VecDeque<(Tag, u32)>,
@@ -137,7 +143,7 @@ impl Queue for Device {
         (self.submitted.len() + self.running.len()) as u32
     }
 
-    /// An interrupt, 10 microseconds late.
+    /// Simulates an interrupt that arrives 10 microseconds late.
     fn wait(&mut self, at_most: Duration) {
         self.ring();
         if let Some((due, _)) = self.running.first() {
@@ -147,7 +153,7 @@ impl Queue for Device {
     }
 
     fn cancel(&mut self, tag: Tag) {
-        // At once, but reported like any other.
+        // Completes at once, but is reported like any other.
         let now = self.machine.now();
         self.running.iter_mut().filter(|(_, other)| *other == tag).for_each(|(due, _)| *due = now);
         self.running.sort_unstable();

@@ -9,20 +9,20 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::sync::look_again;
 
-/// Passes time for the thread that calls.
+/// Passes time for the calling thread.
 pub trait Sleeper: Send {
-    /// Gives the processor away for about so long. May return early.
+    /// Yields the CPU for about `duration`. May return early.
     fn sleep(&mut self, duration: Duration);
 
-    /// One turn of a spinning loop.
+    /// Runs one iteration of a spin loop.
     fn relax(&mut self);
 
-    /// Processor time of the calling thread so far.
+    /// Returns the CPU time of the calling thread so far.
     fn cpu(&self) -> Duration;
 }
 
-/// The machine's own. Sets the timer slack of each thread it sleeps in to 1 ns (prctl(2), PR_SET_TIMERSLACK): the 50
-/// microseconds every thread begins with are longer than most requests. The slack stays so, also for other sleeps of the thread.
+/// The sleeper of the operating system. It sets the timer slack of each thread in which it sleeps to 1 ns (prctl(2), PR_SET_TIMERSLACK):
+/// the default of 50 microseconds is longer than most requests. The slack remains set, also for other sleeps of the thread.
 #[derive(Debug, Default)]
 pub struct System {
     exact: Option<ThreadId>,
@@ -33,7 +33,7 @@ impl Sleeper for System {
     fn sleep(&mut self, duration: Duration) {
         let thread = std::thread::current().id();
         if self.exact != Some(thread) {
-            // Without it sleeps are late, which the margin learns.
+            // If this fails, sleeps are late, and the lead adapts.
             let _ = set_current_timer_slack(NonZeroU64::new(1));
             self.exact = Some(thread);
         }
