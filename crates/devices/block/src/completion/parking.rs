@@ -1,18 +1,19 @@
-//! How a thread that waits for requests of others sleeps without missing one.
+//! Lets a thread that waits for other threads' requests sleep without missing one.
 //!
-//! One word says until when it sleeps; 0 while it is awake. Both sides write first and look afterwards, with a fence between:
+//! One word holds the time until which the thread sleeps, or 0 while it is awake. Both sides write first and read afterwards, with a fence
+//! between:
 //!
 //! ```text
-//!   sleeper                                submitter
-//!   until = T                              the request can be seen
-//!   fence                                  fence
-//!   looks at all requests                  looks at `until`
-//!   nothing before T: waits on the bell    later than the request is due: takes it to 0, rings the bell
+//!   sleeper                                  submitter
+//!   until = T                                make the request visible
+//!   fence                                    fence
+//!   check all requests                       read `until`
+//!   none due before T: wait for the signal   later than the request is due: exchange it with 0, signal
 //! ```
 //!
-//! Of two such pairs at least one sees what the other wrote (C++20, [atomics.fences]): either the sleeper finds the request and
-//! does not sleep, or the submitter finds it sleeping and rings. The bell keeps: rung before it is waited for, the wait returns
-//! at once. Taking `until` to 0 by exchange makes one of many submitters ring, and the others go on.
+//! Of two such pairs at least one side sees what the other wrote (C++20, [atomics.fences]). Either the sleeper finds the request and does
+//! not sleep, or the submitter finds it sleeping and signals. A signal is kept: if it precedes the wait, the wait returns at once. Because
+//! `until` is exchanged with 0, only one of many submitters signals.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
@@ -23,25 +24,25 @@ use crate::clock::Time;
 
 const AWAKE: u64 = 0;
 
-/// See the module.
+/// The word that the sleeping thread and the submitters share.
 #[derive(Debug, Default)]
 pub struct Parking {
     until: AtomicU64,
 }
 
 impl Parking {
-    /// By the sleeper, before its last look. It shall be woken for what is due before.
+    /// Announces that the sleeper will sleep until `until`, before its last check. Requests due earlier will wake it.
     pub fn announce(&self, until: Time) {
         self.until.store(until.0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// By the sleeper, when it does not sleep after all, or any more.
+    /// Announces that the sleeper does not sleep, or has woken up.
     pub fn awake(&self) {
         self.until.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// By a submitter, after its request can be seen: whether it has to ring the bell.
+    /// Returns whether the submitter has to signal the sleeper; called once its request is visible.
     #[inline]
     #[must_use]
     pub fn must_ring(&self, due: Time) -> bool {
@@ -87,11 +88,11 @@ mod exhaustive {
         heard: Condvar,
     }
 
-    /// Two submitters, one sleeper that ends when it has seen both requests: a lost wake-up is a deadlock, which loom reports.
+    /// Two submitters, and one sleeper that ends once it has seen both requests: a lost wake-up is a deadlock, which loom reports.
     #[test]
     fn no_wake_up_is_lost_in_any_order() {
         let mut model = loom::model::Builder::new();
-        // Without a bound two submitters take hours; with one submitter there is none.
+        // Two submitters take hours without a bound; one submitter needs none.
         model.preemption_bound = Some(2);
         model.check(|| explore::<2>());
         loom::model(|| explore::<1>());

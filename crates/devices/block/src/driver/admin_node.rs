@@ -1,4 +1,4 @@
-//! Questions to a drive that the kernel drives: through the node of its controller (/dev/nvme0) or of a namespace (/dev/ng0n1).
+//! Admin commands to a drive of the kernel's driver, through the node of its controller (/dev/nvme0) or of a namespace (/dev/ng0n1).
 
 use std::fs::File;
 use std::io;
@@ -7,31 +7,31 @@ use std::path::Path;
 
 use super::uring::{identify, log_page};
 
-/// An open node.
+/// An open node of an NVMe controller or namespace.
 #[derive(Debug)]
 pub struct AdminNode(File);
 
 impl AdminNode {
-    /// Opens it.
+    /// Opens the node at `path` for reading.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Fails with the error of the kernel.
     pub fn open(path: &Path) -> io::Result<AdminNode> {
         Ok(AdminNode(File::open(path)?))
     }
 
-    /// A page of Identify: what (CNS), of which namespace (0: none).
+    /// Returns an Identify page: `what` is the CNS value, `namespace` the namespace ID (0: none).
     ///
     /// # Errors
-    /// The kernel refuses (before Linux 6.2 this is CAP_SYS_ADMIN's), or the drive does.
+    /// Fails if the kernel refuses (before Linux 6.2 it requires CAP_SYS_ADMIN), or the drive does.
     pub fn identify(&self, what: u8, namespace: u32) -> io::Result<Box<[u8; 4096]>> {
         identify(self.0.as_fd(), namespace, what.into())
     }
 
-    /// The first 512 bytes of a log page, the rest zeroes.
+    /// Returns the first 512 bytes of a log page, padded with zeroes.
     ///
     /// # Errors
-    /// As [`AdminNode::identify`].
+    /// Fails as [`AdminNode::identify`] does.
     pub fn log_page(&self, page: u8) -> io::Result<Box<[u8; 4096]>> {
         log_page(self.0.as_fd(), page)
     }

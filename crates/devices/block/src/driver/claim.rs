@@ -1,7 +1,7 @@
-//! One program at a time writes to a device: its lock, who has it, and how long to wait for what a process left behind.
+//! Ensures that one program at a time writes to a device: the lock, its holder, and retries while a dead process still holds it.
 //!
-//! What a ring had under way when its process ended keeps the file, with its lock, until the disk has answered and a thread of the
-//! kernel has cleared up. There is nothing to wait for, so it is tried again.
+//! Requests that a ring had in flight when its process ended keep the file open, with its lock, until the disk has completed them and a
+//! kernel thread has cleaned up. The kernel signals no event for that, so the lock is retried.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -14,21 +14,21 @@ use rustix::process::{Pid, test_kill_process};
 
 use crate::device::OpenError;
 
-/// For a ring of a process that goes on, closed a moment ago.
+/// The time to retry if a live process holds the lock, which may just have closed its ring.
 const CLOSED: Duration = Duration::from_millis(200);
-/// For one of a process that has ended, as by kill -9: on a busy disk its requests take their time.
+/// The time to retry if a dead process (kill -9) holds the lock: on a busy disk its requests take long.
 const LEFT_BEHIND: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Who has a device.
+/// The process that holds a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     Process(u32),
-    /// A process that has ended, with requests under way.
+    /// A process that has ended with requests in flight.
     Ended(u32),
 }
 
-/// How long a device was tried already.
+/// Measures how long a device has been retried.
 pub(super) struct RetryTimer(Instant);
 
 impl RetryTimer {
@@ -36,7 +36,7 @@ impl RetryTimer {
         RetryTimer(Instant::now())
     }
 
-    /// Whether to try once more, after a pause.
+    /// Returns whether to retry; if so, pauses first.
     pub(super) fn lasts(&self, limit: Duration) -> bool {
         let lasts = self.0.elapsed() < limit;
         if lasts {
@@ -46,7 +46,7 @@ impl RetryTimer {
     }
 }
 
-/// Takes the lock of a file that was opened.
+/// Locks an open file, with retries.
 pub(super) fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
     let patience = RetryTimer::begin();
     loop {
@@ -55,7 +55,7 @@ pub(super) fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
             locked => return locked.map_err(|error| OpenError::system(format!("locking {}", path.display()), error)),
         }
         let holder = locked_by(file);
-        // Within a PID namespace the kernel does not tell of processes that have ended.
+        // Inside a PID namespace the kernel does not report processes that have ended.
         let limit = if let Some(Holder::Process(_)) = holder { CLOSED } else { LEFT_BEHIND };
         if !patience.lasts(limit) {
             return Err(refused(holder, path));
@@ -63,7 +63,7 @@ pub(super) fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// How long to try a device that cannot even be opened: without a lock it is mounted, or a part of something.
+/// Returns how long to retry a device that cannot be opened: if no process holds a lock, it is mounted, or part of another device.
 pub(super) fn patience_with_device(path: &Path) -> Duration {
     let holder = File::open(path).ok().and_then(|file| locked_by(&file));
     if let Some(Holder::Ended(_)) = holder { LEFT_BEHIND } else { CLOSED }
@@ -85,7 +85,7 @@ fn refused(holder: Option<Holder>, path: &Path) -> OpenError {
     OpenError::refused(what, &Errno::BUSY.into())
 }
 
-/// The process that has the file locked, as far as the kernel tells (proc_locks(5)).
+/// Returns the process that has locked the file, if the kernel reports it (proc_locks(5)).
 fn locked_by(file: &File) -> Option<Holder> {
     let stat = file.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(stat.dev()), rustix::fs::minor(stat.dev()));
@@ -96,13 +96,13 @@ fn locked_by(file: &File) -> Option<Holder> {
     Some(if is_alive(pid) { Holder::Process(pid) } else { Holder::Ended(pid) })
 }
 
-/// Whether a process runs: not one that has ended and was not waited for. One that is hidden from this user runs.
+/// Returns whether a process is alive; a zombie is not. A process hidden from this user counts as alive.
 fn is_alive(pid: u32) -> bool {
     let is_gone = |pid| test_kill_process(pid) == Err(Errno::SRCH);
     if pid.try_into().ok().and_then(Pid::from_raw).is_some_and(is_gone) {
         return false;
     }
-    // The state follows the name, which may have anything in it (proc_pid_stat(5)).
+    // The state follows the name, which can contain any character (proc_pid_stat(5)).
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
@@ -141,7 +141,7 @@ mod tests {
         assert!(words.contains(&format!("in use by process {}: one program", std::process::id())), "{words}");
     }
 
-    /// flock(1) locks, and hands the open file on to the program it starts: as a ring does that is not cleared up yet.
+    /// flock(1) locks the file and passes it to the program that it starts, like a ring that is not yet cleaned up.
     #[test]
     fn what_a_process_left_behind_is_waited_for() {
         let file = tempfile::NamedTempFile::new().expect("a file");

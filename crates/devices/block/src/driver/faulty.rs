@@ -1,7 +1,6 @@
-//! A device with bad blocks on purpose: for people who test what their program does about errors.
+//! A device with configured bad blocks, for testing how programs handle errors.
 //!
-//! What misbehaves in richer ways is in the simulator; this one is part of the product, opened by name
-//! (`fault:eio@LBA-LBA:DEVICE`).
+//! The simulator has richer faults; this device is part of the product, and is opened by name (`fault:eio@LBA-LBA:DEVICE`).
 
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
@@ -18,14 +17,14 @@ use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Op, Request};
 use crate::units::{Lba, Tag};
 
-/// Reads and writes that touch a bad block fail with a media error, and do not reach the device.
+/// A device whose reads and writes of a bad block fail with a media error and do not reach the device behind it.
 pub struct FaultyDevice {
     device: Arc<dyn Device>,
     bad: RangeInclusive<Lba>,
 }
 
 impl FaultyDevice {
-    /// Over a device that is sound.
+    /// Creates a device with the bad blocks `bad` over a working device.
     pub fn new(device: Arc<dyn Device>, bad: RangeInclusive<Lba>) -> FaultyDevice {
         FaultyDevice { device, bad }
     }
@@ -76,7 +75,7 @@ impl Queue for FaultyQueue {
         if !self.is_bad(request) {
             return self.queue.submit(request, data);
         }
-        // What is wrong by itself is told as the device below would.
+        // An invalid request gets the error that the wrapped device would report.
         let status = self.queue.geometry().check(request, data).and(Err(Error::Media));
         self.failed.push(Completion { tag: request.tag, status });
         Submit::Queued

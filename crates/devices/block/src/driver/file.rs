@@ -1,7 +1,7 @@
 //! A regular file or a block device of the kernel as a [`Device`].
 //!
-//! Past the page cache (O_DIRECT) where the file system can, through it where not; [`FileDevice::direct`] tells which. Requests
-//! go through io_uring, or by blocking calls on a few threads where that is forbidden.
+//! It bypasses the page cache (O_DIRECT) if the file system supports that; [`FileDevice::direct`] returns whether it does. Requests go
+//! through io_uring, or through blocking calls on a few threads where io_uring is forbidden.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,35 +25,35 @@ use crate::request::Op;
 
 mod shape;
 
-/// Who does the requests.
+/// The mechanism that executes the requests of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Engine {
     /// io_uring; where that is forbidden, threads, with one warning in the log.
     #[default]
     Auto,
-    /// io_uring, or the queue is not opened.
+    /// io_uring only; otherwise opening the queue fails.
     Uring,
     /// Threads that block in `preadv2` and `pwritev2`.
     Plain,
 }
 
-/// How a file is opened.
+/// The options with which a file is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileOptions {
-    /// Not for writing.
+    /// Whether the file is opened for reading only.
     pub read_only: bool,
-    /// Through the kernel's page cache, also where that could be left out.
+    /// Whether I/O uses the kernel's page cache even if the file supports direct I/O.
     pub buffered: bool,
-    /// A block device opened for writing is ours alone: not mounted, not part of a RAID, not opened so by another (O_EXCL).
+    /// Whether a block device opened for writing is opened exclusively (O_EXCL): not mounted, no RAID member, not open so elsewhere.
     pub exclusive: bool,
-    /// A file opened for writing is ours alone, too, among all who ask for this: by a lock (flock) that ends with the device and
-    /// its queues.
+    /// Whether a file opened for writing is locked (flock) against other openers with this option. The lock ends with the device and its
+    /// queues.
     pub locked: bool,
-    /// Bytes of a block, if not the smallest the file can have.
+    /// The block size in bytes; `None` selects the smallest that the file supports.
     pub block_bytes: Option<u32>,
-    /// The bytes after a file's last whole block are left out of reach; otherwise such a file is refused.
+    /// Whether bytes after the last whole block are ignored; otherwise such a file is refused.
     pub round_down: bool,
-    /// Who does the requests.
+    /// The mechanism that executes the requests.
     pub engine: Engine,
 }
 
@@ -64,24 +64,24 @@ impl Default for FileOptions {
     }
 }
 
-/// See the module. Clones are the same open file.
+/// An open file or block device. Clones share the open file.
 #[derive(Clone, Debug)]
 pub struct FileDevice {
     target: Arc<Target>,
     engine: Engine,
 }
 
-/// The open file, as the queues see it.
+/// The open file, as its queues use it.
 #[derive(Debug)]
 pub(super) struct Target {
     file: File,
     path: PathBuf,
     geometry: Geometry,
     direct: bool,
-    /// Holes can be punched, and read as zeroes: another way to write zeroes.
+    /// Whether holes can be punched, and read as zeroes: an alternative way to write zeroes.
     holes: bool,
     zero_by_holes: AtomicBool,
-    /// Why the device cannot be polled; none: it can.
+    /// The reason why the device cannot be polled, or `None` if it can.
     not_polled: Option<String>,
     polled_bytes_max: u32,
     warned: AtomicBool,
@@ -91,7 +91,7 @@ impl FileDevice {
     /// Opens a file or block device.
     ///
     /// # Errors
-    /// What is in the way, of which file, and what to do about it.
+    /// Fails with the obstacle, the file and a remedy.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<FileDevice, OpenError> {
         let path = path.as_ref();
         let block = check_kind(path)?;
@@ -114,12 +114,12 @@ impl FileDevice {
         Ok(FileDevice { target: Arc::new(target), engine: options.engine })
     }
 
-    /// Whether the kernel's page cache is left out.
+    /// Returns whether I/O bypasses the kernel's page cache.
     pub fn direct(&self) -> bool {
         self.target.direct
     }
 
-    /// Why the device cannot be polled for completions; none: it can.
+    /// Returns why the device cannot be polled for completions, or `None` if it can.
     pub fn not_polled(&self) -> Option<&str> {
         self.target.not_polled.as_deref()
     }
@@ -160,7 +160,7 @@ impl Device for FileDevice {
     }
 }
 
-/// The depths that [`QueueOptions`] allows.
+/// Checks that the depth is one that [`QueueOptions`] allows.
 pub(super) fn check_depth(options: &QueueOptions) -> Result<(), OpenError> {
     if options.depth.is_power_of_two() && options.depth <= 4096 {
         return Ok(());
@@ -169,7 +169,7 @@ pub(super) fn check_depth(options: &QueueOptions) -> Result<(), OpenError> {
 }
 
 impl RingError {
-    /// In words, for a queue of this file.
+    /// Converts the error into a message for a queue of this file.
     pub(super) fn explain(self, path: &Path) -> OpenError {
         match self {
             RingError::Forbidden(why) => OpenError::Unusable(format!("no io_uring queue for {}: {why}", path.display())),
@@ -187,25 +187,25 @@ impl Target {
         self.file.as_fd()
     }
 
-    /// Largest transfer that reaches the drive in one piece.
+    /// Returns the largest transfer that reaches the drive unsplit, in bytes.
     pub(super) fn polled_bytes_max(&self) -> u32 {
         self.polled_bytes_max
     }
 
-    /// How space is given back or zeroed (fallocate(2)).
+    /// Returns the fallocate(2) mode that frees or zeroes space.
     pub(super) fn fallocate_mode(&self, op: Op, by_holes: bool) -> FallocateFlags {
         let hole = op == Op::Discard || by_holes || self.zero_by_holes.load(Ordering::Relaxed);
         FallocateFlags::KEEP_SIZE | if hole { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE }
     }
 
-    /// Zeroing was refused: whether holes can stand in, from now on (tmpfs).
+    /// Called when zeroing is unsupported (tmpfs): uses holes instead from now on, and returns whether that is possible.
     pub(super) fn zero_by_holes(&self) -> bool {
         self.zero_by_holes.store(self.holes, Ordering::Relaxed);
         self.holes
     }
 
-    /// After a call that transferred `did` of `wanted` bytes: whether that is all, or a next call shall do the rest. Nothing
-    /// at all, or less than a block of a direct transfer, means that the file ends there: somebody has cut it off below us.
+    /// Checks a call that transferred `did` of `wanted` bytes: returns whether it is complete, or another call must transfer the rest. A
+    /// transfer of nothing, or of less than a block with direct I/O, means that the file ends there: another program truncated it.
     #[inline]
     pub(super) fn after(&self, did: u64, wanted: u64) -> Result<bool, Error> {
         let stuck = did == 0 || (self.direct && !did.is_multiple_of(u64::from(self.geometry.block_bytes)));
@@ -218,7 +218,7 @@ impl Target {
         }
     }
 
-    /// All of it, by as many calls as that takes.
+    /// Reads the whole range, with as many calls as necessary.
     fn read(&self, at: u64, to: &mut [u8]) -> Result<(), Error> {
         let mut done = 0;
         while done < to.len() {
@@ -232,7 +232,7 @@ impl Target {
         Ok(())
     }
 
-    /// Once for each device.
+    /// Logs a warning, once per device.
     fn warn(&self, what: &str) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!("{what}");
@@ -240,7 +240,7 @@ impl Target {
     }
 }
 
-/// Whether it is a block device; anything that is neither that nor a regular file is refused before it is opened.
+/// Returns whether the path is a block device; refuses anything but a block device or regular file, before it is opened.
 fn check_kind(path: &Path) -> Result<bool, OpenError> {
     let shown = path.display();
     let unusable = |what: String| Err(OpenError::Unusable(what));
@@ -264,7 +264,7 @@ fn check_kind(path: &Path) -> Result<bool, OpenError> {
     Ok(kind.is_block_device())
 }
 
-/// The file, and whether it takes O_DIRECT. Patient with a device that is in use: see [`claim`](super::claim).
+/// Opens the file, and returns whether it supports O_DIRECT. Retries while the device is in use: see [`claim`](super::claim).
 fn open(path: &Path, options: &FileOptions, block: bool) -> Result<(File, bool), OpenError> {
     let patience = RetryTimer::begin();
     loop {
@@ -291,7 +291,7 @@ fn try_open(path: &Path, options: &FileOptions, block: bool) -> io::Result<(File
     Ok((open(OFlags::empty())?, false))
 }
 
-/// When a device was read last is of no use, and each read would ask whether to note it. Only the owner may; others go on without.
+/// Disables access-time updates, which would cost a check at each read. Only the owner may do that; other users continue without.
 fn leave_the_access_time(file: &File) {
     if let Ok(flags) = fcntl_getfl(file) {
         let _ = fcntl_setfl(file, flags | OFlags::NOATIME);

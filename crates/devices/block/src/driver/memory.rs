@@ -1,8 +1,8 @@
-//! A device in memory: a disk for tests, and the fastest one there is.
+//! A device in memory: a disk for tests, and the fastest device.
 //!
-//! Its blocks are a region; a request is a copy, done when it is submitted, or, on a queue that many share, when the doorbell is rung:
-//! without the queue, as a drive does its work. Queues of one device may be used by different threads; requests to the same blocks
-//! at the same time have no order, as on a real device.
+//! Its blocks are a region, and a request is a copy. The copy is done at submission, or, on a shared queue, when the doorbell is rung:
+//! outside the queue's lock, as a drive works. Different threads may use queues of one device. Concurrent requests to the same blocks have
+//! no order, as on a real device.
 
 mod copies;
 
@@ -22,7 +22,7 @@ use crate::queue::{Doorbell, Queue, Submit};
 use crate::request::{Completion, Op, Request, Status};
 use crate::units::Tag;
 
-/// Blocks in memory, zero at first.
+/// A device whose blocks are in memory, initially zero.
 #[derive(Clone, Debug)]
 pub struct MemoryDevice {
     geometry: Geometry,
@@ -30,17 +30,17 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// One of this many bytes, a multiple of `block_bytes`.
+    /// Creates a device of `bytes` bytes, a multiple of `block_bytes`.
     ///
     /// # Errors
-    /// No memory.
+    /// Fails if the memory cannot be allocated.
     pub fn new(block_bytes: u32, bytes: u64) -> io::Result<MemoryDevice> {
         let len = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let blocks = Arc::new(Region::private(len, PageSize::Small)?);
         Ok(MemoryDevice { geometry: Geometry::plain(block_bytes, bytes / u64::from(block_bytes)), blocks })
     }
 
-    /// The same with other limits; size and blocks stay.
+    /// Returns the same device with other limits; its size must not change.
     #[must_use]
     pub fn with_geometry(self, change: impl FnOnce(&mut Geometry)) -> MemoryDevice {
         let mut geometry = self.geometry.clone();
@@ -49,12 +49,12 @@ impl MemoryDevice {
         MemoryDevice { geometry, blocks: self.blocks }
     }
 
-    /// A queue of it, by its own type.
+    /// Opens a queue, and returns it by its concrete type.
     pub fn open_queue(&self, depth: u32) -> MemoryQueue {
         MemoryQueue { device: self.clone(), depth, arenas: Vec::new(), ended: CompletionRing::new(depth), copies: None, in_flight: 0 }
     }
 
-    /// Its bytes, to look at and to damage in tests.
+    /// Returns the memory of the device, for tests that inspect or damage it.
     pub fn region(&self) -> &Region {
         &self.blocks
     }
@@ -70,20 +70,20 @@ impl Device for MemoryDevice {
     }
 }
 
-/// See [`MemoryDevice`].
+/// A queue of a [`MemoryDevice`], which completes requests by copying.
 #[derive(Debug)]
 pub struct MemoryQueue {
     device: MemoryDevice,
     depth: u32,
     arenas: Vec<Arena>,
     ended: CompletionRing,
-    /// Of a queue that many share.
+    /// The deferred copies of a shared queue.
     copies: Option<Arc<Copies>>,
     in_flight: u32,
 }
 
 impl MemoryQueue {
-    /// Leaves a copy to whoever rings; false: it is not one copy, or wrong, and done at once.
+    /// Defers a copy to the thread that rings. Returns `false` if the request is invalid or not a single copy, and must run now.
     fn leave(&self, request: &Request, data: &[Span]) -> bool {
         let (Some(copies), [span], Op::Read | Op::Write) = (&self.copies, data, request.op) else { return false };
         let Some(arena) = self.arenas.iter().position(|arena| arena.id() == span.arena) else { return false };
@@ -209,7 +209,7 @@ impl Queue for MemoryQueue {
     }
 }
 
-/// Others may be copying still.
+/// Waits for other threads that may still be copying.
 impl Drop for MemoryQueue {
     fn drop(&mut self) {
         if let Some(copies) = &self.copies {

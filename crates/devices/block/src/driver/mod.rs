@@ -1,4 +1,4 @@
-//! The drivers.
+//! The drivers: files and block devices, NVMe passthrough, memory, and devices for tests.
 
 pub mod admin_node;
 mod claim;

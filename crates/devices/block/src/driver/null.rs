@@ -1,4 +1,4 @@
-//! A device that does nothing, at once: what is above it can be measured alone.
+//! A device that does nothing and completes at once, for measuring the layers above it.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::queue::{Queue, Submit};
 use crate::request::{Completion, Request};
 use crate::units::Tag;
 
-/// Completes every request that fits its geometry, without touching memory.
+/// A device that completes every request that fits its geometry, without accessing memory.
 #[derive(Debug)]
 pub struct NullDevice {
     geometry: Geometry,
 }
 
 impl NullDevice {
-    /// One that looks so.
+    /// Creates a device with the given geometry.
     pub fn new(geometry: Geometry) -> NullDevice {
         NullDevice { geometry }
     }
 
-    /// A queue of it, by its own type.
+    /// Opens a queue, and returns it by its concrete type.
     pub fn open_queue(&self, depth: u32) -> NullQueue {
         NullQueue { geometry: self.geometry.clone(), depth, ended: CompletionRing::new(depth) }
     }
@@ -39,7 +39,7 @@ impl Device for NullDevice {
     }
 }
 
-/// See [`NullDevice`].
+/// A queue of a [`NullDevice`], which completes requests at once.
 #[derive(Debug)]
 pub struct NullQueue {
     geometry: Geometry,

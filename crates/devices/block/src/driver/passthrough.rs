@@ -1,8 +1,8 @@
-//! A namespace of an NVMe drive through its character node (/dev/ng0n1): the drive's own commands, past the block layer of the
-//! kernel, which keeps the drive and checks who may use it (Joshi et al., FAST'24).
+//! A namespace of an NVMe drive through its character node (/dev/ng0n1). The drive's native commands bypass the kernel's block layer; the
+//! kernel still owns the drive and checks permissions (Joshi et al., FAST'24).
 //!
-//! What it needs: Linux 6.1 (5.19 without pinned memory), the node's permissions, and before 6.2 CAP_SYS_ADMIN.
-//! [`super::uring::probe`] tells what is missing.
+//! It requires Linux 6.1 (5.19 without pinned memory), the node's permissions, and before 6.2 CAP_SYS_ADMIN. [`super::uring::probe`]
+//! reports what is missing.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -25,14 +25,14 @@ use identified::{Controller, Namespace};
 mod identified;
 pub mod status;
 
-/// Largest transfer where the kernel tells no limit.
+/// The largest transfer if the kernel reports no limit, in bytes.
 const TRANSFER_BYTES: u64 = 128 << 10;
-/// And where it tells a large one.
+/// The largest transfer if the kernel reports a higher limit, in bytes.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
-/// What each piece of a request may cost of the drive's list of pages.
+/// The page size of the drive's PRP lists, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// See the module.
+/// An open NVMe namespace, to which queues send native commands.
 #[derive(Debug)]
 pub struct Passthrough {
     target: Arc<NvmeTarget>,
@@ -44,7 +44,7 @@ impl Passthrough {
     /// Opens a node, for writing unless `read_only`.
     ///
     /// # Errors
-    /// What is in the way, and what to do about it.
+    /// Fails with the obstacle and a remedy.
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<Passthrough, OpenError> {
         let path = path.as_ref();
         check_kind(path)?;
@@ -56,7 +56,7 @@ impl Passthrough {
         let asked = identify(node.as_fd(), nsid, 0).and_then(|ns| Ok((ns, identify(node.as_fd(), nsid, 1)?)));
         let (namespace, controller) = match (asked, &queue) {
             (Ok((ns, controller)), _) => (Namespace::from_page(&ns), Controller::from_page(&controller)),
-            // Before 6.2 an ordinary user may not ask the drive, but may read what the kernel has found.
+            // Before 6.2 an ordinary user may not send Identify, but may read what the kernel has found.
             (Err(error), Some(queue)) if error.kind() == io::ErrorKind::PermissionDenied => {
                 identified::from_kernel(queue, disk_of(path).as_deref()).ok_or_else(|| explain(path, error))?
             }
@@ -67,7 +67,7 @@ impl Passthrough {
         Ok(Passthrough { target, path: path.to_owned(), warned: AtomicBool::new(false) })
     }
 
-    /// Why the drive cannot be polled for completions; none: it can.
+    /// Returns why the drive cannot be polled for completions, or `None` if it can.
     pub fn not_polled(&self) -> Option<String> {
         (probe::poll_queues() == 0).then(|| "its driver has no queues for polling (load the module with nvme.poll_queues=1 or more)".into())
     }
@@ -128,7 +128,7 @@ fn explain(path: &Path, error: io::Error) -> OpenError {
     }
 }
 
-/// The name of the block device of the same namespace: nvme0n1 for /dev/ng0n1.
+/// Returns the name of the block device of the same namespace: nvme0n1 for /dev/ng0n1.
 fn disk_of(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     Some(format!("nvme{}", path.file_name()?.to_str()?.strip_prefix("ng")?))
@@ -158,7 +158,7 @@ fn geometry(
     }
     let limit = queue.and_then(|queue| queue.number("max_hw_sectors_kb")).map_or(TRANSFER_BYTES, |kib| kib << 10);
     let segments = queue.and_then(|queue| queue.number("max_segments")).unwrap_or(TRANSFER_BYTES / PAGE_BYTES);
-    // Nothing splits a command: every page may be a segment of its own.
+    // The kernel does not split a passthrough command: every page may be a segment.
     let bytes =
         limit.min(segments * PAGE_BYTES).min(TRANSFER_BYTES_MAX) / u64::from(namespace.block_bytes) * u64::from(namespace.block_bytes);
     Ok(Geometry {

@@ -1,8 +1,8 @@
 //! A queue without io_uring: a few threads that block.
 //!
-//! Where io_uring is forbidden (containers, old kernels, hardened machines). There is no way to hand the kernel many transfers
-//! without waiting for each, so that a lock and a wake-up for each batch are the price; memory is bounded by the depth as ever.
-//! A request that a thread has begun cannot be cancelled.
+//! It is used where io_uring is forbidden (containers, old kernels, hardened machines). The kernel has no other way to accept many
+//! transfers without waiting for each, so each batch costs a lock and a wakeup. Memory is bounded by the depth. A request that a thread
+//! has started cannot be cancelled.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,25 +26,25 @@ use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Op, Request, Status};
 use crate::units::Tag;
 
-/// Threads of one queue: what a SATA drive needs to be busy. More make a faster drive faster, and everything else slower.
+/// Threads of one queue: enough to saturate a SATA drive. More threads speed up faster drives, and slow everything else down.
 const THREADS_MAX: u32 = 8;
-/// How long `reset` and `drop` wait for calls that have begun.
+/// How long `reset` and `drop` wait for running calls.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// A queue whose requests run in blocking system calls on a few threads.
 pub(super) struct PlainQueue {
     shared: Arc<Shared>,
     depth: u32,
     in_flight: u32,
-    /// Submitted, and the threads not told yet.
+    /// Requests submitted since the threads were last notified.
     unrung: u32,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
-/// What the threads have. Whoever is last frees the memory: a thread that hangs in the kernel keeps it.
+/// The state of the threads. Its last owner frees the memory: a thread that hangs in the kernel keeps it alive.
 struct Shared {
     target: Arc<Target>,
-    /// Replaced when an arena is added: a call that hangs in the kernel holds up nobody.
+    /// Replaced when an arena is added, so that a call that hangs in the kernel blocks no other thread.
     buffers: Mutex<Arc<Buffers>>,
     books: Mutex<JobQueue>,
     work: Condvar,
@@ -54,7 +54,7 @@ struct Shared {
 
 struct JobQueue {
     waiting: VecDeque<Job>,
-    /// Memory of jobs, to be used again.
+    /// Span vectors of completed jobs, for reuse.
     spare: Vec<Vec<Span>>,
     ended: CompletionRing,
     running: u32,
@@ -94,7 +94,7 @@ impl PlainQueue {
         Ok(queue)
     }
 
-    /// Takes back what no thread has begun, and waits for the others.
+    /// Completes jobs that no thread has started with an error, and waits for the running ones.
     fn give_up(&self, close: bool) -> Result<(), Error> {
         let end = Instant::now() + GIVE_UP_AFTER;
         let mut books = self.shared.books.lock();
@@ -120,7 +120,7 @@ impl JobQueue {
 }
 
 impl Shared {
-    /// One thread's life.
+    /// Runs jobs until the queue is closed: the body of each thread.
     fn serve(&self) {
         let mut books = self.books.lock();
         loop {
@@ -168,7 +168,7 @@ impl Shared {
         }
     }
 
-    /// Calls until all is done: each may do less than it was asked for.
+    /// Repeats the call until all bytes are transferred: each call may transfer fewer.
     fn transfer(&self, kind: Transfer, offset: u64, bytes: u64, data: &[Span]) -> Status {
         let buffers = self.buffers.lock().clone();
         let mut done = 0;
@@ -292,7 +292,7 @@ impl Queue for PlainQueue {
 }
 
 impl Drop for PlainQueue {
-    /// A thread that does not come back keeps the memory it works on.
+    /// Waits for the threads. A thread that hangs in the kernel keeps the memory of its request alive.
     fn drop(&mut self) {
         if self.give_up(true).is_err() {
             tracing::error!("a queue is closed while the kernel still works for it: that memory is kept until it is done");

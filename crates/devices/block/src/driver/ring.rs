@@ -2,7 +2,7 @@
 
 use crate::request::Completion;
 
-/// First in, first out; never holds more than it was made for.
+/// A first-in, first-out ring with a fixed capacity.
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
     entries: Box<[Completion]>,
@@ -11,7 +11,7 @@ pub(crate) struct CompletionRing {
 }
 
 impl CompletionRing {
-    /// For at least `depth` completions.
+    /// Creates a ring for at least `depth` completions.
     pub(crate) fn new(depth: u32) -> CompletionRing {
         CompletionRing { entries: vec![Completion::EMPTY; (depth as usize).next_power_of_two()].into(), first: 0, len: 0 }
     }
@@ -27,7 +27,7 @@ impl CompletionRing {
         self.len += 1;
     }
 
-    /// Moves out as many as fit.
+    /// Moves as many completions as fit into `to`, and returns their number.
     pub(crate) fn take(&mut self, to: &mut [Completion]) -> usize {
         let count = self.len.min(to.len());
         for place in &mut to[..count] {

@@ -1,4 +1,4 @@
-//! What an open file looks like: asked from the kernel, tried where it does not tell.
+//! Determines the geometry of an open file: from the kernel, or by a trial where the kernel does not report it.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -15,20 +15,24 @@ use crate::driver::sysfs::QueueAttributes;
 use crate::driver::uring::SEGMENTS_MAX;
 use crate::geometry::Geometry;
 
-/// The kernel splits what is larger than a device takes; larger than this is worth nothing.
+/// The kernel splits transfers that exceed the device's limit; larger ones than this bring no benefit.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
-/// File systems in memory, which take O_DIRECT and go through the page cache all the same (statfs(2)).
+/// File systems in memory, which accept O_DIRECT but use the page cache anyway (statfs(2)).
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// What was found.
+/// The properties of an open file.
 pub(super) struct Shape {
+    /// The geometry of the file as a device.
     pub geometry: Geometry,
+    /// Whether I/O bypasses the page cache.
     pub direct: bool,
+    /// The reason why the device cannot be polled, or `None` if it can.
     pub not_polled: Option<String>,
+    /// The largest transfer that reaches the drive unsplit, in bytes.
     pub polled_bytes_max: u32,
 }
 
-/// Looks at a file that was opened, with O_DIRECT if `direct`; takes that back if it is worth nothing here.
+/// Examines an open file, which has O_DIRECT set if `direct`; clears the flag if direct I/O does not work here.
 pub(super) fn look(file: &File, path: &Path, options: &FileOptions, block: bool, direct: bool) -> Result<Shape, OpenError> {
     let system = |what: &str, error: std::io::Error| OpenError::system(format!("{what} of {}", path.display()), error);
     let stat = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN).ok();
@@ -40,7 +44,7 @@ pub(super) fn look(file: &File, path: &Path, options: &FileOptions, block: bool,
     let queue = stat.and_then(|stat| queue_of(&stat, block));
     let sector = if block { ioctl_blksszget(file).map_err(|error| system("the block size", error.into()))? } else { 512 };
     let block_bytes = block_bytes(path, options, sector.max(align.unwrap_or(1)).max(512))?;
-    // The same for files and block devices; BLKGETSIZE64 tells no more.
+    // The size is found in the same way for files and block devices; BLKGETSIZE64 returns nothing more.
     let bytes = (&mut &*file).seek(SeekFrom::End(0)).map_err(|error| system("the size", error))?;
     let writable = !options.read_only;
     let discard = writable && if block { device_discards(queue.as_ref()) } else { file_has_holes(file, bytes) };
@@ -49,13 +53,13 @@ pub(super) fn look(file: &File, path: &Path, options: &FileOptions, block: bool,
         blocks: blocks(path, options, bytes, block_bytes)?,
         transfer_bytes_max: TRANSFER_BYTES_MAX,
         segments_max: SEGMENTS_MAX,
-        // Kernels before 6.18 want each piece of a direct transfer to be whole sectors, not only their sum.
+        // Kernels before 6.18 require each segment of a direct transfer to be whole sectors, not only their total.
         memory_align: align.map_or(1, |_| block_bytes.min(4096)),
-        // What lies below a file is not known for sure: volatile is the safe answer.
+        // The device behind a file is not known for certain: volatile is the safe assumption.
         volatile_cache: !block || queue.as_ref().is_none_or(QueueAttributes::volatile_cache),
         read_only: options.read_only,
         discard,
-        // The kernel writes zeroes itself where a device cannot.
+        // The kernel writes zeroes itself if a device cannot.
         write_zeroes: writable && (block || discard),
     };
     let not_polled = not_polled(align.is_some(), queue.as_ref());
@@ -68,24 +72,24 @@ fn queue_of(stat: &Statx, block: bool) -> Option<QueueAttributes> {
     QueueAttributes::of(major, minor)
 }
 
-/// The smallest unit of a direct transfer; none: the page cache is used.
+/// Returns the smallest unit of a direct transfer in bytes, or `None` if the page cache is used.
 fn direct_align(file: &File, block: bool, stat: Option<&Statx>) -> Option<u32> {
-    // Of a block device this would be the file system its node lies in.
+    // For a block device, this would be the file system that holds its node.
     let in_memory = || fstatfs(file).is_ok_and(|found| MEMORY_FILE_SYSTEMS.contains(&found.f_type.cast_unsigned()));
     if !block && in_memory() {
         return None;
     }
     match stat {
-        // 0: not for this file (encrypted, or with its data in the journal).
+        // 0: no direct I/O for this file (encrypted, or with its data in the journal).
         Some(stat) if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
             (stat.stx_dio_offset_align > 0).then(|| stat.stx_dio_offset_align.max(stat.stx_dio_mem_align.min(4096)))
         }
-        // Before 6.1, and file systems that do not say: try.
+        // Kernels before 6.1, and file systems that do not report it: try.
         _ => [512_u32, 4096].into_iter().find(|align| reads_direct(file, *align)),
     }
 }
 
-/// Whether a direct read at `align` of `align` bytes succeeds. The memory is aligned to that and no more.
+/// Returns whether a direct read at `align` of `align` bytes succeeds. The buffer has exactly that alignment.
 fn reads_direct(file: &File, align: u32) -> bool {
     let align = align as usize;
     let mut memory = vec![0; 3 * align];
@@ -119,18 +123,18 @@ fn blocks(path: &Path, options: &FileOptions, bytes: u64, block_bytes: u32) -> R
     Ok(blocks)
 }
 
-/// A hole of a device is cut by writing zeroes in a way that frees (fallocate(2) on a block device does not fall back).
+/// Returns whether the device frees blocks: fallocate(2) punches a hole in it by zeroing with unmap, and has no fallback.
 fn device_discards(queue: Option<&QueueAttributes>) -> bool {
     queue.and_then(|queue| queue.number("write_zeroes_max_bytes")).is_some_and(|bytes| bytes > 0)
 }
 
-/// Tried behind the end, where it changes nothing.
+/// Tries to punch a hole beyond the end of the file, where that changes nothing.
 fn file_has_holes(file: &File, bytes: u64) -> bool {
     let at = bytes.next_multiple_of(1 << 20);
     fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, 1 << 20).is_ok()
 }
 
-/// What the kernel hands on unsplit: every page may be a segment, and memory need not begin on one.
+/// Returns the transfer size that the kernel does not split: every page may be a segment, and memory may start inside a page.
 fn polled_bytes_max(queue: &QueueAttributes) -> u32 {
     let bytes = queue.number("max_sectors_kb").unwrap_or(4) << 10;
     let pages = queue.number("max_segments").unwrap_or(2).saturating_sub(1);

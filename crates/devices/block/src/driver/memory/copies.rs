@@ -1,4 +1,4 @@
-//! The copies of a queue that many share: whoever rings makes them, several at once, and nobody who holds the queue waits for one.
+//! The deferred copies of a shared queue: any thread that rings runs them, in parallel, and no holder of the queue waits for them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -13,25 +13,29 @@ use crate::request::{Completion, Op};
 use crate::sync::{Condvar, Mutex};
 use crate::units::Tag;
 
-/// Arenas known here; requests with others are not left.
+/// The maximum number of registered arenas; requests that use others are not deferred.
 pub(super) const ARENAS_MAX: usize = 64;
-/// Copies that one thread takes at a time: so few that the next one has some left.
+/// Copies that one thread takes at a time: few, so that other threads get some too.
 const BATCH: usize = 8;
 
-/// One copy, checked.
+/// A copy whose request was checked.
 #[derive(Clone, Copy)]
 pub(super) struct Copy {
+    /// The tag of the request, for its completion.
     pub tag: Tag,
+    /// The operation, either read or write.
     pub op: Op,
-    /// In the device, in bytes.
+    /// The offset in the device, in bytes.
     pub at: usize,
-    /// Its number.
+    /// The number of the arena that holds the data.
     pub arena: usize,
+    /// The offset in the arena, in bytes.
     pub memory_at: usize,
+    /// The length of the copy in bytes.
     pub bytes: usize,
 }
 
-/// See the module.
+/// The deferred and the completed copies of a queue.
 pub(super) struct Copies {
     blocks: Arc<Region>,
     arenas: Box<[OnceLock<Arena>]>,
@@ -42,9 +46,9 @@ pub(super) struct Copies {
 struct List {
     left: VecDeque<Copy>,
     ended: CompletionRing,
-    /// Taken, and not ended.
+    /// Copies that threads have taken and not completed.
     under_way: u32,
-    /// Nobody wants to know of what is under way.
+    /// Whether `forget` is waiting for running copies, whose completions are dropped.
     forgetting: bool,
 }
 
@@ -56,7 +60,7 @@ impl Copies {
         Copies { blocks, arenas, list: Mutex::new(list), quiet: Condvar::default() }
     }
 
-    /// The next number's.
+    /// Registers an arena under the next free number.
     pub(super) fn register(&self, arena: &Arena) {
         if let Some(place) = self.arenas.iter().find(|place| place.get().is_none()) {
             let _ = place.set(arena.clone());
@@ -67,7 +71,7 @@ impl Copies {
         self.list.lock().left.push_back(copy);
     }
 
-    /// Makes what is left; what others have taken may be under way still.
+    /// Runs the deferred copies; copies taken by other threads may still be running.
     pub(super) fn run(&self) {
         let mut taken = [const { None }; BATCH];
         let mut list = self.list.lock();
@@ -97,7 +101,7 @@ impl Copies {
         self.list.lock().ended.take(completions)
     }
 
-    /// Gives up what is left, and what has ended; returns when nobody copies any more.
+    /// Drops deferred and completed copies; returns once no thread is copying.
     pub(super) fn forget(&self) {
         let mut list = self.list.lock();
         list.left.clear();

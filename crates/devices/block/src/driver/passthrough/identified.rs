@@ -1,28 +1,34 @@
-//! What a drive says of itself (NVMe base specification 2.0, figure 275: Identify Controller; NVM command set specification
-//! 1.0, figure 97: Identify Namespace).
+//! The properties that a drive reports (NVMe base specification 2.0, figure 275: Identify Controller; NVM command set specification 1.0,
+//! figure 97: Identify Namespace).
 
 use crate::driver::sysfs::QueueAttributes;
 
-/// One namespace.
+/// The properties of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Namespace {
+    /// The number of blocks of the namespace.
     pub blocks: u64,
+    /// The block size in bytes, 0 if invalid.
     pub block_bytes: u32,
-    /// With each block.
+    /// The metadata of each block, in bytes.
     pub metadata_bytes: u16,
+    /// Whether the namespace is write protected.
     pub write_protected: bool,
 }
 
-/// What its controller can do.
+/// The capabilities of a controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Controller {
+    /// Whether it has a volatile write cache.
     pub volatile_cache: bool,
+    /// Whether it supports Dataset Management, to deallocate blocks.
     pub deallocate: bool,
+    /// Whether it supports the Write Zeroes command.
     pub write_zeroes: bool,
 }
 
 impl Namespace {
-    /// Formats above the sixteenth are numbered by bits 5 and 6 too. A block size that fits no number is told as 0.
+    /// Decodes an Identify Namespace page. Bits 5 and 6 extend the format number beyond 16. An invalid block size becomes 0.
     pub(super) fn from_page(page: &[u8; 4096]) -> Namespace {
         let flbas = page[26];
         let format = usize::from(flbas & 0xf | (flbas & 0x60) >> 1);
@@ -43,7 +49,7 @@ impl Controller {
     }
 }
 
-/// The same from what the kernel's driver has found; none if it does not tell.
+/// Returns the same properties from the kernel's sysfs attributes, or `None` if they are missing.
 pub(super) fn from_kernel(queue: &QueueAttributes, disk: Option<&str>) -> Option<(Namespace, Controller)> {
     let of_disk = |name: &str| std::fs::read_to_string(format!("/sys/block/{}/{name}", disk?)).ok()?.trim().parse::<u64>().ok();
     let block_bytes = u32::try_from(queue.number("logical_block_size")?).ok()?;

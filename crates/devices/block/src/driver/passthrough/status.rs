@@ -1,20 +1,20 @@
-//! What a command's status means (NVMe base specification 2.0, section 3.3.3.2.1; NVM command set specification 1.0, section
-//! 3.2.3). The one place where it becomes an [`Error`].
+//! The meaning of a command's status (NVMe base specification 2.0, section 3.3.3.2.1; NVM command set specification 1.0, section 3.2.3).
+//! Only this module converts it to an [`Error`].
 
 use rustix::io::Errno;
 
 use crate::error::Error;
 
-/// From status code (bits 0 to 7) and its type (8 to 10), as the kernel hands them on; the bits above say whether to try again.
+/// Converts a status code (bits 0 to 7) and its type (8 to 10), as the kernel reports them; higher bits only say whether to retry.
 pub fn error(status: u16) -> Error {
     let code = status & 0xff;
     match (status >> 8) & 0x7 {
         0 => generic(code),
         1 => specific(code),
-        // Media and data integrity: faults and failed checks; all but a denied access.
+        // Media and data integrity: all are media errors except a denied access.
         2 if code == 0x86 => Error::NotPermitted,
         2 => Error::Media,
-        // Path: aborted by the host (0x71), else the way to the drive is lost.
+        // Path: aborted by the host (0x71), otherwise the path to the drive is lost.
         3 if code == 0x71 => Error::Cancelled,
         3 => Error::Gone,
         _ => Error::Other(errno(Errno::IO)),
