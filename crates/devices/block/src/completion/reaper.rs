@@ -93,7 +93,7 @@ pub(super) struct Shared {
     pub bell: SystemBell,
     /// The counters that the thread publishes.
     pub published: Published,
-    /// Whether `orders` has changed.
+    /// Whether `orders` has changed since the thread last read it.
     pub ordered: AtomicBool,
     orders: Mutex<Orders>,
     obeyed: Condvar,

@@ -29,7 +29,7 @@ pub mod status;
 const TRANSFER_BYTES: u64 = 128 << 10;
 /// The largest transfer if the kernel reports a higher limit, in bytes.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
-/// The page size of the drive's PRP lists, in bytes.
+/// The bytes of one segment in the worst case: each page may be a segment.
 const PAGE_BYTES: u64 = 4096;
 
 /// An open NVMe namespace, to which queues send native commands.

@@ -10,17 +10,17 @@ use super::owner::SEGMENTS_MAX;
 use crate::buffer::Span;
 use crate::error::Error;
 
-/// Which way the bytes go.
+/// The direction and durability of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Transfer {
     Read,
     Write,
-    /// And past every volatile cache.
+    /// Writes past every volatile cache.
     WriteThrough,
 }
 
-/// One call for the bytes of `data` from its byte `done` on, at `offset` of the file for the first of them. Returns how many
-/// bytes were transferred.
+/// Makes one call that transfers `data` from its byte `done` on; `offset` is the file offset of that byte. Returns the number of bytes
+/// transferred.
 pub(crate) fn transfer(fd: BorrowedFd<'_>, kind: Transfer, offset: u64, buffers: &Buffers, data: &[Span], done: u64) -> Result<u64, Error> {
     let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; SEGMENTS_MAX as usize];
     let (mut count, mut skip) = (0, done);

@@ -1,4 +1,4 @@
-//! Spans become addresses.
+//! Translates spans into addresses, and registers arenas with the kernel.
 #![expect(unsafe_code, reason = "tells the kernel of memory")]
 
 use std::io;
@@ -10,19 +10,19 @@ use io_uring::squeue;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// The kernel registers at most a GiB in one piece (as a power of two).
+/// The kernel registers at most 1 GiB in one piece (as a power of two).
 pub(super) const PIECE_SHIFT_MAX: u32 = 30;
-/// And so many pieces.
+/// The kernel registers at most this many pieces.
 const PIECES_MAX: u32 = 1 << 14;
-/// Memory is registered page by page, too, up to so many: enough for a deep queue of small requests, and under a millisecond at open. The
-/// kernel looks at each request of a longer piece whether it has to be divided, which took a tenth of all its time (Linux 6.18,
+/// Memory is also registered as single pages, up to this number: enough for a deep queue of small requests, in less than a millisecond at
+/// open. In a longer piece, the kernel checks for each request whether to split it, which took a tenth of its time (Linux 6.18,
 /// decisions/15).
 const SINGLE_PAGES_MAX: u64 = 1024;
 const PAGE_SHIFT: u32 = 12;
-/// Bytes a user may lock, of which a few MiB are no matter.
+/// A limit of lockable memory from which a few MiB do not matter, in bytes.
 const LOCKED_MUCH: u64 = 64 << 20;
 
-/// The arenas a queue was told of. Each is kept alive.
+/// The arenas registered with a queue, which keeps each alive.
 #[derive(Clone, Debug)]
 pub(crate) struct Buffers {
     known: Vec<Known>,
@@ -40,30 +40,33 @@ impl Default for Buffers {
 #[derive(Clone, Debug)]
 struct Known {
     id: ArenaId,
-    /// Kept as long as the queue.
+    /// Kept alive as long as the queue.
     _arena: Arena,
     base: u64,
     bytes: u64,
-    /// Number of its first registered piece.
+    /// The index of its first registered piece.
     first: u32,
-    /// Bytes from its begin that are registered, piece by piece.
+    /// The number of bytes from its start that are registered in pieces.
     pinned: u64,
-    /// Number of its first page that is registered by itself.
+    /// The index of its first page that is registered individually.
     first_page: u32,
-    /// Bytes from its begin of which that is so.
+    /// The number of bytes from its start that are registered as single pages.
     paged: u64,
 }
 
-/// Memory of one span, checked.
+/// The checked memory of one span.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
+    /// The address of the first byte.
     pub address: u64,
+    /// The length of the memory in bytes.
     pub bytes: u32,
+    /// The registered piece that contains the memory.
     pub fixed: Fixed,
 }
 
-/// The number of the registered piece that memory lies in, if it does. Not an `Option<u16>`: half a word is written apart from the other
-/// half and read with it, for which the processor waits.
+/// The index of the registered piece that contains the memory, if any. Not an `Option<u16>`: its two halves are written separately and
+/// read together, which stalls the CPU's store forwarding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fixed(u32);
 
@@ -77,12 +80,12 @@ impl Fixed {
 }
 
 impl Buffers {
-    /// With arenas registered in pieces of so many bytes, as a power of two.
+    /// Creates an empty registry; arenas will be registered in pieces of `1 << piece_shift` bytes.
     pub(super) fn new(piece_shift: u32) -> Buffers {
         Buffers { known: Vec::new(), piece_shift, pieces: 0, warned: false }
     }
 
-    /// Knows an arena from now on.
+    /// Adds an arena; returns whether it is new.
     pub(crate) fn add(&mut self, arena: &Arena) -> bool {
         let new = self.known.iter().all(|known| known.id != arena.id());
         if new {
@@ -101,8 +104,8 @@ impl Buffers {
         new
     }
 
-    /// The same, and pins it for the ring: no lookup of pages at each request. An ordinary user may lock little memory
-    /// (RLIMIT_MEMLOCK); without a pin it works as well, only slower, so that is no error.
+    /// Adds an arena and pins it for the ring, which saves a page lookup for each request. An ordinary user may lock little memory
+    /// (RLIMIT_MEMLOCK). Unpinned memory works as well, only slower, so a failure to pin is no error.
     pub(super) fn register<S: squeue::EntryMarker, C: End>(&mut self, arena: &Arena, ring: &Ring<S, C>) -> Result<(), Error> {
         if !self.add(arena) {
             return Ok(());
@@ -130,7 +133,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// The pages of the arena known last. Those that cannot be had are part of a longer piece all the same.
+    /// Registers pages of the last arena individually. Pages that fail to register are still part of a longer piece.
     fn register_pages<S: squeue::EntryMarker, C: End>(&mut self, ring: &Ring<S, C>) {
         let room = SINGLE_PAGES_MAX - self.known.iter().map(|known| known.paged >> PAGE_SHIFT).sum::<u64>();
         let known = self.known.last_mut().expect("just added");
@@ -147,12 +150,12 @@ impl Buffers {
         }
     }
 
-    /// Enough for 256 GiB, as far as the kernel has places, and for single pages.
+    /// Returns the table size: enough for 256 GiB and the single pages, limited by the kernel.
     fn table_size(&self) -> u32 {
         PIECES_MAX.min((1 << (38 - self.piece_shift)) + SINGLE_PAGES_MAX as u32)
     }
 
-    /// Where a span lies; none: not in an arena of ours.
+    /// Returns the memory of a span, or `None` if it is not inside a registered arena.
     #[inline]
     pub(crate) fn find(&self, span: Span) -> Option<Piece> {
         let known = self.known.iter().find(|known| known.id == span.arena)?;
@@ -170,7 +173,7 @@ impl Buffers {
     }
 }
 
-/// Pages that are not huge count as locked once more. Whoever is held to a small limit needs that for other queues.
+/// Returns whether pages may be locked twice: pages that are not huge count again. A user with a small limit needs it for other queues.
 fn may_count_twice() -> bool {
     let is_free = capabilities(None).is_ok_and(|own| own.effective.contains(CapabilitySet::IPC_LOCK));
     is_free || getrlimit(Resource::Memlock).current.is_none_or(|most| most >= LOCKED_MUCH)

@@ -1,4 +1,4 @@
-//! What a request becomes for the kernel, and what the kernel's answers mean: where files and NVMe drives differ.
+//! The translation of requests into io_uring entries, and of results back: the part in which files and NVMe drives differ.
 
 use io_uring::squeue;
 
@@ -9,45 +9,47 @@ use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::request::Request;
 
-/// What to tell the kernel for a request, and what its answers mean.
+/// Translates requests into io_uring entries, and the kernel's results into outcomes.
 pub(crate) trait Commands: Send {
     type Entry: squeue::EntryMarker + From<squeue::Entry>;
     type End: End;
 
     fn geometry(&self) -> &Geometry;
 
-    /// Whether a polled ring takes this; what it does not goes to a second ring.
+    /// Returns whether a polled ring accepts this request; others go to a second ring.
     fn may_poll(&self, rest: &Rest<'_>) -> bool;
 
-    /// Bytes of the pieces that arenas are registered in, as a power of two.
+    /// Returns the size of the pieces in which arenas are registered, as a power of two.
     fn piece_shift(&self) -> u32 {
         PIECE_SHIFT_MAX
     }
 
-    /// Other memory than the arenas of the queue's users that entries name; registered first.
+    /// Returns memory that entries name besides the arenas of users; it is registered first.
     fn memory(&self) -> Option<&Arena> {
         None
     }
 
-    /// The entry for what is left of a request, called `name`.
+    /// Builds the entry for the rest of a request, with `name` as its user data.
     fn entry(&mut self, index: u32, name: u64, rest: &Rest<'_>) -> Self::Entry;
 
-    /// The answer that says that all of a new request is done, if there is one such answer.
+    /// Returns the result that means that a new request is complete, if there is a single such result.
     fn whole(&self, request: &Request) -> Option<i32>;
 
-    /// What an answer to the rest of a request means, of which so much was done before.
+    /// Returns what a result means for the rest of a request, of which `done` was completed before.
     fn outcome(&mut self, request: &Request, done: u64, answer: i32) -> Outcome;
 }
 
-/// A request as far as it is not done.
+/// The part of a request that is not done yet.
 pub(crate) struct Rest<'a> {
+    /// The request as it was submitted.
     pub request: &'a Request,
+    /// The memory of the remaining data.
     pub memory: Memory,
-    /// As [`Outcome::Did`] counted.
+    /// The amount already done, as [`Outcome::Did`] and [`Outcome::Stepped`] count it.
     pub done: u64,
 }
 
-/// Where the data is.
+/// The memory that holds the data.
 #[derive(Clone, Copy)]
 pub(crate) enum Memory {
     None,
@@ -56,13 +58,13 @@ pub(crate) enum Memory {
     Many(*const libc::iovec, u32),
 }
 
-/// What an answer means.
+/// The meaning of a result from the kernel.
 pub(crate) enum Outcome {
-    /// All of it is done.
+    /// The request is complete.
     Done,
-    /// So many bytes of memory, more than 0, less than all; the next entry is for the rest.
+    /// This many bytes of memory were transferred, more than 0 and less than all; the next entry is for the rest.
     Did(u64),
-    /// So much of a request without memory is done; the next entry is for the rest.
+    /// This part of a request without memory is done; the next entry is for the rest.
     Stepped(u64),
     Failed(Error),
 }

@@ -1,4 +1,4 @@
-//! The system call of a ring by itself, for who does not have the ring at the moment.
+//! The submission system call of a ring, for threads that do not hold the ring.
 #![expect(unsafe_code, reason = "enters the kernel")]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::queue::Doorbell;
 
-/// Takes what was pushed. What it names stays in place until its completion was seen: who pushed it promised that, and a queue
-/// lets go of its memory only when nothing pushed is left.
+/// Submits the pushed entries. The memory that an entry names stays in place until its completion was seen: the caller of `push` promised
+/// that, and a queue frees its memory only when no pushed entry is left.
 pub(super) struct RingDoorbell {
     ring: OwnedFd,
     entries: u32,
-    /// Threads in the call.
+    /// The number of threads in the call.
     inside: AtomicU32,
 }
 
 impl RingDoorbell {
-    /// Of a ring with so many entries.
+    /// Creates a doorbell for a ring with this number of entries.
     pub(super) fn new(ring: OwnedFd, entries: u32) -> RingDoorbell {
         RingDoorbell { ring, entries, inside: AtomicU32::new(0) }
     }
 
-    /// Somebody is in the call, and takes what was pushed before; the kernel lets one in at a time.
+    /// Returns whether a thread is in the call and submits earlier entries; the kernel admits one thread at a time.
     pub(super) fn is_rung(&self) -> bool {
         self.inside.load(Ordering::SeqCst) > 0
     }

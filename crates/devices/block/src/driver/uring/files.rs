@@ -1,4 +1,4 @@
-//! Requests as calls on a file or block device.
+//! Requests as operations on a file or block device.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
 
-/// The ring's only file.
+/// The only file registered with the ring.
 const FILE: types::Fixed = types::Fixed(0);
 
-/// See the module.
+/// Translates requests into operations on a file or block device.
 pub(crate) struct FileCommands {
+    /// The open file and its geometry.
     pub target: Arc<Target>,
 }
 
@@ -30,9 +31,9 @@ impl Commands for FileCommands {
         self.target.geometry()
     }
 
-    /// Only what the drive takes as it is: a polled transfer that the kernel has to split, by its length or by gaps between
-    /// pages, is sent back with EAGAIN, and tried again for ever by a kernel thread (seen in Linux 6.1). A write with `fua` may
-    /// end in a flush, which has no polled form.
+    /// Admits only transfers that the drive accepts unsplit. If the kernel has to split a polled transfer, by its length or by gaps
+    /// between pages, it returns EAGAIN, and a kernel thread retries for ever (seen in Linux 6.1). A write with `fua` may end in a flush,
+    /// which cannot be polled.
     fn may_poll(&self, rest: &Rest<'_>) -> bool {
         match rest.memory {
             Memory::One(piece) => !rest.request.fua && piece.bytes <= self.target.polled_bytes_max(),
@@ -47,10 +48,10 @@ impl Commands for FileCommands {
         let entry = match rest.request.op {
             Op::Read => read(offset + rest.done, rest.memory),
             Op::Write => write(offset + rest.done, rest.memory, rest.request.fua),
-            // Times and owners are not ours to keep; what is needed to find the data is synced with it (fdatasync(2)).
+            // File times and owners need not be durable; fdatasync(2) syncs the metadata that is needed to find the data.
             Op::Flush => opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build(),
             Op::Discard | Op::WriteZeroes => {
-                // A second try of zeroes is by holes.
+                // The second attempt to zero punches holes.
                 let mode = self.target.fallocate_mode(rest.request.op, rest.done > 0);
                 allocate(offset, u64::from(rest.request.blocks) * block_bytes, mode)
             }
@@ -68,7 +69,7 @@ impl Commands for FileCommands {
     fn outcome(&mut self, request: &Request, done: u64, answer: i32) -> Outcome {
         if answer < 0 {
             return match Errno::from_raw_os_error(-answer) {
-                // What the kernel says of work that was cancelled in the middle of a wait.
+                // The kernel's result for work that was cancelled during a wait.
                 Errno::INTR => Outcome::Failed(Error::Cancelled),
                 Errno::OPNOTSUPP if request.op == Op::WriteZeroes && done == 0 && self.target.zero_by_holes() => Outcome::Stepped(1),
                 _ => Outcome::Failed(Error::from_errno(-answer)),

@@ -1,19 +1,18 @@
-//! io_uring: the one part of this crate with unsafe code. Everything the kernel is told about memory is told here.
+//! The io_uring driver: the one part of this crate with unsafe code. Only this module passes memory to the kernel.
 //!
-//! - [`ring`]: set-up of one instance, submission, completion, its event.
-//! - [`doorbell`]: submission by who does not have the ring.
-//! - [`buffers`]: arenas, registered with the kernel; spans become addresses here and nowhere else.
-//! - [`slots`]: what is known of each request in flight.
-//! - [`owner`]: the requests the kernel has, with their memory; [`queue`]: [`crate::Queue`] over all these.
-//! - [`commands`]: what a request becomes; [`files`], [`nvme`]: calls on files and block devices, commands of an NVMe drive.
-//! - [`blocking`]: the same transfers as system calls that block, for where io_uring is forbidden.
-//! - [`ioctl`]: the two questions that an NVMe node answers.
-//! - [`probe`]: what this machine has of all this, in words.
+//! - [`ring`]: one io_uring instance: set-up, submission, completion, and its event.
+//! - [`doorbell`]: submission by threads that do not hold the ring.
+//! - [`buffers`]: arenas, registered with the kernel. Only this module translates spans into addresses.
+//! - [`slots`]: the state of each request in flight.
+//! - [`owner`]: the requests in the kernel, with their memory; [`queue`]: [`crate::Queue`] over all these.
+//! - [`commands`]: translates requests; [`files`], [`nvme`]: operations on files and block devices, commands of an NVMe drive.
+//! - [`blocking`]: the same transfers as blocking system calls, where io_uring is forbidden.
+//! - [`ioctl`]: the admin commands that an NVMe node accepts.
+//! - [`probe`]: reports which of these features this machine has.
 //!
-//! Why it is sound. The kernel reads and writes memory of ours until a request has ended. That memory is in arenas; the queue
-//! holds each arena it was told of, and lets go only when nothing is in the kernel. If the kernel keeps a request for ever, the
-//! queue leaks its arenas with the vectors that name them, on purpose. Spans are checked against their arena's length before
-//! they become addresses.
+//! Soundness: the kernel reads and writes our memory until a request has completed. That memory is in arenas. The queue holds each
+//! registered arena, and frees it only when nothing is in the kernel. If the kernel keeps a request for ever, the queue deliberately leaks
+//! its arenas and the vectors that name them. A span is checked against the length of its arena before it becomes an address.
 
 mod blocking;
 mod buffers;

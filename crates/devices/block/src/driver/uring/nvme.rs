@@ -16,7 +16,7 @@ use crate::request::{Op, Request};
 
 /// `_IOWR('N', 0x80, struct nvme_uring_cmd)`: memory in one piece.
 const NVME_URING_CMD_IO: u32 = 0xc048_4e80;
-/// `_IOWR('N', 0x81, struct nvme_uring_cmd)`: in several.
+/// `_IOWR('N', 0x81, struct nvme_uring_cmd)`: memory in several pieces.
 const NVME_URING_CMD_IO_VEC: u32 = 0xc048_4e81;
 
 const FLUSH: u8 = 0x00;
@@ -24,37 +24,40 @@ const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;
 const WRITE_ZEROES: u8 = 0x08;
 const DATASET_MANAGEMENT: u8 = 0x09;
-/// Dataset management, command dword 11: deallocate.
+/// Dataset Management, command dword 11: deallocate.
 const DEALLOCATE: u32 = 1 << 2;
-/// Write, command dword 12.
+/// Write, command dword 12: force unit access.
 const FORCE_UNIT_ACCESS: u32 = 1 << 30;
-/// The count of blocks of a command has 16 bits and begins at 1.
+/// The block count of a command has 16 bits and is zero-based.
 const BLOCKS_MAX: u64 = 1 << 16;
-/// Bytes of a range of dataset management.
+/// The size of a range of Dataset Management, in bytes.
 const RANGE_BYTES: usize = 16;
 
-/// An open namespace.
+/// An open namespace of an NVMe drive.
 #[derive(Debug)]
 pub(crate) struct NvmeTarget {
+    /// The open character node.
     pub node: File,
+    /// The namespace ID of the node.
     pub nsid: u32,
+    /// The geometry of the namespace.
     pub geometry: Geometry,
 }
 
-/// See the module.
+/// Translates requests into commands of an NVMe drive.
 pub(crate) struct NvmeCommands {
     target: Arc<NvmeTarget>,
-    /// One range for each slot.
+    /// One Dataset Management range for each slot.
     ranges: Arena,
 }
 
 impl NvmeCommands {
-    /// For a queue of this depth.
+    /// Creates the commands of a queue of this depth.
     pub(crate) fn new(target: Arc<NvmeTarget>, depth: u32) -> std::io::Result<NvmeCommands> {
         Ok(NvmeCommands { target, ranges: Arena::private(depth as usize * RANGE_BYTES)? })
     }
 
-    /// Writes a slot's range down; returns its address.
+    /// Writes the range of a slot, and returns its address.
     fn range(&self, index: u32, request: &Request) -> u64 {
         let at = index as usize * RANGE_BYTES;
         let mut range = [0; RANGE_BYTES];
@@ -65,7 +68,7 @@ impl NvmeCommands {
     }
 }
 
-/// The fields that we use of `struct nvme_uring_cmd`.
+/// The fields of `struct nvme_uring_cmd` that this driver sets.
 #[derive(Default)]
 struct Command {
     opcode: u8,
@@ -78,7 +81,7 @@ struct Command {
 }
 
 impl Command {
-    /// As the kernel reads it.
+    /// Returns the command in the layout of the kernel.
     #[inline]
     fn bytes(&self) -> [u8; 80] {
         let mut bytes = [0; 80];
@@ -92,7 +95,7 @@ impl Command {
         bytes
     }
 
-    /// Blocks `lba..lba + blocks`.
+    /// Sets the block range `lba..lba + blocks`.
     #[inline]
     fn set_blocks(&mut self, lba: u64, blocks: u64) {
         self.cdw10 = (lba & u64::from(u32::MAX)) as u32;
@@ -101,7 +104,7 @@ impl Command {
     }
 }
 
-/// Blocks of the next command of a request whose first `done` are done.
+/// Returns the block count of the next command of a request whose first `done` blocks are done.
 fn step(request: &Request, done: u64) -> u64 {
     (u64::from(request.blocks) - done).min(BLOCKS_MAX)
 }
@@ -115,14 +118,14 @@ impl Commands for NvmeCommands {
         &self.target.geometry
     }
 
-    /// A command without data on a polled ring follows a wild pointer in Linux 6.1 (the kernel panics in `bio_poll`: there is no
-    /// bio, and the place for it was never written). It has nothing to gain from polling either.
+    /// In Linux 6.1 a command without data on a polled ring follows an uninitialized pointer: the kernel panics in `bio_poll`, because
+    /// there is no bio. Such a command gains nothing from polling either.
     fn may_poll(&self, rest: &Rest<'_>) -> bool {
         rest.request.op.has_data()
     }
 
-    /// Kernels before 6.16 count all pages of a registered piece as segments of the command, whatever it transfers, and refuse
-    /// it with EINVAL when those are more than the drive takes.
+    /// Kernels before 6.16 count all pages of a registered piece as segments of the command, regardless of its length. If those exceed the
+    /// drive's limit, the command fails with EINVAL.
     fn piece_shift(&self) -> u32 {
         self.target.geometry.transfer_bytes_max.max(4096).ilog2()
     }
@@ -175,7 +178,7 @@ impl Commands for NvmeCommands {
                 Outcome::Stepped(step(request, done))
             }
             0 => Outcome::Done,
-            // The kernel's driver gave the command up: it reset the drive, or the drive is gone.
+            // The kernel's driver aborted the command: it reset the drive, or the drive is gone.
             answer if answer == -Errno::INTR.raw_os_error() => Outcome::Failed(Error::Reset),
             answer if answer < 0 => Outcome::Failed(Error::from_errno(-answer)),
             answer => Outcome::Failed(status::error((answer & 0xffff) as u16)),

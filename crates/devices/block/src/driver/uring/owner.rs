@@ -1,4 +1,4 @@
-//! The requests that the kernel has, and their memory.
+//! The requests in the kernel, and their memory.
 #![expect(unsafe_code, reason = "frees memory that the kernel was told of")]
 
 use std::io;
@@ -12,26 +12,31 @@ use crate::buffer::Span;
 use crate::error::Error;
 use crate::request::{Completion, Request};
 
-/// Most pieces of memory of one request.
+/// The maximum number of data segments of one request.
 pub(crate) const SEGMENTS_MAX: u16 = 64;
 
-/// All but the rings.
+/// The state of a queue except its rings.
 pub(super) struct OwnerState<C: Commands> {
+    /// The translation of requests into entries.
     pub commands: C,
-    /// These two are leaked if the kernel does not let go of them.
+    /// The buffers and vectors are leaked if the kernel still uses them.
     pub buffers: ManuallyDrop<Buffers>,
     vectors: ManuallyDrop<Vectors>,
+    /// The slots of the requests in flight.
     pub slots: Slots,
-    /// Slots whose request needs another entry.
+    /// The slots whose request needs another entry.
     pub again: Vec<u32>,
+    /// The number of requests in the kernel.
     pub in_kernel: u32,
+    /// The number of cancellations in the kernel.
     pub cancels: u32,
-    /// The kernel has a timer of ours, which will end a wait.
+    /// Whether the kernel has a timer of this queue, which will end a wait.
     pub has_alarm: bool,
+    /// Whether all requests are being cancelled.
     pub giving_up: bool,
 }
 
-/// `SEGMENTS_MAX` vectors for each slot.
+/// An array of `SEGMENTS_MAX` vectors for each slot.
 struct Vectors(Box<[libc::iovec]>);
 
 // SAFETY: addresses, which are looked at by the kernel alone; the arenas behind them can be reached from any thread.
@@ -72,7 +77,7 @@ impl<C: Commands> OwnerState<C> {
         })
     }
 
-    /// Lets go of the memory. Without this call it is leaked.
+    /// Frees the memory, which is leaked without this call.
     ///
     /// # Safety
     /// Called once; this state is not used afterwards.
@@ -85,7 +90,7 @@ impl<C: Commands> OwnerState<C> {
         }
     }
 
-    /// A slot for a request; its number.
+    /// Takes a slot for a request, and returns its index.
     #[inline(always)]
     pub(super) fn open(&mut self, request: &Request, place: RequestMemory) -> u32 {
         let whole = self.commands.whole(request).unwrap_or(UNKNOWN);
@@ -93,13 +98,13 @@ impl<C: Commands> OwnerState<C> {
         self.slots.take(request, place, whole)
     }
 
-    /// A request is not in the kernel (any more).
+    /// Frees the slot of a request that is not in the kernel.
     pub(super) fn close(&mut self, index: u32) {
         self.slots.give(index);
         self.in_kernel -= 1;
     }
 
-    /// The memory of a request. Pieces that follow each other in one arena become one.
+    /// Returns the memory of a request. Adjacent pieces of one arena are merged.
     #[inline]
     pub(super) fn place(&mut self, index: u32, data: &[Span]) -> Result<RequestMemory, Error> {
         let [first, others @ ..] = data else { return Ok(RequestMemory::None) };
@@ -125,7 +130,7 @@ impl<C: Commands> OwnerState<C> {
         Ok(RequestMemory::Many { first: 0, count: u16::try_from(count + 1).expect("no more than segments_max") })
     }
 
-    /// A place of a slot as commands name it.
+    /// Converts the memory of a slot to the form that commands use.
     #[inline]
     pub(super) fn memory(&self, index: u32, place: RequestMemory) -> Memory {
         match place {
@@ -135,7 +140,7 @@ impl<C: Commands> OwnerState<C> {
         }
     }
 
-    /// Takes bytes that were transferred off the front of a slot's memory.
+    /// Removes transferred bytes from the front of a slot's memory.
     fn advance(&mut self, index: u32, bytes: u64) {
         let slot = self.slots.get(index);
         slot.done += bytes;
@@ -185,7 +190,7 @@ impl<C: Commands> OwnerState<C> {
         count
     }
 
-    /// An answer of the kernel that says more than that all is done. None: nothing to report.
+    /// Handles a result that is not the expected one of a complete request; returns `None` if there is nothing to report.
     #[cold]
     fn end(&mut self, name: u64, answer: i32) -> Option<Completion> {
         let Some(index) = self.slots.named(name) else {

@@ -1,4 +1,4 @@
-//! What this machine has of io_uring and NVMe passthrough, and what is missing, in words.
+//! Reports what this machine has of io_uring and NVMe passthrough, and what is missing.
 
 use std::fmt;
 use std::fs;
@@ -12,41 +12,41 @@ use rustix::io::Errno;
 use super::ring::forbidden;
 use crate::driver::sysfs::QueueAttributes;
 
-/// What was found. Printed as lines of text.
+/// The result of a probe, which displays as lines of text.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Release of the kernel.
+    /// The release of the running kernel.
     pub kernel: String,
-    /// Why there is no io_uring; none: there is.
+    /// The reason why io_uring is unavailable, or `None` if it is available.
     pub no_uring: Option<String>,
-    /// A queue promised to one thread is cheaper than others (Linux 6.1).
+    /// Whether a queue for a single thread is cheaper than others (Linux 6.1).
     pub single_issuer: bool,
-    /// Commands of drives can be given through it (Linux 5.19).
+    /// Whether io_uring accepts passthrough commands to drives (Linux 5.19).
     pub commands: bool,
-    /// Queues for polling that the NVMe driver was loaded with.
+    /// The number of poll queues that the NVMe driver was loaded with.
     pub poll_queues: u32,
-    /// The NVMe nodes.
+    /// The character nodes of NVMe namespaces.
     pub nodes: Vec<Node>,
 }
 
 /// A character node of an NVMe namespace.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// /dev/ng0n1.
+    /// The path of the node, such as /dev/ng0n1.
     pub path: PathBuf,
-    /// Permission bits.
+    /// The permission bits of the node.
     pub mode: u32,
-    /// Owner.
+    /// The user ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// The group ID of the node.
     pub gid: u32,
-    /// This process may read and write it.
+    /// Whether this process may read and write the node.
     pub usable: bool,
-    /// Largest transfer, if the kernel tells.
+    /// The largest transfer in bytes, if the kernel reports it.
     pub transfer_bytes_max: Option<u64>,
 }
 
-/// Looks. Opens no drive.
+/// Probes this machine, without opening a drive.
 pub fn probe() -> Found {
     let mut opcodes = Opcodes::new();
     let no_uring = match IoUring::new(2) {
@@ -67,14 +67,14 @@ pub fn probe() -> Found {
     }
 }
 
-/// Whether commands of drives can be given.
+/// Returns whether io_uring accepts passthrough commands to drives.
 pub(crate) fn has_commands() -> bool {
     let mut opcodes = Opcodes::new();
     let asked = IoUring::new(2).and_then(|uring| uring.submitter().register_probe(&mut opcodes));
     asked.is_ok() && opcodes.is_supported(opcode::UringCmd80::CODE)
 }
 
-/// Queues for polling that the NVMe driver was loaded with.
+/// Returns the number of poll queues that the NVMe driver was loaded with.
 pub(crate) fn poll_queues() -> u32 {
     fs::read_to_string("/sys/module/nvme/parameters/poll_queues").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }

@@ -1,8 +1,8 @@
-//! [`Queue`] over a ring, for any kind of command.
+//! Implements [`Queue`] over a ring, for any kind of command.
 //!
-//! The life of a request: `submit` checks it, takes a slot, turns its spans into addresses and pushes one entry; `poll` sees the
-//! completion, and either reports it or, when less was done than was asked, pushes an entry for the rest. What does not fit the
-//! device never reaches the kernel: it waits in `own` to be reported.
+//! The life of a request: `submit` checks it, takes a slot, translates its spans into addresses and pushes one entry. `poll` sees the
+//! completion and reports it, or, after a short transfer, pushes an entry for the rest. A request that does not fit the device never
+//! reaches the kernel: its completion waits in `own`.
 #![expect(unsafe_code, reason = "hands memory to the kernel")]
 
 use std::os::fd::BorrowedFd;
@@ -27,40 +27,40 @@ use crate::queue::{Armed, Doorbell, Queue, Submit};
 use crate::request::{Completion, Request, Status};
 use crate::units::Tag;
 
-/// How long `reset` and `drop` wait for what the kernel cannot cancel: a drive's answer, or the kernel's own time-out of it
-/// (30 seconds for NVMe and SCSI), is not waited for; the queue is given up before.
+/// How long `reset` and `drop` wait for requests that the kernel cannot cancel. It is shorter than the kernel's time-out of a drive (30
+/// seconds for NVMe and SCSI): the queue is abandoned before.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
-/// How long a queue of one thread that is dropped by another waits for what the first one left in the kernel when it ended: that has
-/// ended with it, and is on its way to the ring.
+/// How long a single-thread queue that another thread drops waits for requests of the first thread, which has exited. The kernel cancelled
+/// them at its exit, and their completions are about to reach the ring.
 const LEFT_BEHIND: Duration = Duration::from_millis(100);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// See the module.
+/// A queue of requests over one or two io_uring instances.
 pub(crate) struct UringQueue<C: Commands> {
     ring: Ring<C::Entry, C::End>,
-    /// For what a polled ring does not take.
+    /// The second ring, for requests that a polled ring does not accept.
     aside: Option<Ring<C::Entry, C::End>>,
     owner: OwnerState<C>,
-    /// Ended, or never begun, and not yet reported.
+    /// Completions not yet reported, of requests that were reaped early or never started.
     own: CompletionRing,
     depth: u32,
-    /// Taken and not reported.
+    /// Requests submitted and not reported yet.
     in_flight: u32,
     broken: bool,
-    /// There is one ring, and it takes requests.
+    /// Whether there is one ring only, and it accepts requests.
     is_straight: bool,
-    /// Lines of memory that is read into are left to the device.
+    /// The doorbell with which other threads submit without holding the queue.
     doorbell: Option<Arc<RingDoorbell>>,
 }
 
 impl<C: Commands> UringQueue<C> {
-    /// A queue of the file or node `fd`, which the kernel keeps open.
+    /// Creates a queue of the file or node `fd`, which the kernel keeps open.
     pub(crate) fn new(commands: C, fd: BorrowedFd<'_>, options: &QueueOptions) -> Result<UringQueue<C>, RingError> {
         let depth = options.depth;
         let ring = Ring::new(depth, options, fd)?;
         let aside = if options.device_polled {
-            // Looked at in turn with the other.
+            // The two rings are polled in turn.
             let options = QueueOptions { device_polled: false, kernel_submits: false, waits: false, ..options.clone() };
             Some(Ring::new(depth, &options, fd)?)
         } else {
@@ -71,8 +71,8 @@ impl<C: Commands> UringQueue<C> {
         Ok(UringQueue { ring, aside, owner, own, depth, in_flight: 0, broken: false, is_straight, doorbell: None })
     }
 
-    /// A read or write of one piece of memory, which nearly all requests are: in a short row of code, for after a system call none
-    /// of it is near. False, and nothing is done: it is another one, or there is something wrong.
+    /// The fast path: a read or write of one piece of memory, as nearly all requests are. Its code is short and contiguous, because a
+    /// system call evicts it from the caches. Returns `false`, without effect, if the request is of another kind or invalid.
     #[inline(always)]
     fn start_one(&mut self, request: &Request, span: Span) -> bool {
         let OwnerState { commands, buffers, .. } = &self.owner;
@@ -108,13 +108,13 @@ impl<C: Commands> UringQueue<C> {
         Ok(())
     }
 
-    /// Pushes an entry for what is left of a slot's request.
+    /// Pushes an entry for the rest of a slot's request.
     fn push(&mut self, index: u32, request: &Request, place: RequestMemory, done: u64) {
         let name = self.owner.slots.name(index);
         let mut rest = Rest { request, memory: self.owner.memory(index, place), done };
         let ring = match &mut self.aside {
             Some(aside) if !self.owner.commands.may_poll(&rest) => {
-                // Arenas are registered with the first ring only.
+                // Only the first ring has registered arenas.
                 if let Memory::One(piece) = &mut rest.memory {
                     piece.fixed = Fixed::NONE;
                 }
@@ -128,7 +128,7 @@ impl<C: Commands> UringQueue<C> {
         unsafe { ring.push(&entry) };
     }
 
-    /// Moves what has ended out of the rings.
+    /// Takes completions out of the rings.
     #[inline]
     fn reap(&mut self, completions: &mut [Completion]) -> usize {
         let mut count = self.owner.reap(&mut self.ring, completions);
@@ -150,12 +150,12 @@ impl<C: Commands> UringQueue<C> {
         self.ring();
     }
 
-    /// Somebody rings without the queue. Who has it shall not wait for that.
+    /// Returns whether another thread is submitting through the doorbell; the holder of the queue must not wait for that.
     fn is_rung(&self) -> bool {
         self.doorbell.as_ref().is_some_and(|doorbell| doorbell.is_rung())
     }
 
-    /// Does what the kernel wants to be asked for.
+    /// Runs pending task work of the kernel.
     fn run_work(&mut self) {
         if self.is_rung() {
             return;
@@ -167,7 +167,7 @@ impl<C: Commands> UringQueue<C> {
         }
     }
 
-    /// What an error of entering the ring means: nothing that a request could have.
+    /// Handles an error of entering the ring, which never concerns a single request.
     #[inline]
     fn entered(&mut self, entered: Result<(), Errno>) {
         if let Err(error) = entered {
@@ -189,14 +189,14 @@ impl<C: Commands> UringQueue<C> {
             return; // that many are on their way
         }
         let entry = opcode::AsyncCancel2::new(target).build().user_data(OWN);
-        // A polled ring takes no such entry; a request of a second ring is found by that ring only.
+        // A polled ring does not accept such an entry; only the second ring finds its requests.
         let ring = self.aside.as_mut().unwrap_or(&mut self.ring);
         // SAFETY: it names no memory.
         unsafe { ring.push(&entry.into()) };
         self.owner.cancels += 1;
     }
 
-    /// Cancels everything and waits, at most so long. What ends is in `own` afterwards.
+    /// Cancels all requests and waits for them, for at most `at_most`. Their completions are then in `own`.
     fn give_up(&mut self, at_most: Duration) -> Result<(), Error> {
         let end = Instant::now() + at_most;
         let mut ended = [Completion::EMPTY; 32];
@@ -226,7 +226,7 @@ impl<C: Commands> UringQueue<C> {
         if self.owner.in_kernel == 0 { Ok(()) } else { Err(Error::Timeout) }
     }
 
-    /// Likewise where the kernel lets only another thread in. While that one lives, what it has not asked for does not come.
+    /// Does the same where the kernel admits only another thread. While that thread lives, its pending task work does not run.
     #[cold]
     fn give_up_outside(&mut self) -> Result<(), Error> {
         let end = Instant::now() + LEFT_BEHIND;
@@ -260,13 +260,13 @@ impl<C: Commands> UringQueue<C> {
         self.owner.has_alarm
     }
 
-    /// A polled ring, and the one beside it, have no common event: they are looked at in turn.
+    /// Polls the polled ring and the second ring in turn, because they have no common event.
     fn wait_for_either(&mut self, at_most: Duration) -> Result<(), Errno> {
         let Some(aside) = &mut self.aside else { return Ok(()) };
         let begin = Instant::now();
         while !self.ring.has_ended() && !aside.has_ended() {
             self.ring.run_work()?;
-            // It has interrupts: mostly there is nothing to ask the kernel for.
+            // The second ring uses interrupts: mostly there is no need to enter the kernel.
             if aside.work_waits() {
                 aside.run_work()?
             } else {
@@ -279,7 +279,7 @@ impl<C: Commands> UringQueue<C> {
         Ok(())
     }
 
-    /// As [`Queue::poll`].
+    /// Polls as [`Queue::poll`] does.
     #[inline(always)]
     fn take_ended(&mut self, completions: &mut [Completion]) -> usize {
         let mut count = if self.own.len() > 0 { self.own.take(completions) } else { 0 };
@@ -295,7 +295,7 @@ impl<C: Commands> UringQueue<C> {
         count
     }
 
-    /// As [`Queue::wait`].
+    /// Waits as [`Queue::wait`] does.
     #[inline(always)]
     fn wait_for_ended(&mut self, at_most: Duration) {
         if self.own.len() > 0 || self.owner.in_kernel == 0 || at_most.is_zero() {
@@ -402,7 +402,7 @@ impl<C: Commands> Queue for UringQueue<C> {
 }
 
 impl<C: Commands> Drop for UringQueue<C> {
-    /// Waits for what is in flight. What the kernel does not give back keeps its memory: arenas and vectors are leaked.
+    /// Waits for requests in flight. If the kernel keeps some, their arenas and vectors are leaked.
     fn drop(&mut self) {
         if self.owner.in_kernel > 0 && self.give_up(GIVE_UP_AFTER).is_err() {
             tracing::error!("a queue is closed with {} requests in the kernel: their memory is kept for ever", self.owner.in_kernel);
@@ -424,7 +424,7 @@ mod test {
     use crate::driver::uring::commands::{Memory, Outcome};
     use crate::units::Lba;
 
-    /// Reads from a pipe: they end when the test writes to it.
+    /// Reads from a pipe, which complete when the test writes to it.
     struct FromPipe(Geometry);
 
     impl Commands for FromPipe {
@@ -449,7 +449,7 @@ mod test {
         }
     }
 
-    /// None: this machine has no io_uring.
+    /// Returns `None` if this machine has no io_uring.
     fn queue(options: &QueueOptions) -> Option<(UringQueue<FromPipe>, OwnedFd, Arena)> {
         let (from, to) = pipe().expect("a pipe");
         let mut queue = match UringQueue::new(FromPipe(Geometry::plain(512, 8)), from.as_fd(), options) {
@@ -475,7 +475,7 @@ mod test {
             for round in 0..4 {
                 assert_eq!(queue.submit(&Request::read(Tag(round), Lba(0), 1), &[buf.span()]), Submit::Queued);
                 if round == 2 {
-                    // Nobody writes: waits end, and nothing is reported.
+                    // No data is written: waits end, and nothing is reported.
                     assert!(queue.owner.has_alarm, "of an earlier wait");
                     while queue.owner.has_alarm {
                         assert_eq!(queue.wait_and_poll(Duration::from_secs(1000), &mut ended), 0);
@@ -490,10 +490,10 @@ mod test {
                 assert_eq!(buf.to_vec(), [round as u8; 512]);
             }
             assert_eq!((queue.in_flight(), queue.owner.cancels), (0, 0));
-            // A short wait has its own.
+            // A short wait has a separate timer.
             assert_eq!(queue.submit(&Request::read(Tag(9), Lba(0), 1), &[buf.span()]), Submit::Queued);
             assert_eq!(queue.wait_and_poll(Duration::from_millis(1), &mut ended), 0);
-            // A cancellation takes the timer along.
+            // A cancellation also cancels the timer.
             queue.reset().expect("cancelled");
             assert_eq!((queue.in_flight(), queue.owner.in_kernel), (0, 0));
         }
