@@ -27,7 +27,7 @@ pub fn own_socket() -> PathBuf {
     runtime.unwrap_or_else(|| "/run".into()).join("hotshelf/queues.sock")
 }
 
-/// Returns the socket that a client tries: that of a broker of its own user if it exists, else that of the system's broker.
+/// Returns the socket that a client tries: that of a broker run by its user if it exists, else that of the system's broker.
 pub fn default_socket() -> PathBuf {
     let own = own_socket();
     if own.exists() { own } else { "/run/hotshelf/queues.sock".into() }

@@ -279,7 +279,7 @@ impl Served {
             self.refused(&request, error);
             return self.complete(slot, Err(error));
         }
-        // The check used blocks of the window, which lies within the device. The broker's clients share one request class.
+        // The check used blocks of the window, which lies within the device. The client's class is dropped: classes are for the broker.
         let lba = if request.op == Op::Flush { Lba(0) } else { Lba(request.lba.0 + self.seed.first) };
         self.held = Some(DeferredRequest { request: Request { lba, class: Class(0), ..request }, slot });
         self.held_until = Time(0);

@@ -8,7 +8,7 @@
 //!   until = T                                make the request visible
 //!   fence                                    fence
 //!   check all requests                       read `until`
-//!   none due before T: wait for the signal   later than the request is due: exchange it with 0, signal
+//!   none due before T: wait for the signal   if it is later than the due time: exchange it with 0, signal
 //! ```
 //!
 //! Of two such pairs at least one side sees what the other wrote (C++20, [atomics.fences]). Either the sleeper finds the request and does

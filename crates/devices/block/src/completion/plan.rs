@@ -64,7 +64,7 @@ pub struct Limits {
     pub block_from: Duration,
     /// The maximum time to poll for an urgent request.
     pub urgent_spin: Duration,
-    /// The minimum time to poll for an overdue or unknown request; otherwise a quarter of its latency.
+    /// The time to poll for an overdue or unknown request, or a quarter of its latency if that is longer.
     pub patience: Duration,
 }
 

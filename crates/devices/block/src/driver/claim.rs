@@ -1,7 +1,7 @@
 //! Ensures that one program at a time writes to a device: the lock, its holder, and retries while a dead process still holds it.
 //!
-//! Requests that a ring had in flight when its process ended keep the file open, with its lock, until the disk has completed them and a
-//! kernel thread has cleaned up. The kernel signals no event for that, so the lock is retried.
+//! When a process ends, requests of its ring that are in flight keep the file open and locked. This lasts until the disk has completed
+//! them and a kernel thread has cleaned up. The kernel signals no event for that, so the lock is retried.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

@@ -31,9 +31,9 @@ impl Commands for FileCommands {
         self.target.geometry()
     }
 
-    /// Admits only transfers that the drive accepts unsplit. If the kernel has to split a polled transfer, by its length or by gaps
-    /// between pages, it returns EAGAIN, and a kernel thread retries for ever (seen in Linux 6.1). A write with `fua` may end in a flush,
-    /// which cannot be polled.
+    /// Admits only transfers that the drive accepts unsplit. A polled transfer that the kernel has to split, by its length or by gaps
+    /// between pages, fails with EAGAIN. A kernel thread then retries it for ever (seen in Linux 6.1). A write with `fua` may end in a
+    /// flush, which cannot be polled.
     fn may_poll(&self, rest: &Rest<'_>) -> bool {
         match rest.memory {
             Memory::One(piece) => !rest.request.fua && piece.bytes <= self.target.polled_bytes_max(),

@@ -36,7 +36,7 @@ const RANGE_BYTES: usize = 16;
 /// An open namespace of an NVMe drive.
 #[derive(Debug)]
 pub(crate) struct NvmeTarget {
-    /// The open character node.
+    /// The open character node of the namespace.
     pub node: File,
     /// The namespace ID of the node.
     pub nsid: u32,

@@ -1,22 +1,20 @@
-//! One io_uring instance.
+//! One io_uring instance: which thread may use it, and what that costs (io_uring_setup(2)).
 //!
-//! Which thread may use it, and what that costs. A request ends in two steps: the drive's interrupt, and then work of the task
-//! that submitted it (task work), which writes the completion. A queue may move between threads, and shared handles use one from
-//! many under a lock, so the thread that looks for a completion need not be the one that submitted.
+//! A request completes in two steps: the drive's interrupt, and then work of the task that submitted it (task work), which writes the
+//! completion. A queue may move between threads, and shared handles use one from many threads under a lock. The thread that polls is
+//! therefore not always the one that submitted.
 //!
-//! - By default the kernel interrupts the submitting thread at once (no COOP_TASKRUN): who polls the ring's memory sees every
-//!   completion, whatever the submitter does meanwhile. With COOP_TASKRUN a submitter that computes, or spins on a flag that the
-//!   polling thread shall set, would hold the completion back until its next timer tick.
-//! - With `single_issuer` the work is done when the thread asks for it (DEFER_TASKRUN), in batches and without being interrupted.
-//!   The ring begins disabled and is bound to the thread that first enters it, so that it may be opened by another. From then on
-//!   that thread has it under a number of its own (REGISTERED_RING).
-//! - That there is such work is a bit in the ring's memory (TASKRUN_FLAG), so that a poll that finds nothing is no system call.
-//!   Setting it costs the processor that ends a request, and clearing it the thread, a line that both write to. With `waits` it
-//!   is left out, and who finds nothing asks.
-//! - A wait that may be long has no timer of its own, but one in common with the waits before and after it (`ALARM_AFTER`).
-//! - A thread that exits takes its unfinished work along: the kernel cancels what a thread submitted when it ends.
-//!
-//! (io_uring_setup(2).)
+//! - By default the kernel interrupts the submitting thread at once (no COOP_TASKRUN): a thread that polls the ring's memory sees every
+//!   completion, whatever the submitter does meanwhile. With COOP_TASKRUN a submitter that computes, or spins on a flag that the polling
+//!   thread sets, would delay the completion until its next timer tick.
+//! - With `single_issuer` the work runs when the thread requests it (DEFER_TASKRUN), in batches and without interruption. The ring starts
+//!   disabled and is bound to the thread that first enters it, so that another thread may open it. That thread then registers the ring's
+//!   descriptor (REGISTERED_RING).
+//! - A bit in the ring's memory shows pending task work (TASKRUN_FLAG), so that an empty poll costs no system call. The CPU that completes
+//!   a request sets the bit and the thread clears it, so they share a dirty cache line. With `waits` the bit is not used, and an empty
+//!   poll enters the kernel.
+//! - Long waits have no separate timers; they share one with the waits before and after them (`ALARM_AFTER`).
+//! - When a thread exits, the kernel cancels the requests that it submitted.
 #![expect(unsafe_code, reason = "hands memory to the kernel")]
 
 use std::cell::Cell;
@@ -35,16 +33,16 @@ use rustix::io_uring::{io_uring_enter, io_uring_ptr, io_uring_register, io_uring
 use super::doorbell::RingDoorbell;
 use crate::device::QueueOptions;
 
-/// How long the kernel's thread spins without work before it sleeps and has to be woken by a system call.
+/// How long the kernel's submission thread spins without work before it sleeps and needs a system call to wake.
 const SUBMITTER_IDLE_MS: u32 = 10;
-/// Longer waits are waits without a timer.
+/// Waits of this length or more have no timer.
 pub(super) const FOR_EVER: Duration = Duration::from_secs(1 << 32);
-/// Waits of this length or more have one timer in common, which ends the wait that it finds: to start one for each wait, and to stop
-/// it, costs as much as a good part of a request.
+/// Waits of this length or more share one timer, which ends the wait that is running when it expires. Starting and stopping a timer for
+/// each wait would cost a large part of a short request.
 pub(super) const ALARM_AFTER: Duration = Duration::from_secs(1);
 static ALARM_TIME: Timespec = Timespec::new().sec(ALARM_AFTER.as_secs());
 
-/// What a completion says.
+/// A completion entry of the ring.
 pub(crate) trait End: cqueue::EntryMarker {
     fn user_data(&self) -> u64;
     fn result(&self) -> i32;
@@ -72,45 +70,45 @@ fn to_errno<T>(outcome: io::Result<T>) -> Result<(), Errno> {
     outcome.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Why there is no ring.
+/// The reason why a ring could not be created.
 #[derive(Debug)]
 pub(crate) enum RingError {
-    /// This kernel or this process has no io_uring that serves: fall back.
+    /// This kernel or process has no usable io_uring: fall back.
     Forbidden(String),
-    /// It has, but not now.
+    /// io_uring exists, but creating the ring failed.
     Failed(io::Error),
 }
 
-/// Kernel and requests, without a meaning of the requests.
+/// An io_uring instance, independent of the meaning of its requests.
 pub(super) struct Ring<S: squeue::EntryMarker, C: End> {
     uring: IoUring<S, C>,
     event: OwnedFd,
-    /// The kernel knows the event: from the first `arm` on, since that costs a little at each completion.
+    /// Whether the event is registered: from the first `arm` on, because it slows each completion slightly.
     event_known: bool,
     armed: bool,
     polled: bool,
-    /// Nothing tells of work that waits to be asked for.
+    /// Whether the ring has no flag for pending task work.
     silent: bool,
-    /// Any thread may enter it, and its entries are taken in the call.
+    /// Whether any thread may enter the ring, and the call itself takes the entries.
     is_anybodys: bool,
-    /// Neither a thread of the kernel nor a poll of the device has a part in it: a call says only what it is for.
+    /// Whether neither a kernel thread submits nor the device is polled: the flags of a call then depend only on its purpose.
     is_plain: bool,
-    /// Its own descriptor is to be registered with the thread that uses it.
+    /// Whether the thread that uses the ring registers the ring's descriptor.
     is_of_one: bool,
     own: Option<Registered>,
-    /// How long each wait looks before it sleeps.
+    /// How long each wait spins before it sleeps.
     spin_duration: Duration,
 }
 
-/// The number under which a thread has a ring: entered by it, the kernel does not look up the descriptor, nor count its users,
-/// 1 to 3 % of a short request. The thread keeps the ring until it gives the number back, or ends.
+/// The index under which a thread has registered the ring's descriptor. With it the kernel does not look up the descriptor or count its
+/// references: 1 to 3 % of a short request. The registration keeps the ring alive until the thread removes it or exits.
 #[derive(Clone, Copy)]
 struct Registered {
     thread: u64,
     number: u32,
 }
 
-/// A number that no other thread has or had; `ThreadId` costs more than the call shall save.
+/// Returns a number that is unique to this thread; `ThreadId` would cost more than the call saves.
 #[inline]
 fn this_thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
@@ -125,7 +123,7 @@ fn this_thread() -> u64 {
 }
 
 impl Registered {
-    /// None: the kernel is older than 5.18, or the thread has as many as it may (16).
+    /// Registers the descriptor; returns `None` if the kernel is older than 5.18, or the thread has reached its limit of 16.
     fn of(ring: BorrowedFd<'_>) -> Option<Registered> {
         let mut update = io_uring_rsrc_update::default();
         update.offset = u32::MAX; // any
@@ -143,30 +141,30 @@ impl Registered {
     }
 }
 
-/// What the kernel is entered for; always with what was pushed.
+/// The purpose of entering the kernel; pushed entries are always submitted too.
 #[derive(Clone, Copy)]
 enum What {
     Submit,
-    /// To do what waits for this thread.
+    /// To run the pending task work of this thread.
     Ask,
     Wait(Duration),
 }
 
-/// What sets of flags there are, newest first; older kernels refuse what they do not know (EINVAL).
+/// The sets of set-up flags, newest first; older kernels refuse unknown flags (EINVAL).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Age {
-    /// 6.6: NO_SQARRAY.
+    /// Linux 6.6: NO_SQARRAY.
     InOrder,
-    /// 6.1: SINGLE_ISSUER, DEFER_TASKRUN.
+    /// Linux 6.1: SINGLE_ISSUER, DEFER_TASKRUN.
     Deferred,
-    /// 5.19: COOP_TASKRUN.
+    /// Linux 5.19: COOP_TASKRUN.
     Cooperative,
-    /// 5.11 and later.
+    /// Linux 5.11 and later.
     Old,
 }
 
 impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
-    /// One for `places` requests and as many cancellations, with `fd` as its file 0.
+    /// Creates a ring for `places` requests and as many cancellations, with `fd` as its file 0.
     pub(super) fn new(places: u32, options: &QueueOptions, fd: BorrowedFd<'_>) -> Result<Ring<S, C>, RingError> {
         let (uring, age) = build(places * 2, options)?;
         let params = uring.params();
@@ -184,7 +182,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         Ok(Ring { uring, event, event_known: false, armed: false, polled, silent, is_anybodys, is_plain, is_of_one, own, spin_duration })
     }
 
-    /// Puts an entry where the kernel will look when it is entered.
+    /// Pushes an entry into the submission queue, for the next time the kernel is entered.
     ///
     /// # Safety
     /// The memory the entry names stays mapped until its completion was seen.
@@ -194,7 +192,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         assert!(pushed.is_ok(), "the ring has a place for each request and its cancellation");
     }
 
-    /// Starts a timer that ends as `name`. False: there is no room for it, or a call on this ring may not be for ever.
+    /// Starts a timer that completes as `name`. Returns `false` if there is no room for it, or calls on this ring need a time limit.
     pub(super) fn push_alarm(&mut self, name: u64) -> bool
     where
         S: From<squeue::Entry>,
@@ -204,12 +202,12 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         self.is_plain && unsafe { self.uring.submission().push(&entry.into()) }.is_ok()
     }
 
-    /// Makes room for the arenas; false when the kernel has no such table.
+    /// Creates the table for registered arenas; returns `false` if the kernel does not support it.
     pub(super) fn make_buffer_table(&self, places: u32) -> bool {
         self.uring.submitter().register_buffers_sparse(places).is_ok()
     }
 
-    /// Pins memory.
+    /// Pins one piece of memory, at index `place`.
     ///
     /// # Safety
     /// It stays mapped as long as the ring lives, or its arena is leaked.
@@ -218,7 +216,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         unsafe { self.uring.submitter().register_buffers_update(place, &[piece], None) }
     }
 
-    /// Pins as many of these as the kernel lets us, from the first on, in one call.
+    /// Pins as many of these pieces as the kernel allows, from the first on, in one call; returns their number.
     ///
     /// # Safety
     /// As of [`Ring::register`], for each of them.
@@ -226,8 +224,8 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let mut update = io_uring_rsrc_update2::default();
         (update.offset, update.nr) = (place, pieces.len() as u32);
         update.data = io_uring_ptr::new(pieces.as_ptr().cast_mut().cast());
-        // SAFETY: one update, of its own size, with so many pieces; their memory is the caller's promise. The crate's call keeps to itself
-        // how many were taken.
+        // SAFETY: one update, given with its size, with so many pieces; their memory is the caller's promise. The crate's call does not
+        // return how many were taken.
         let taken = unsafe {
             let bytes = size_of_val(&update) as u32;
             io_uring_register(self.fd(), IoringRegisterOp::RegisterBuffersUpdate, (&raw const update).cast(), bytes)
@@ -235,8 +233,8 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         taken.unwrap_or(0)
     }
 
-    /// The kernel is to_errno of what was pushed. `in_kernel` is all it has not ended then: if that is more than what is new, what
-    /// waits to be asked for is asked for in the same call.
+    /// Submits the pushed entries. `in_kernel` is the number of uncompleted requests, including the new ones: if there are older ones, the
+    /// same call runs pending task work.
     #[inline(always)]
     pub(super) fn submit(&mut self, in_kernel: u32) -> Result<(), Errno> {
         let pushed = self.pushed();
@@ -247,7 +245,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         }
     }
 
-    /// The same, then waits for a completion.
+    /// Submits like `submit`, then waits for a completion.
     #[inline(always)]
     pub(super) fn wait(&mut self, at_most: Duration, in_kernel: u32) -> Result<(), Errno> {
         if self.has_ended() {
@@ -260,7 +258,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         self.enter(What::Wait(at_most), pushed)
     }
 
-    /// Looks for a completion, and sleeps when there was none for long.
+    /// Polls for a completion, and sleeps once `spin_duration` has passed without one.
     #[inline(never)]
     fn wait_awake(&mut self, at_most: Duration) -> Result<(), Errno> {
         let begin = Instant::now();
@@ -277,13 +275,13 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         }
     }
 
-    /// The kernel does what it left for us to ask for.
+    /// Runs the task work that the kernel deferred for this thread.
     pub(super) fn run_work(&mut self) -> Result<(), Errno> {
         let pushed = self.pushed();
         self.enter(if self.silent { What::Ask } else { What::Submit }, pushed)
     }
 
-    /// Whether completions may be behind a call of `run_work`: work of ours, a full ring, or a device that has to be polled.
+    /// Returns whether `run_work` may bring completions: from task work, from a full ring, or from a device that has to be polled.
     pub(super) fn work_waits(&mut self) -> bool {
         self.polled || self.silent || self.work_shows()
     }
@@ -293,17 +291,17 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         submission.taskrun() || submission.cq_overflow()
     }
 
-    /// Whether a completion can be taken.
+    /// Returns whether a completion can be taken.
     pub(super) fn has_ended(&mut self) -> bool {
         !self.uring.completion().is_empty()
     }
 
-    /// The completions.
+    /// Returns the completion queue of the ring.
     pub(super) fn completion(&mut self) -> cqueue::CompletionQueue<'_, C> {
         self.uring.completion()
     }
 
-    /// A doorbell of its own, if threads may take turns with this ring.
+    /// Returns a separate doorbell, if other threads may enter this ring.
     pub(super) fn doorbell(&self) -> Option<RingDoorbell> {
         if !self.is_anybodys {
             return None;
@@ -311,7 +309,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         Some(RingDoorbell::new(self.fd().try_clone_to_owned().ok()?, self.uring.params().sq_entries()))
     }
 
-    /// Entries that the kernel has not taken.
+    /// Returns the number of entries that the kernel has not taken.
     #[inline(always)]
     fn pushed(&mut self) -> u32 {
         self.uring.submission().len() as u32
@@ -326,7 +324,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         self.event.as_fd()
     }
 
-    /// True: the next completion signals the event. False: there is something already, or no event to be had.
+    /// Arms the event: if `true`, the next completion signals it; if `false`, there is a completion already, or no event is available.
     pub(super) fn arm(&mut self) -> bool {
         if !self.event_known {
             self.event_known = self.uring.submitter().register_eventfd(self.event.as_raw_fd()).is_ok();
@@ -337,7 +335,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         self.uring.completion().enable_eventfd();
         self.armed = true;
         let _ = rustix::io::read(&self.event, &mut [0; 8]); // empty already is fine
-        // Our wish for a signal comes before our look; the kernel's completion comes before its look at our wish.
+        // This thread sets its flag before it checks the ring; the kernel writes a completion before it checks the flag.
         fence(Ordering::SeqCst);
         if self.silent {
             let _ = self.run_work(); // what fails here fails at the next submission, too
@@ -349,7 +347,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         true
     }
 
-    /// No signals any more: they cost a write for each completion.
+    /// Disarms the event, which costs a write for each completion.
     #[inline]
     pub(super) fn disarm(&mut self) {
         if self.armed {
@@ -358,18 +356,18 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         }
     }
 
-    /// Asks for everything to be cancelled, where that can be asked without an entry (a polled ring takes none for that).
+    /// Cancels all requests without an entry, where possible; a polled ring accepts no cancel entry.
     pub(super) fn cancel_all_polled(&self) {
-        // Fails when there is nothing, or when the device cannot: the caller waits in any case.
+        // An error means that nothing is in flight, or that the device cannot cancel: the caller waits in any case.
         let _ = self.uring.submitter().register_sync_cancel(Some(Timespec::new()), CancelBuilder::any());
     }
 
-    /// Inlined into its callers, as they into theirs: after a system call each return is guessed wrong, since the kernel emptied
-    /// the processor's stack of returns (decisions/15).
+    /// Inlined, like its callers: after a system call the CPU mispredicts each return, because the kernel cleared its return stack buffer
+    /// (decisions/15).
     #[inline(always)]
     fn enter(&mut self, what: What, pushed: u32) -> Result<(), Errno> {
         let entered = match what {
-            // What waits for this thread is done, and completions for which there was no room are given, only if that is asked for.
+            // Without GETEVENTS the kernel neither runs this thread's task work nor flushes overflowed completions.
             What::Submit if self.is_plain && !self.work_shows() => self.call(pushed, 0, IoringEnterFlags::empty()),
             What::Ask => self.call(pushed, 0, IoringEnterFlags::GETEVENTS),
             What::Wait(at_most) if self.is_plain && at_most >= FOR_EVER => self.call(pushed, 1, IoringEnterFlags::GETEVENTS),
@@ -385,19 +383,19 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         }
     }
 
-    /// The system call.
+    /// Makes the system call io_uring_enter(2).
     #[inline(always)]
     fn call(&mut self, pushed: u32, least: u32, flags: IoringEnterFlags) -> Result<(), Errno> {
         let (fd, flags) = match self.own {
             Some(own) if own.thread == this_thread() => (own.number.cast_signed(), flags | IoringEnterFlags::REGISTERED_RING),
-            _ => (self.uring.as_raw_fd(), flags), // to another thread the kernel says no
+            _ => (self.uring.as_raw_fd(), flags), // the kernel refuses other threads
         };
-        // SAFETY: open as long as the ring is, or a number that it has until it is dropped; who pushed the entries promised their
-        // memory.
+        // SAFETY: open as long as the ring is, or a number that it has until it is dropped; the callers of `push` promised the memory of
+        // the entries.
         unsafe { io_uring_enter(BorrowedFd::borrow_raw(fd), pushed, least, flags) }.map(drop)
     }
 
-    /// From here on the ring is this thread's.
+    /// Binds the ring to this thread.
     fn begin(&mut self) -> Result<(), Errno> {
         to_errno(self.uring.submitter().register_enable_rings())?;
         if self.is_of_one {
@@ -409,9 +407,9 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     #[cold]
     fn refused(&mut self, error: Errno, what: What) -> Result<(), Errno> {
         match error {
-            // Interrupted, late, or out of memory or places for now: what was not taken stays pushed and goes with the next.
+            // Interrupted, timed out, or short of memory or places for now: entries not taken stay pushed and go with the next call.
             Errno::INTR | Errno::TIME | Errno::AGAIN | Errno::BUSY => Ok(()),
-            // Not enabled yet.
+            // The ring is not enabled yet.
             Errno::BADFD => {
                 self.begin()?;
                 let pushed = self.pushed();
@@ -423,8 +421,8 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
 }
 
 impl<S: squeue::EntryMarker, C: End> Drop for Ring<S, C> {
-    /// The kernel takes a ring apart some time after it was closed. Let go of the file now, so that a device that was opened
-    /// exclusively can be opened again at once.
+    /// Releases the file at once: the kernel destroys a ring some time after its close. A device that was opened exclusively can then be
+    /// reopened immediately.
     fn drop(&mut self) {
         let _ = self.uring.submitter().unregister_files(); // refused to other threads than the ring's: then it is later
         if let Some(own) = self.own.filter(|own| own.thread == this_thread()) {
@@ -449,7 +447,7 @@ fn build<S: squeue::EntryMarker, C: End>(entries: u32, options: &QueueOptions) -
     Err(RingError::Failed(last.unwrap_or_else(|| io::ErrorKind::InvalidInput.into())))
 }
 
-/// Who forbade it.
+/// Returns the reason why io_uring is forbidden.
 pub(super) fn forbidden() -> String {
     let switch = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     match switch.trim() {
@@ -459,12 +457,12 @@ pub(super) fn forbidden() -> String {
     }
 }
 
-/// Whether the ring is one thread's, from the first time it enters it.
+/// Returns whether the ring is bound to the thread that first enters it.
 fn is_deferred(options: &QueueOptions, age: Age) -> bool {
     options.single_issuer && !options.kernel_submits && age <= Age::Deferred
 }
 
-/// Whether nothing shall tell of work to be asked for.
+/// Returns whether the ring has no flag for pending task work.
 fn is_silent(options: &QueueOptions, age: Age) -> bool {
     is_deferred(options, age) && options.waits
 }
@@ -483,7 +481,7 @@ fn builder<S: squeue::EntryMarker, C: End>(options: &QueueOptions, age: Age) -> 
     if age == Age::InOrder {
         builder.setup_no_sqarray();
     }
-    // The kernel's thread has its own task work: neither flag means anything for it.
+    // The kernel's submission thread runs its task work itself: neither flag has any effect for it.
     if options.single_issuer && !options.kernel_submits && age < Age::Old {
         builder.setup_coop_taskrun();
         if !is_silent(options, age) {

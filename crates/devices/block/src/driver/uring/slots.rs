@@ -1,40 +1,42 @@
-//! What is known of each request in flight.
+//! The state of each request in flight.
 
 use super::buffers::Piece;
 use crate::request::Request;
 use crate::units::{Lba, Tag};
 
-/// Completions with this bit are of our own doing (cancellations, a timer), not of a request.
+/// Set in the user data of completions that belong to no request (cancellations, a timer).
 pub(super) const OWN: u64 = 1 << 63;
-/// That of a timer.
+/// The user data of the timer.
 pub(super) const ALARM: u64 = OWN | 1;
 
-/// A request's memory.
+/// The memory of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestMemory {
-    /// It has none.
+    /// The request has no memory.
     None,
-    /// In one piece.
+    /// The memory is one piece.
     One(Piece),
-    /// In several: so many of the slot's vectors, from this one on.
+    /// The memory is in several pieces: `count` of the slot's vectors, starting with `first`.
     Many { first: u16, count: u16 },
 }
 
-/// One request, in a line of the processor's cache.
+/// The state of one request, in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct RequestSlot {
+    /// The request as it was submitted.
     pub request: Request,
+    /// The memory of the remaining data.
     pub place: RequestMemory,
-    /// Blocks or bytes, as the commands count, which are done already: an answer may be short.
+    /// The blocks or bytes already done, in the unit of the commands: a transfer may be short.
     pub done: u64,
     /// Odd while the slot is taken.
     generation: u32,
-    /// The answer that says that all of it is done; [`UNKNOWN`] if that is to be thought about.
+    /// The result that means that the request is complete, or [`UNKNOWN`] if the result must be examined.
     pub whole: i32,
 }
 
-/// No answer of the kernel.
+/// A value that the kernel never returns as a result.
 pub(super) const UNKNOWN: i32 = i32::MIN;
 
 impl RequestSlot {
@@ -43,7 +45,7 @@ impl RequestSlot {
     }
 }
 
-/// The highest bit stays 0: it is that of [`OWN`].
+/// Returns the next generation. The highest bit stays 0: it is the bit of [`OWN`].
 #[inline]
 fn next(generation: u32) -> u32 {
     generation.wrapping_add(1) & (u32::MAX >> 1)
@@ -51,7 +53,7 @@ fn next(generation: u32) -> u32 {
 
 const _: () = assert!(size_of::<RequestSlot>() == 64);
 
-/// A fixed number of them.
+/// A fixed number of request slots.
 #[derive(Debug)]
 pub(super) struct Slots {
     slots: Box<[RequestSlot]>,
@@ -65,7 +67,7 @@ impl Slots {
         Slots { slots: vec![slot; depth as usize].into(), free: (0..depth).rev().collect() }
     }
 
-    /// A slot for a request. There is one: the queue takes no more than its depth.
+    /// Takes a slot for a request. One is free, because the queue accepts no more requests than its depth.
     #[inline]
     pub(super) fn take(&mut self, request: &Request, place: RequestMemory, whole: i32) -> u32 {
         let index = self.free.pop().expect("as many slots as the queue is deep");
@@ -82,7 +84,7 @@ impl Slots {
         self.free.push(index);
     }
 
-    /// Gives the slot of a request back of which all is done. None, and nothing changes: that is not what the answer says.
+    /// Frees the slot if the result means that its request is complete, and returns the tag; otherwise returns `None` and changes nothing.
     #[inline(always)]
     pub(super) fn give_done(&mut self, name: u64, answer: i32) -> Option<Tag> {
         let index = (name & u64::from(u32::MAX)) as u32;
@@ -100,13 +102,13 @@ impl Slots {
         &mut self.slots[index as usize]
     }
 
-    /// What the kernel calls a request: slot and generation, so that a cancellation that comes late hits no newer one.
+    /// Returns the user data of a request: slot and generation, so that a late cancellation cannot hit a newer request.
     #[inline]
     pub(super) fn name(&self, index: u32) -> u64 {
         u64::from(self.slots[index as usize].generation) << 32 | u64::from(index)
     }
 
-    /// Whose completion that is; none: one of our own.
+    /// Returns the slot of a completion, or `None` if it belongs to no request.
     #[inline]
     pub(super) fn named(&self, name: u64) -> Option<u32> {
         if name & OWN != 0 {
