@@ -87,7 +87,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         }
     }
 
-    /// Sets the mode for future requests. The predictors learn nothing from requests in flight.
+    /// Sets the mode of waits and requests from now on. The predictors learn nothing from requests in flight.
     pub fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
     }
