@@ -78,10 +78,15 @@ impl Default for Options {
 
 /// What queues share.
 pub(crate) struct Shared {
+    /// The PCI function of the controller.
     pub function: Function,
+    /// How the controller is used.
     pub options: Options,
+    /// The clock that deadlines are measured with.
     pub clock: Arc<dyn Clock>,
+    /// The capabilities register (CAP), read when the controller was opened.
     pub capabilities: Capabilities,
+    /// The flight recorder of all its queues.
     pub flight: Flight,
     /// Resets so far.
     epoch: AtomicU32,
@@ -92,22 +97,29 @@ pub(crate) struct Shared {
     quiet: AtomicBool,
     /// Of the process that opened it.
     pid: u32,
+    /// The part that changes, behind a lock that no I/O request takes.
     pub inner: Mutex<Inner>,
 }
 
 pub(crate) struct Inner {
+    /// The admin queue of the controller.
     pub admin: Admin,
+    /// The memory of the shadow doorbells, if there is any.
     pub shadow: Option<Shadow>,
-    /// The controller uses it.
+    /// Whether the controller polls the shadow doorbells.
     pub shadow_on: bool,
+    /// The controller's own description (Identify Controller).
     pub info: ControllerInfo,
+    /// The limits of the NVM command set on this controller.
     pub limits: NvmLimits,
+    /// The active namespaces by number; an error says why one cannot be used.
     pub namespaces: Vec<(u32, Result<NamespaceInfo, Unusable>)>,
     /// They are not what they were when queues were opened; nobody was told yet.
     pub changed: bool,
     /// By number less one: whether it is taken. As many as the controller gave.
     queues: Vec<bool>,
     arenas: Vec<(ArenaId, Weak<Mapping>)>,
+    /// The asynchronous events of the controller.
     pub events: Events,
     incidents: VecDeque<Incident>,
     /// Incidents so far.

@@ -9,43 +9,66 @@ const _: () = assert!(cfg!(target_endian = "little"), "entries are copied as wor
 /// Operations of the admin queue.
 pub mod admin {
     #![allow(missing_docs, reason = "the names are the specification's")]
+    /// Admin command: deletes an I/O submission queue.
     pub const DELETE_SQ: u8 = 0x00;
+    /// Admin command: creates an I/O submission queue.
     pub const CREATE_SQ: u8 = 0x01;
+    /// Admin command: reads a log page.
     pub const GET_LOG_PAGE: u8 = 0x02;
+    /// Admin command: deletes an I/O completion queue.
     pub const DELETE_CQ: u8 = 0x04;
+    /// Admin command: creates an I/O completion queue.
     pub const CREATE_CQ: u8 = 0x05;
+    /// Admin command: reads an Identify data structure.
     pub const IDENTIFY: u8 = 0x06;
+    /// Admin command: aborts an earlier command.
     pub const ABORT: u8 = 0x08;
+    /// Admin command: sets a feature's value.
     pub const SET_FEATURES: u8 = 0x09;
+    /// Admin command: reads a feature's value.
     pub const GET_FEATURES: u8 = 0x0a;
+    /// Admin command: completes when the controller reports an asynchronous event.
     pub const ASYNC_EVENT: u8 = 0x0c;
+    /// Admin command: attaches a namespace to controllers, or detaches it.
     pub const NAMESPACE_ATTACHMENT: u8 = 0x15;
+    /// Admin command: gives the controller the memory of the shadow doorbells.
     pub const DOORBELL_BUFFER: u8 = 0x7c;
 }
 
 /// Operations of the NVM command set.
 pub mod nvm {
     #![allow(missing_docs, reason = "the names are the specification's")]
+    /// I/O command: writes the volatile write cache to the medium.
     pub const FLUSH: u8 = 0x00;
+    /// I/O command: writes logical blocks to the namespace.
     pub const WRITE: u8 = 0x01;
+    /// I/O command: reads logical blocks of the namespace.
     pub const READ: u8 = 0x02;
+    /// I/O command: sets logical blocks to zero without a data transfer.
     pub const WRITE_ZEROES: u8 = 0x08;
+    /// I/O command: describes ranges of blocks; used to deallocate them.
     pub const DATASET_MANAGEMENT: u8 = 0x09;
 }
 
-/// Features.
+/// Feature identifiers of Set Features and Get Features.
 pub mod feature {
     #![allow(missing_docs, reason = "the names are the specification's")]
+    /// Feature: whether the volatile write cache is enabled.
     pub const VOLATILE_WRITE_CACHE: u8 = 0x06;
+    /// Feature: the number of I/O queues, requested and allocated.
     pub const NUMBER_OF_QUEUES: u8 = 0x07;
+    /// Feature: the asynchronous events that the controller reports.
     pub const ASYNC_EVENTS: u8 = 0x0b;
 }
 
-/// Log pages.
+/// Log page identifiers of Get Log Page.
 pub mod log {
     #![allow(missing_docs, reason = "the names are the specification's")]
+    /// Log page: the most recent errors of the controller.
     pub const ERRORS: u8 = 0x01;
+    /// Log page: SMART and health information.
     pub const SMART: u8 = 0x02;
+    /// Log page: the namespaces that changed since it was last read.
     pub const CHANGED_NAMESPACES: u8 = 0x04;
 }
 
@@ -60,7 +83,7 @@ impl Entry {
         Entry([opcode as u64 | (namespace as u64) << 32, 0, 0, 0, 0, 0, 0, 0])
     }
 
-    /// With this identifier.
+    /// Sets the command identifier (CID).
     #[inline]
     #[must_use]
     pub const fn with_cid(mut self, cid: u16) -> Entry {
@@ -68,7 +91,7 @@ impl Entry {
         self
     }
 
-    /// With its memory.
+    /// Sets both PRP entries, the addresses of the command's memory.
     #[inline]
     #[must_use]
     pub const fn with_data(mut self, prp1: u64, prp2: u64) -> Entry {
@@ -91,22 +114,22 @@ impl Entry {
         (self.0[number / 2] >> ((number & 1) * 32)) as u32
     }
 
-    /// Its operation.
+    /// Returns the opcode of the command.
     pub const fn opcode(&self) -> u8 {
         self.0[0] as u8
     }
 
-    /// Its identifier.
+    /// Returns the command identifier (CID).
     pub const fn cid(&self) -> u16 {
         (self.0[0] >> 16) as u16
     }
 
-    /// Its namespace.
+    /// Returns the namespace identifier of the command.
     pub const fn namespace(&self) -> u32 {
         self.dw(1)
     }
 
-    /// Its memory.
+    /// Returns both PRP entries, the addresses of the command's memory.
     pub const fn data(&self) -> (u64, u64) {
         (self.0[3], self.0[4])
     }
@@ -121,7 +144,7 @@ impl Entry {
         Entry::new(admin::GET_LOG_PAGE, u32::MAX).with_dw(10, page as u32 | (bytes / 4 - 1) << 16)
     }
 
-    /// A feature.
+    /// Builds a Set Features command for one feature.
     pub const fn set_feature(feature: u8, value: u32) -> Entry {
         Entry::new(admin::SET_FEATURES, 0).with_dw(10, feature as u32).with_dw(11, value)
     }
@@ -140,12 +163,12 @@ impl Entry {
             .with_dw(11, u32::from(queue) << 16 | 1)
     }
 
-    /// Ends a queue.
+    /// Builds a command that deletes a queue; `opcode` says which kind.
     pub fn delete(opcode: u8, queue: u16) -> Entry {
         Entry::new(opcode, 0).with_dw(10, u32::from(queue))
     }
 
-    /// Gives a command up.
+    /// Builds an Abort command for a command of a submission queue.
     pub fn abort(queue: u16, cid: u16) -> Entry {
         Entry::new(admin::ABORT, 0).with_dw(10, u32::from(queue) | u32::from(cid) << 16)
     }
@@ -156,7 +179,7 @@ impl Entry {
 pub struct CompletionEntry(pub [u64; 2]);
 
 impl CompletionEntry {
-    /// Put together; for controllers.
+    /// Builds a completion entry, as a controller does.
     pub fn new(result: u32, head: u16, queue: u16, cid: u16, status: Status, phase: bool) -> CompletionEntry {
         let upper = u64::from(head) | u64::from(queue) << 16 | u64::from(cid) << 32;
         CompletionEntry([u64::from(result), upper | u64::from(phase) << 48 | u64::from(status.0) << 49])
@@ -167,18 +190,18 @@ impl CompletionEntry {
         self.0[0] as u32
     }
 
-    /// Whose submission queue.
+    /// Returns the number of the submission queue of the command.
     pub const fn queue(&self) -> u16 {
         (self.0[1] >> 16) as u16
     }
 
-    /// Which command.
+    /// Returns the identifier of the completed command (CID).
     #[inline]
     pub const fn cid(&self) -> u16 {
         (self.0[1] >> 32) as u16
     }
 
-    /// How it ended.
+    /// Returns the status with which the command completed.
     #[inline]
     pub const fn status(&self) -> Status {
         Status((self.0[1] >> 49) as u16)

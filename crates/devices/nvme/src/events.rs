@@ -9,7 +9,7 @@ use crate::controller::{Inner, Shared};
 use crate::entry::{CompletionEntry, Entry, log};
 use crate::identify::Smart;
 
-/// What a controller told.
+/// An event that a controller reported by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// Namespaces came, went or changed: look at [`crate::Controller::namespaces`]. Queues that are open have the new size when they

@@ -8,21 +8,27 @@ use crate::mapping::PAGE_BYTES;
 /// A page of 4 KiB, copied.
 pub type Page = [u8; PAGE_BYTES];
 
-/// What to identify: CNS.
+/// The data structures of Identify, by CNS value.
 pub mod what {
     #![allow(missing_docs, reason = "the names are the specification's")]
+    /// CNS: a namespace, in the NVM command set's format.
     pub const NAMESPACE: u8 = 0x00;
+    /// CNS: the controller, whatever its command sets.
     pub const CONTROLLER: u8 = 0x01;
+    /// CNS: the list of active namespace identifiers.
     pub const ACTIVE_NAMESPACES: u8 = 0x02;
+    /// CNS: the identification descriptors of a namespace.
     pub const DESCRIPTORS: u8 = 0x03;
+    /// CNS: the controller's limits in the NVM command set.
     pub const NVM_CONTROLLER: u8 = 0x06;
+    /// CNS: a namespace, independent of its command set.
     pub const INDEPENDENT_NAMESPACE: u8 = 0x08;
 }
 
-/// The controller.
+/// A controller's description of itself (Identify Controller).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControllerInfo {
-    /// PCI vendor.
+    /// The PCI vendor identifier of the controller.
     pub vendor: u16,
     /// Its number within its subsystem.
     pub id: u16,
@@ -42,13 +48,13 @@ pub struct ControllerInfo {
     pub events: u16,
     /// Namespaces have numbers up to this.
     pub namespaces: u32,
-    /// Knows deallocate.
+    /// Whether it supports Dataset Management, which deallocates blocks.
     pub deallocate: bool,
-    /// Knows Write Zeroes.
+    /// Whether it supports Write Zeroes.
     pub write_zeroes: bool,
     /// Has a cache that a loss of power empties.
     pub volatile_cache: bool,
-    /// Knows doorbells in memory.
+    /// Whether it supports shadow doorbells (Doorbell Buffer Config).
     pub doorbell_buffer: bool,
     /// Seconds for a shutdown in good order; 0: not told.
     pub shutdown_seconds: u32,
@@ -70,7 +76,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl ControllerInfo {
-    /// Of the page.
+    /// Parses the Identify Controller data structure.
     pub fn from_page(page: &Page) -> ControllerInfo {
         let transfer = u32::from(page[77]);
         let version = u32_at(page, 80);
@@ -128,16 +134,16 @@ impl NvmLimits {
     }
 }
 
-/// One namespace.
+/// The description of one namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceInfo {
     /// Its number, as commands name it.
     pub id: u32,
     /// Of the format in use.
     pub block_bytes: u32,
-    /// Of that size.
+    /// The number of blocks of that size.
     pub blocks: u64,
-    /// May not be written.
+    /// Whether the namespace is write-protected.
     pub write_protected: bool,
     /// Blocks that are given back read as zeroes, and Write Zeroes may give them back.
     pub zeroes_deallocate: bool,
@@ -150,11 +156,11 @@ pub struct NamespaceInfo {
 /// The lasting names of a namespace; zeroes: it has none of the kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Names {
-    /// IEEE extended unique identifier.
+    /// The IEEE extended unique identifier (EUI-64).
     pub eui64: [u8; 8],
-    /// Namespace globally unique identifier.
+    /// The namespace globally unique identifier (NGUID).
     pub nguid: [u8; 16],
-    /// Universally unique identifier.
+    /// The universally unique identifier (UUID) of the namespace.
     pub uuid: [u8; 16],
 }
 
@@ -258,7 +264,7 @@ pub fn namespace_list(page: &Page) -> Vec<u32> {
 pub struct Smart {
     /// Bits: spare low, temperature, reliability, read-only, backup of the cache failed.
     pub critical: u8,
-    /// In Kelvin.
+    /// The composite temperature in kelvins.
     pub temperature: u16,
     /// Percent of spare blocks that are left.
     pub spare: u8,
@@ -269,7 +275,7 @@ pub struct Smart {
 }
 
 impl Smart {
-    /// Of the log page.
+    /// Parses the SMART and health log page.
     pub fn from_page(page: &Page) -> Smart {
         Smart {
             critical: page[0],

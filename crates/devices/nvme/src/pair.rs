@@ -16,6 +16,7 @@ use pci::{DmaError, DmaSpace, Mmio};
 /// Doorbells in memory that a controller looks at by itself, and what it says of when to ring in earnest (Doorbell Buffer Config).
 #[derive(Clone)]
 pub(crate) struct Shadow {
+    /// The two pages that the device reaches.
     pub memory: Arc<Mapping>,
 }
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// Controller capabilities, 64 bits.
+/// The register of controller capabilities, 64 bits.
 pub const CAP: usize = 0x00;
-/// Version.
+/// The register of the specification's version.
 pub const VS: usize = 0x08;
-/// Controller configuration.
+/// The register of the controller configuration.
 pub const CC: usize = 0x14;
-/// Controller status.
+/// The register of the controller status.
 pub const CSTS: usize = 0x1c;
 /// Entries of the admin queues.
 pub const AQA: usize = 0x24;
@@ -16,10 +16,10 @@ pub const AQA: usize = 0x24;
 pub const ASQ: usize = 0x28;
 /// Address of the admin completion queue, 64 bits.
 pub const ACQ: usize = 0x30;
-/// The first doorbell.
+/// The offset of the first doorbell.
 pub const DOORBELLS: usize = 0x1000;
 
-/// CC: enabled.
+/// CC: the bit that enables the controller.
 pub const CC_ENABLE: u32 = 1;
 /// CC: entries of 64 and 16 bytes, pages of 4 KiB, round robin, the NVM command set.
 pub const CC_SIZES: u32 = 6 << 16 | 4 << 20;
@@ -28,7 +28,7 @@ pub const CC_SHUTDOWN: u32 = 1 << 14;
 /// CC: both bits of the shutdown.
 pub const CC_SHUTDOWN_MASK: u32 = 3 << 14;
 
-/// CSTS: ready.
+/// CSTS: the controller is ready for commands.
 pub const CSTS_READY: u32 = 1;
 /// CSTS: a fatal fault; only a reset helps.
 pub const CSTS_FATAL: u32 = 2;
@@ -40,7 +40,7 @@ pub const CSTS_SHUTDOWN_DONE: u32 = 2 << 2;
 /// What a read of a device gives that is not there any more.
 pub const REMOVED: u32 = u32::MAX;
 
-/// What the capabilities say.
+/// The value of the capabilities register (CAP).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities(pub u64);
 

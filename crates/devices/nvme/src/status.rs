@@ -10,7 +10,7 @@ use block::Error;
 pub struct Status(pub u16);
 
 impl Status {
-    /// Done.
+    /// The command completed without an error.
     pub const OK: Status = Status(0);
     /// The controller does not know the operation.
     pub const INVALID_OPCODE: Status = Status(0x4001);
@@ -22,17 +22,17 @@ impl Status {
     pub const INTERNAL: Status = Status(0x0006);
     /// An abort was asked for.
     pub const ABORTED: Status = Status(0x0007);
-    /// Its queue was deleted.
+    /// The command was aborted because its queue was deleted.
     pub const QUEUE_DELETED: Status = Status(0x0008);
-    /// No such namespace.
+    /// There is no such namespace, or its format is invalid.
     pub const INVALID_NAMESPACE: Status = Status(0x400b);
     /// The namespace may be written no more.
     pub const WRITE_PROTECTED: Status = Status(0x4020);
-    /// Interrupted: try again.
+    /// The command was interrupted; a retry may succeed.
     pub const INTERRUPTED: Status = Status(0x0021);
     /// Blocks that are not there.
     pub const OUT_OF_RANGE: Status = Status(0x4080);
-    /// Not ready: try again.
+    /// The namespace is not ready; a retry may succeed.
     pub const NOT_READY: Status = Status(0x0082);
     /// No such queue, or one too many.
     pub const INVALID_QUEUE: Status = Status(0x4101);
@@ -42,20 +42,20 @@ impl Status {
     pub const ABORT_LIMIT: Status = Status(0x0103);
     /// Too many requests for events at once.
     pub const EVENT_LIMIT: Status = Status(0x4105);
-    /// No such log page.
+    /// There is no such log page.
     pub const INVALID_LOG: Status = Status(0x4109);
     /// The medium could not be written.
     pub const WRITE_FAULT: Status = Status(0x0280);
     /// The medium could not be read.
     pub const READ_ERROR: Status = Status(0x4281);
 
-    /// Whether it was done.
+    /// Returns whether the command succeeded.
     #[inline]
     pub const fn is_ok(self) -> bool {
         self.0 & 0x7ff == 0
     }
 
-    /// Code and type.
+    /// Returns the status code and its type, bits 0 to 10.
     pub const fn kind(self) -> u16 {
         self.0 & 0x7ff
     }

@@ -6,17 +6,17 @@ use std::str::FromStr;
 /// A function of a PCI device, as `lspci -D` shows it: "0000:03:00.0".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Address {
-    /// Segment.
+    /// The PCI domain (segment) of the function.
     pub domain: u32,
-    /// Bus.
+    /// The bus within the domain.
     pub bus: u8,
-    /// Device, 0 to 31.
+    /// The device on the bus, 0 to 31.
     pub device: u8,
-    /// Function, 0 to 7.
+    /// The function of the device, 0 to 7.
     pub function: u8,
 }
 
-/// No address.
+/// The error for text that is not a PCI address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is no PCI address: use one such as 0000:03:00.0 (`hotshelf nvme list` shows them)")]
 pub struct BadAddress(String);

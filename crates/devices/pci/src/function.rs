@@ -100,10 +100,10 @@ pub trait IrqSource: Send + Sync {
 pub struct Function {
     /// For messages: "0000:03:00.0", a socket.
     pub name: String,
-    /// Its registers.
+    /// The registers of the function.
     pub mmio: Arc<dyn Mmio>,
-    /// Its memory.
+    /// The memory that the function can reach.
     pub dma: Arc<dyn DmaSpace>,
-    /// Its interrupts.
+    /// The interrupts of the function.
     pub irq: Arc<dyn IrqSource>,
 }

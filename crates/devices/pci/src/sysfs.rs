@@ -22,7 +22,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// Below a directory.
+    /// Creates a tree below the given directory.
     pub fn new(root: impl Into<PathBuf>) -> Tree {
         Tree { root: root.into() }
     }
@@ -37,7 +37,7 @@ impl Tree {
         word(&self.path(below))
     }
 
-    /// A function's directory.
+    /// Returns the directory of a function, whether or not it exists.
     pub fn function(&self, address: Address) -> FunctionPath {
         FunctionPath { address, path: self.path("sys/bus/pci/devices").join(address.to_string()) }
     }
@@ -65,12 +65,12 @@ fn word(path: &Path) -> Option<String> {
     Some(text.lines().next().unwrap_or("").trim().to_owned())
 }
 
-/// One function.
+/// The directory of one PCI function in /sys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FunctionPath {
-    /// Where on the bus.
+    /// The address of the function.
     pub address: Address,
-    /// Its directory.
+    /// The path of the directory.
     pub path: PathBuf,
 }
 

@@ -10,6 +10,7 @@ pub(super) const NONE: u16 = u16::MAX;
 /// A request from above. It is done by one command or several, one after the other or at once; a deallocate may end several requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
+    /// The caller's tag of the request.
     pub tag: Tag,
     /// The next block that no command is for yet.
     pub lba: u64,
@@ -23,13 +24,17 @@ pub(super) struct Job {
     pub spans: u16,
     /// The next job of the same deallocate.
     pub next: u16,
+    /// The operation of the request.
     pub op: Op,
+    /// Whether its writes must be durable when it completes (FUA).
     pub fua: bool,
+    /// Whether this entry holds a request.
     pub busy: bool,
     /// It waits for slots or pages.
     pub waits: bool,
+    /// Whether the request was cancelled.
     pub cancelled: bool,
-    /// The first failure.
+    /// The first failure of its commands, or success.
     pub outcome: Outcome,
 }
 
@@ -75,12 +80,15 @@ pub(super) struct CommandSlot {
     pub entry: Entry,
     /// The first job it is for; the others follow by `Job::next`.
     pub job: u16,
+    /// The generation of the slot, part of the command's identifier.
     pub generation: u16,
     /// Its list of pages, or its ranges.
     pub list: u16,
     /// The first page that was put in place of memory that could not be named.
     pub bounce: u16,
+    /// How often the command was sent again.
     pub retries: u8,
+    /// Whether the device has this command.
     pub busy: bool,
 }
 

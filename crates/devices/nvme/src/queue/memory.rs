@@ -133,19 +133,26 @@ struct Bounce {
 
 /// The lists of a queue, and its pages for copies.
 pub(super) struct Memory {
+    /// The arenas that the device reaches.
     pub arenas: Arenas,
+    /// Pages that hold PRP lists and ranges of deallocates.
     pub lists: Pages,
     pages: Pages,
     bounces: Box<[Bounce]>,
+    /// The number of pages copied so far.
     pub bounced: u64,
 }
 
 /// What a command says of its memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Data {
+    /// The first PRP entry of the command.
     pub prp1: u64,
+    /// The second PRP entry of the command.
     pub prp2: u64,
+    /// The page that holds its PRP list, or `NONE`.
     pub list: u16,
+    /// The first page used for copies, or `NONE`.
     pub bounce: u16,
 }
 

@@ -53,7 +53,7 @@ const LOOK_AFTER: u32 = 1 << 16;
 /// The same for those who are woken and find nothing: events of a device that was pulled out may stay readable.
 const LOOK_AFTER_ARMS: u32 = 8;
 
-/// See the module.
+/// A queue pair of one namespace, with one owner.
 pub struct NvmeQueue {
     shared: Arc<Shared>,
     geometry: Geometry,
@@ -158,7 +158,7 @@ impl NvmeQueue {
         })
     }
 
-    /// Until here.
+    /// Returns what the queue has done so far.
     pub fn counters(&self) -> Counters {
         Counters { bounced: self.memory.bounced, ..self.counters }
     }

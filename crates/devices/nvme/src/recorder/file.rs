@@ -43,7 +43,7 @@ pub enum Reason {
 impl Reason {
     const ALL: [Reason; 6] = [Reason::Running, Reason::Overdue, Reason::Stray, Reason::Fatal, Reason::QueueReset, Reason::ControllerReset];
 
-    /// For people.
+    /// Returns the reason as text for people.
     pub fn words(self) -> &'static str {
         match self {
             Reason::Running => "memory of a process",
@@ -133,14 +133,14 @@ impl Header {
     }
 }
 
-/// What a file holds.
+/// The contents of a flight recorder's file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Flights {
     /// The function: "0000:03:00.0", a socket.
     pub name: String,
-    /// Why it was written.
+    /// The reason why the file was written.
     pub reason: Reason,
-    /// Of the process.
+    /// The process that wrote the file.
     pub pid: u32,
     /// When it was begun, or written down: nanoseconds since 1970.
     pub begun_ns: u64,

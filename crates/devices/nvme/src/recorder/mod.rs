@@ -21,7 +21,7 @@ use crate::entry::{CompletionEntry, Entry};
 /// Most events of a ring.
 pub const EVENTS_MAX: u32 = 1 << 16;
 
-/// One thing that happened.
+/// One recorded event of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A command was put into this place of the queue.
@@ -39,11 +39,11 @@ pub enum Event {
 /// A queue's flight, as text: one line an event, to be read by people and by [`Record::from_str`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Its number.
+    /// The number of the queue.
     pub queue: u16,
     /// Places of each of its rings.
     pub entries: u32,
-    /// Oldest first.
+    /// The recorded events, oldest first.
     pub events: Vec<Event>,
 }
 

@@ -24,6 +24,7 @@ pub(super) enum Failed {
 }
 
 pub(super) struct Client {
+    /// The connection to the server.
     pub link: Link,
     /// Of the next request; held while one is under way.
     next: Mutex<u16>,
@@ -36,6 +37,7 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// Creates a client; `patience` limits the wait for each reply.
     pub fn new(link: Link, patience: Duration) -> Client {
         Client { link, next: Mutex::new(1), patience, lost: AtomicBool::new(false), events: OnceLock::new(), pid: std::process::id() }
     }
@@ -111,6 +113,7 @@ impl Client {
         Ok(())
     }
 
+    /// Writes bytes to a region of the device.
     pub fn write(&self, region: u32, at: u64, from: &[u8]) -> Result<(), Failed> {
         let body = access(region, at, from.len() as u32).bytes(from);
         self.ask(command::REGION_WRITE, &body.0, &[]).map(drop)

@@ -34,6 +34,7 @@ struct Inner {
 }
 
 impl Space {
+    /// Creates a space in which nothing is mapped.
     pub fn new(client: Arc<Client>, peer: Peer) -> Space {
         let inner = Inner { next: FIRST, mapped: BTreeMap::new(), kept: Vec::new(), cut: false };
         Space { client, peer, inner: Mutex::new(inner) }

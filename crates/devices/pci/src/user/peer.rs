@@ -21,6 +21,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// Finds the process that listens on the socket.
     pub fn of(link: &Link) -> Peer {
         let listener = rustix::net::sockopt::socket_peercred(link).ok();
         let process = listener.and_then(|listener| pidfd_open(listener.pid, PidfdFlags::empty()).ok());

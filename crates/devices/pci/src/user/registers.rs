@@ -16,23 +16,30 @@ const REMOVED: u32 = u32::MAX;
 
 /// Registers that are memory.
 pub(super) struct Mapped {
+    /// The mapping of the server's file.
     pub region: Region,
     /// Where register 0 is, or would be.
     pub begin: usize,
-    /// What of them.
+    /// The ranges of registers that are mapped.
     pub areas: Vec<Range<usize>>,
 }
 
 /// Registers whose writing is to be told, by a descriptor: the server may be asleep.
 pub(super) struct WatchedRegister {
+    /// The range of the registers' bytes.
     pub area: Range<usize>,
+    /// The descriptor that notifies the server of a write.
     pub event: OwnedFd,
 }
 
 pub(super) struct Registers {
+    /// The connection to the device's server.
     pub client: Arc<Client>,
+    /// The size of the registers in bytes.
     pub bytes: usize,
+    /// The registers that are mapped as memory, if any.
     pub mapped: Option<Mapped>,
+    /// The registers whose writes also notify the server.
     pub bells: Vec<WatchedRegister>,
 }
 

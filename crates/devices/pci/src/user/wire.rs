@@ -6,20 +6,31 @@ use std::os::fd::OwnedFd;
 /// What a message is about.
 pub mod command {
     #![allow(missing_docs, reason = "the specification's names")]
+    /// Negotiates the version and the capabilities of both sides.
     pub const VERSION: u16 = 1;
+    /// Maps memory of the client for the device.
     pub const DMA_MAP: u16 = 2;
+    /// Ends a mapping of the client's memory.
     pub const DMA_UNMAP: u16 = 3;
+    /// Reads the number of regions and interrupts.
     pub const GET_INFO: u16 = 4;
+    /// Reads the size and the capabilities of a region.
     pub const GET_REGION_INFO: u16 = 5;
+    /// Requests descriptors for fast access to a region.
     pub const GET_REGION_IO_FDS: u16 = 6;
+    /// Reads the properties of a kind of interrupt.
     pub const GET_IRQ_INFO: u16 = 7;
+    /// Sets how interrupts of a kind are signalled.
     pub const SET_IRQS: u16 = 8;
+    /// Reads bytes of a region.
     pub const REGION_READ: u16 = 9;
+    /// Writes bytes to a region.
     pub const REGION_WRITE: u16 = 10;
+    /// Resets the device to its initial state.
     pub const RESET: u16 = 13;
 }
 
-/// Bytes of a header.
+/// The size of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
 /// Most bytes of a message here, header and all. Nothing that is sent is nearly as long.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -41,11 +52,11 @@ pub const DEVICE_RESET: u32 = 1;
 pub const DEVICE_PCI: u32 = 1 << 1;
 /// Region info: it can be read, written, mapped, and has capabilities.
 pub const REGION_READABLE: u32 = 1;
-/// See [`REGION_READABLE`].
+/// Region info: the region can be written.
 pub const REGION_WRITABLE: u32 = 1 << 1;
-/// See [`REGION_READABLE`].
+/// Region info: the region can be mapped.
 pub const REGION_MAPPABLE: u32 = 1 << 2;
-/// See [`REGION_READABLE`].
+/// Region info: a list of capabilities follows.
 pub const REGION_CAPABILITIES: u32 = 1 << 3;
 /// Bytes of a region's info without capabilities.
 pub const REGION_INFO_BYTES: usize = 32;
@@ -55,9 +66,9 @@ pub const CAPABILITY_SPARSE: u16 = 1;
 pub const IRQ_EVENTFD: u32 = 1;
 /// Set interrupts: nothing, or eventfds come with it; they are for raising.
 pub const SET_NONE: u32 = 1;
-/// See [`SET_NONE`].
+/// Set interrupts: eventfds come with the message.
 pub const SET_EVENTFD: u32 = 1 << 2;
-/// See [`SET_NONE`].
+/// Set interrupts: the eventfds are for raising the interrupt.
 pub const SET_TRIGGER: u32 = 1 << 5;
 /// Memory may be read and written.
 pub const DMA_READ_WRITE: u32 = 3;
@@ -74,18 +85,18 @@ const FAILED: u32 = 1 << 5;
 pub struct Header {
     /// A reply has its request's.
     pub id: u16,
-    /// See [`command`].
+    /// The kind of the message: see [`command`].
     pub command: u16,
-    /// Of the whole message.
+    /// The length of the whole message in bytes.
     pub bytes: u32,
-    /// Type, and what else.
+    /// The type of the message, and flags.
     pub flags: u32,
     /// Of a reply that is a failure: errno.
     pub error: u32,
 }
 
 impl Header {
-    /// Of a request.
+    /// Returns the header of a request.
     pub fn request(id: u16, command: u16) -> Header {
         Header { id, command, bytes: 0, flags: 0, error: 0 }
     }
@@ -100,7 +111,7 @@ impl Header {
         Header { flags: TYPE_REPLY | FAILED, error: errno.unsigned_abs(), ..self.reply() }
     }
 
-    /// Whether it answers something.
+    /// Returns whether the message is a reply.
     pub fn is_reply(&self) -> bool {
         self.flags & TYPE_MASK == TYPE_REPLY
     }
@@ -115,7 +126,7 @@ impl Header {
         self.flags & NO_REPLY != 0
     }
 
-    /// As it was received.
+    /// Parses a header as it was received.
     pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Header {
         let mut fields = Fields(bytes);
         let mut next = || fields.u32().unwrap_or(0);
@@ -134,11 +145,11 @@ impl Header {
 /// A message as it came.
 #[derive(Debug)]
 pub struct Message {
-    /// What it begins with.
+    /// The header of the message.
     pub header: Header,
-    /// What follows.
+    /// The bytes that follow the header.
     pub body: Vec<u8>,
-    /// What came beside it.
+    /// The descriptors that came with the message.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -147,7 +158,7 @@ pub struct Message {
 pub struct Body(pub Vec<u8>);
 
 impl Body {
-    /// An empty one.
+    /// Creates a body without any bytes.
     pub fn new() -> Body {
         Body::default()
     }
@@ -159,19 +170,19 @@ impl Body {
         self
     }
 
-    /// With two bytes more.
+    /// Appends a number of two bytes.
     #[must_use]
     pub fn u16(self, value: u16) -> Body {
         self.bytes(&value.to_ne_bytes())
     }
 
-    /// With four bytes more.
+    /// Appends a number of four bytes.
     #[must_use]
     pub fn u32(self, value: u32) -> Body {
         self.bytes(&value.to_ne_bytes())
     }
 
-    /// With eight bytes more.
+    /// Appends a number of eight bytes.
     #[must_use]
     pub fn u64(self, value: u64) -> Body {
         self.bytes(&value.to_ne_bytes())
@@ -189,17 +200,17 @@ impl Fields<'_> {
         Some(*first)
     }
 
-    /// The next two bytes.
+    /// Reads a number of two bytes.
     pub fn u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_ne_bytes)
     }
 
-    /// The next four.
+    /// Reads a number of four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_ne_bytes)
     }
 
-    /// The next eight.
+    /// Reads a number of eight bytes.
     pub fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_ne_bytes)
     }

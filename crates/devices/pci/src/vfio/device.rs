@@ -20,6 +20,7 @@ const COMMAND_MASTER: u16 = 4;
 
 /// See the module. The last of its users closes it: the kernel then resets it, and it reaches no memory any more.
 pub struct Device {
+    /// The PCI address of the device.
     pub address: Address,
     fd: OwnedFd,
     /// The kernel wants it back: somebody removes it.
@@ -29,7 +30,7 @@ pub struct Device {
     _way: Arc<IommuInterface>,
 }
 
-/// A counter that signals.
+/// Creates an eventfd that does not block.
 pub fn event() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
@@ -40,6 +41,7 @@ pub fn clear(event: BorrowedFd<'_>) -> bool {
 }
 
 impl Device {
+    /// Creates a device of an open descriptor.
     pub fn new(address: Address, fd: OwnedFd, iommu: Arc<IommuInterface>) -> Device {
         // Kernels before 4.0, and devices that cannot be removed, have no such event.
         let leave =
@@ -47,6 +49,7 @@ impl Device {
         Device { address, fd, leave, leaves: AtomicBool::new(false), _way: iommu }
     }
 
+    /// Returns the descriptor of the device.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

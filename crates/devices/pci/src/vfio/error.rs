@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::address::Address;
 
-/// See the module.
+/// Why a function could not be opened through VFIO.
 #[derive(Debug, thiserror::Error)]
 pub enum VfioError {
     /// There is no such device.

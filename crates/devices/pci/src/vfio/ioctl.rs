@@ -67,22 +67,25 @@ fn bytes_of<T>() -> u32 {
     u32::try_from(size_of::<T>()).expect("structures are small")
 }
 
+/// Returns the version of the VFIO interface.
 pub fn api_version(container: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: takes nothing.
     unsafe { by_value(container, API_VERSION, 0) }
 }
 
+/// Returns whether the container supports an extension.
 pub fn has_extension(container: BorrowedFd<'_>, extension: u32) -> bool {
     // SAFETY: takes a number.
     unsafe { by_value(container, CHECK_EXTENSION, extension.into()) }.is_ok_and(|has| has == 1)
 }
 
+/// Chooses the kind of IOMMU for a container.
 pub fn set_iommu(container: BorrowedFd<'_>, kind: u32) -> io::Result<()> {
     // SAFETY: takes a number.
     unsafe { by_value(container, SET_IOMMU, kind.into()) }.map(drop)
 }
 
-/// Its flags.
+/// Returns the status flags of a group.
 pub fn group_status(group: BorrowedFd<'_>) -> io::Result<u32> {
     let mut status = vfio::vfio_group_status { argsz: bytes_of::<vfio::vfio_group_status>(), flags: 0 };
     // SAFETY: its structure, with its size.
@@ -90,12 +93,14 @@ pub fn group_status(group: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(status.flags)
 }
 
+/// Adds a group to a container.
 pub fn join_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Result<()> {
     let mut container = container.as_raw_fd();
     // SAFETY: takes a pointer to a descriptor.
     unsafe { by_place(group, GROUP_SET_CONTAINER, &mut container) }.map(drop)
 }
 
+/// Opens a device of a group by its PCI address.
 pub fn device_of_group(group: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: takes a string, which it only reads.
     let fd = checked(unsafe { libc::ioctl(group.as_raw_fd(), GROUP_DEVICE, name.as_ptr()) })?;
@@ -149,6 +154,7 @@ pub fn signal_by(device: BorrowedFd<'_>, index: u32, events: &[OwnedFd]) -> io::
     checked(unsafe { libc::ioctl(device.as_raw_fd(), SET_IRQS, words.as_ptr()) })
 }
 
+/// Resets the device by a call of the kernel (VFIO_DEVICE_RESET).
 pub fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes nothing.
     unsafe { by_value(device, RESET, 0) }.map(drop)
@@ -171,7 +177,7 @@ pub unsafe fn map(container: BorrowedFd<'_>, region: &Region, iova: u64) -> io::
     unsafe { by_place(container, MAP_DMA, &mut call) }.map(drop)
 }
 
-/// Ends a mapping.
+/// Ends the mapping at this address of a container.
 pub fn unmap(container: BorrowedFd<'_>, iova: u64, bytes: u64) -> io::Result<()> {
     let mut words = UnmapDma { argsz: bytes_of::<UnmapDma>(), flags: 0, iova, size: bytes };
     // SAFETY: its structure, with its size.
@@ -217,7 +223,7 @@ pub fn attach_iommufd(device: BorrowedFd<'_>, space: u32) -> io::Result<()> {
     unsafe { by_place(device, ATTACH_IOMMUFD, &mut call) }.map(drop)
 }
 
-/// A new address space.
+/// Allocates an address space and returns its number.
 pub fn new_space(iommufd: BorrowedFd<'_>) -> io::Result<u32> {
     #[repr(C)]
     struct Alloc {
@@ -262,7 +268,7 @@ pub unsafe fn map_in_space(iommufd: BorrowedFd<'_>, space: u32, region: &Region)
     Ok(call.iova)
 }
 
-/// Ends a mapping.
+/// Ends the mapping at this address of an address space.
 pub fn unmap_in_space(iommufd: BorrowedFd<'_>, space: u32, iova: u64, bytes: u64) -> io::Result<()> {
     #[repr(C)]
     struct Unmap {

@@ -13,7 +13,7 @@ use super::iova::Addresses;
 use crate::address::Address;
 use crate::sysfs::{FunctionPath, Tree};
 
-/// See the module.
+/// The kernel's interface to the IOMMU. Closing it ends all mappings.
 pub enum IommuInterface {
     /// The container, and the group in it, which is held open: it can be opened once.
     Container(OwnedFd, #[allow(dead_code, reason = "held open")] OwnedFd),
@@ -23,8 +23,11 @@ pub enum IommuInterface {
 
 /// The IOMMU interface, the device behind it, and the addresses that may be used if the driver chooses them.
 pub struct Opened {
+    /// The interface that maps memory for the device.
     pub iommu: IommuInterface,
+    /// The descriptor of the open device.
     pub device: OwnedFd,
+    /// The usable addresses, if the driver chooses them.
     pub addresses: Option<Addresses>,
 }
 

@@ -19,7 +19,7 @@ use crate::function::{DeviceAddress, DmaError, DmaSpace};
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// See the module.
+/// The memory that a device behind VFIO can reach; each region is one mapping.
 pub struct Space {
     iommu: Arc<IommuInterface>,
     device: Arc<Device>,
@@ -35,6 +35,7 @@ struct Inner {
 }
 
 impl Space {
+    /// Creates a space without mappings; `addresses` if the driver chooses them.
     pub fn new(iommu: Arc<IommuInterface>, device: Arc<Device>, addresses: Option<Addresses>) -> Space {
         Space { iommu, device, inner: Mutex::new(Inner { addresses, maps: BTreeMap::new(), cut: false }) }
     }
