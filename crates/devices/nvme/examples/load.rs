@@ -61,7 +61,7 @@ fn run() -> Result<(), Error> {
         seconds,
         seed,
     };
-    // Who polls needs nobody to tell it when to look.
+    // A polling loop needs no notification.
     if mode == Mode::Polling {
         return load.drive(&mut queue, &bufs, true);
     }
@@ -99,7 +99,7 @@ impl Load {
                 queue.wait(Duration::MAX);
             }
             let reaped = queue.poll(&mut ended);
-            // No pause: an emulated processor leaves its loop for one, and waits for a lock of the whole machine.
+            // No pause instruction: an emulated CPU leaves its loop for one, and waits for a lock of the whole machine.
             if reaped == 0 {
                 continue;
             }

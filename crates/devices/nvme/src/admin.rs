@@ -1,4 +1,4 @@
-//! The admin queue: few commands, each with a deadline and a page of memory of its own. Nothing here waits.
+//! The admin queue carries few commands. Each has a deadline and a dedicated page of memory. No function here blocks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,34 +14,34 @@ use crate::recorder::{Flight, Record, Recorder};
 use crate::status::Status;
 use pci::{DmaError, DmaSpace, Mmio};
 
-/// Why an admin command brought nothing.
+/// The reason why an admin command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// No answer by its deadline.
+    /// The controller did not complete the command by its deadline.
     #[error("the controller does not answer")]
     Timeout,
     /// The device is not there any more: its registers read as all ones.
     #[error("the device is gone")]
     Gone,
-    /// It says that it has a fatal fault.
+    /// The controller reports a fatal fault.
     #[error("the controller reports a fatal fault")]
     Fatal,
-    /// It did not become ready, or not ready, in the time it asked for.
+    /// The controller did not become ready, or not ready, within the time that it declares.
     #[error("the controller does not become {0} in the time it says it needs")]
     Stuck(&'static str),
-    /// It refused.
+    /// The controller refused the command.
     #[error("the controller refuses: {0:?}")]
     Status(Status),
     /// The controller was reset meanwhile.
     #[error("the controller was reset")]
     Reset,
-    /// As many commands as there is room for are unanswered.
+    /// No slot is free: all commands are still in flight.
     #[error("too many admin commands at once")]
     Full,
-    /// No memory to tell the device of.
+    /// No memory could be mapped for the device.
     #[error(transparent)]
     Dma(#[from] DmaError),
-    /// It is none that this driver knows.
+    /// This driver does not support the controller.
     #[error("{0}")]
     Unusable(String),
 }
@@ -49,7 +49,7 @@ pub enum AdminError {
 /// Places of each ring; one command less.
 const ENTRIES: u32 = 32;
 const SLOTS: usize = ENTRIES as usize - 1;
-/// Answers to requests for events that nobody has looked at.
+/// The number of event completions that are kept until somebody takes them.
 const EVENTS: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! From whatever state a controller is in to one that takes reads and writes, in steps of which none waits.
+//! Takes a controller from any state to one that accepts reads and writes. No step blocks.
 //!
 //! ```text
 //!   Disable -> Disabled -> Enabled -> Controller -> Limits -> Queues -> Events -> Doorbells -> List -> Namespace* -> Ready
@@ -6,7 +6,7 @@
 //!      '-- a reset begins here, and ends before List --------------------'     a rescan begins --'
 //! ```
 //!
-//! Register waits end with what CAP.TO says, commands with the driver's own deadline.
+//! CAP.TO limits the wait for a register; the driver's own deadline limits the wait for a command.
 
 use block::Time;
 
@@ -17,11 +17,11 @@ use crate::identify::{ControllerInfo, NamespaceInfo, NvmLimits, Unusable, namesp
 use crate::mapping::PAGE_BYTES;
 use crate::registers::{ACQ, AQA, ASQ, CAP, CC, CC_ENABLE, CC_SIZES, CSTS, CSTS_FATAL, CSTS_READY, Capabilities, REMOVED};
 
-/// Requests for events that are always with the controller, if it takes so many.
+/// The number of Asynchronous Event Requests kept in flight, if the controller accepts as many.
 const EVENT_REQUESTS: u16 = 2;
-/// Namespaces that are looked at: more than any drive has.
+/// The number of namespaces that are identified at most: more than any drive has.
 const NAMESPACES_MAX: usize = 1024;
-/// Events that are asked for: all critical warnings, changed namespaces.
+/// The events that the driver enables: all critical warnings and changed namespaces.
 const EVENTS_WANTED: u32 = 0x1f;
 const EVENT_NAMESPACES: u32 = 1 << 8;
 
@@ -44,7 +44,7 @@ pub(crate) enum Step {
 
 pub(crate) struct Bringup {
     step: Step,
-    /// The command that is under way.
+    /// The command in flight.
     asked: Option<Ticket>,
     deadline: Time,
     /// Namespaces are known already.
@@ -134,7 +134,7 @@ impl Bringup {
         self.answered(shared, inner, ticket, answer.map(|answer| answer.result()))
     }
 
-    /// What to ask for this step, and whether it brings a page; none: nothing.
+    /// Returns the command of this step and whether it transfers a page. `None`: the step needs no command.
     fn command(&self, shared: &Shared, inner: &Inner) -> Option<(Entry, bool)> {
         let id = self.ids.last().copied().unwrap_or(0);
         Some(match self.step {

@@ -1,4 +1,4 @@
-//! A controller: opened in steps, served while it runs, reset when nothing else helps, shut down in good order.
+//! A controller: opened in steps, served while it runs, reset as a last resort, and shut down cleanly.
 //!
 //! Queues of it (`crate::queue`) have one owner each and do not know each other. What they share is here: the admin queue behind a
 //! lock that is never taken on the path of a request, and two words that they look at: how often the controller was reset, and whether
@@ -54,7 +54,7 @@ const INCIDENT_PAUSE: Duration = Duration::from_secs(1);
 /// How a controller is used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Queue pairs to ask for, 1 to 4096; the controller may give fewer.
+    /// The number of queue pairs to request, 1 to 4096; the controller may grant fewer.
     pub queues: u16,
     /// How long an admin command may take.
     pub admin_timeout: Duration,
@@ -114,7 +114,7 @@ pub(crate) struct Inner {
     pub limits: NvmLimits,
     /// The active namespaces by number; an error says why one cannot be used.
     pub namespaces: Vec<(u32, Result<NamespaceInfo, Unusable>)>,
-    /// They are not what they were when queues were opened; nobody was told yet.
+    /// Whether the namespaces changed and no notice of it was queued yet.
     pub changed: bool,
     /// By number less one: whether it is taken. As many as the controller gave.
     queues: Vec<bool>,
@@ -255,7 +255,7 @@ impl Shared {
         irq.clear(0);
     }
 
-    /// Keeps what a flight recorder holds, and writes it down; the same of the same queue once in a second.
+    /// Keeps the contents of a flight recorder and writes them to a file. The same incident of a queue is kept at most once a second.
     pub(crate) fn remember(&self, inner: &mut Inner, reason: Reason, record: Record) {
         let now = self.clock.now();
         let same = |other: &Incident| other.reason == reason && other.record.queue == record.queue && now < other.at.after(INCIDENT_PAUSE);
@@ -277,7 +277,7 @@ impl Shared {
     }
 
     /// Disables the controller and makes it ready again, unless somebody did since `epoch`. `Ok`: the device reaches no memory of
-    /// commands that were in flight; whether it works again is told by [`Shared::is_gone`].
+    /// commands that were in flight; [`Shared::is_gone`] tells whether it works again.
     pub(crate) fn restart(&self, inner: &mut Inner, epoch: u32) -> Result<(), Error> {
         if self.epoch() != epoch {
             return Ok(());
@@ -354,7 +354,7 @@ impl Shared {
         }
     }
 
-    /// Takes what the admin queue has, and does what events ask for. Does not wait; not even for the lock.
+    /// Polls the admin queue and handles events. Does not block, not even for the lock.
     pub(crate) fn serve(&self) {
         if let Some(mut inner) = self.inner.try_lock() {
             self.serve_locked(&mut inner);
@@ -612,7 +612,7 @@ impl Controller {
         self.shared.inner.lock().events.take()
     }
 
-    /// Its health, as it is now.
+    /// Reads the current health of the drive (SMART log page).
     ///
     /// # Errors
     /// It does not answer, or refuses.

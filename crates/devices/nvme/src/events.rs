@@ -1,5 +1,5 @@
-//! What a controller tells by itself: each answer to a request for events names a log page, which is read; then the next request goes
-//! out. One at a time, in steps of which none waits.
+//! Asynchronous events of a controller. Each completed event request names a log page. The driver reads that page, then sends the next
+//! request. It handles one event at a time, in steps that do not block.
 
 use std::collections::VecDeque;
 
@@ -12,18 +12,18 @@ use crate::identify::Smart;
 /// An event that a controller reported by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// Namespaces came, went or changed: look at [`crate::Controller::namespaces`]. Queues that are open have the new size when they
-    /// are polled next (see [`crate::Namespace`]).
+    /// Namespaces were added, removed or changed: see [`crate::Controller::namespaces`]. Open queues take the new size at their
+    /// next poll (see [`crate::Namespace`]).
     Namespaces,
     /// The drive's health is critical.
     Smart(Smart),
     /// An error of the controller, by its information byte.
     Error(u8),
-    /// Something this driver knows nothing about: type and information.
+    /// An event that this driver does not know: its type and information.
     Other(u8, u8),
 }
 
-/// Notices that nobody took; older ones are forgotten.
+/// The number of notices kept until somebody takes them; older ones are dropped.
 const NOTICES: usize = 16;
 
 #[derive(Default)]
@@ -32,11 +32,11 @@ enum Work {
     None,
     /// The log page that an event named is being read.
     Log(CompletionEntry, Ticket),
-    /// Namespaces are being looked at.
+    /// Namespaces are being identified again.
     Rescan(Bringup),
 }
 
-/// See the module.
+/// Asynchronous events: the one being handled, and the notices that nobody took yet.
 #[derive(Default)]
 pub(crate) struct Events {
     work: Work,
@@ -54,7 +54,7 @@ impl Events {
         self.notices.pop_front()
     }
 
-    /// The controller was reset: what was under way is none of ours any more.
+    /// Drops the event being handled: the controller was reset, so its command does not exist any more.
     pub(crate) fn clear(&mut self) {
         self.work = Work::None;
     }
@@ -101,7 +101,7 @@ impl Events {
     }
 }
 
-/// The next event; what it names is read, which lets the controller tell of such things again.
+/// Takes the next event and reads the log page that it names. That read re-enables events of the same kind.
 fn begin(shared: &Shared, inner: &mut Inner) -> Option<Work> {
     let event = inner.admin.take_event()?;
     if !event.status().is_ok() {

@@ -30,7 +30,7 @@ pub mod what {
 pub struct ControllerInfo {
     /// The PCI vendor identifier of the controller.
     pub vendor: u16,
-    /// Its number within its subsystem.
+    /// The controller's number within its subsystem.
     pub id: u16,
     /// Without the blanks around it.
     pub serial: String,
@@ -42,23 +42,23 @@ pub struct ControllerInfo {
     pub transfer_bytes_max: Option<u64>,
     /// As the specification's: major, minor, tertiary. 0.0.0: before 1.2.
     pub version: (u16, u8, u8),
-    /// Aborts at once, at least 1.
+    /// The number of Abort commands at once, at least 1.
     pub aborts: u16,
-    /// Requests for events at once, at least 1.
+    /// The number of Asynchronous Event Requests at once, at least 1.
     pub events: u16,
-    /// Namespaces have numbers up to this.
+    /// The highest number that a namespace can have.
     pub namespaces: u32,
     /// Whether it supports Dataset Management, which deallocates blocks.
     pub deallocate: bool,
     /// Whether it supports Write Zeroes.
     pub write_zeroes: bool,
-    /// Has a cache that a loss of power empties.
+    /// Whether it has a write cache that loses its data when power fails.
     pub volatile_cache: bool,
     /// Whether it supports shadow doorbells (Doorbell Buffer Config).
     pub doorbell_buffer: bool,
-    /// Seconds for a shutdown in good order; 0: not told.
+    /// The seconds that a clean shutdown may take; 0: not reported.
     pub shutdown_seconds: u32,
-    /// Tells of namespaces that change.
+    /// Whether it reports changes of its namespaces.
     pub tells_namespaces: bool,
 }
 
@@ -137,17 +137,17 @@ impl NvmLimits {
 /// The description of one namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceInfo {
-    /// Its number, as commands name it.
+    /// The number by which commands name it.
     pub id: u32,
-    /// Of the format in use.
+    /// The size of a block in bytes, in the format in use.
     pub block_bytes: u32,
     /// The number of blocks of that size.
     pub blocks: u64,
     /// Whether the namespace is write-protected.
     pub write_protected: bool,
-    /// Blocks that are given back read as zeroes, and Write Zeroes may give them back.
+    /// Whether deallocated blocks read as zeroes and Write Zeroes may deallocate blocks.
     pub zeroes_deallocate: bool,
-    /// Whether it was ready; if not, commands are answered with "not ready" for a while.
+    /// Whether it was ready. If not, commands fail with "not ready" until it is.
     pub ready: bool,
     /// Names that stay the same wherever the drive is: EUI-64, NGUID, UUID.
     pub names: Names,

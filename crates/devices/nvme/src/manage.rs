@@ -1,4 +1,4 @@
-//! What people ask of a controller, beside reads and writes.
+//! Management of a controller: reset, and attachment of namespaces.
 
 use block::Error;
 
@@ -7,20 +7,22 @@ use crate::controller::Controller;
 use crate::entry::{Entry, admin};
 
 impl Controller {
-    /// Resets it now. What its queues have in flight is sent again; they are told nothing.
+    /// Resets the controller now. Its queues send their commands in flight again; they are not notified.
     ///
     /// # Errors
-    /// It did not stop: it may still reach memory of what was in flight. Whether it works again is told by [`Controller::is_gone`].
+    /// The controller did not stop: it may still access the memory of commands that were in flight. [`Controller::is_gone`] tells
+    /// whether it works again.
     pub fn reset(&self) -> Result<(), Error> {
         let mut inner = self.shared.inner.lock();
         let epoch = self.shared.epoch();
         self.shared.restart(&mut inner, epoch)
     }
 
-    /// Attaches a namespace of its subsystem to it, or detaches one. It tells of the change by a [`crate::Notice::Namespaces`].
+    /// Attaches a namespace of its subsystem to the controller, or detaches one. The controller then sends a
+    /// [`crate::Notice::Namespaces`].
     ///
     /// # Errors
-    /// It knows no management of namespaces, has none of that number, or it is attached (detached) already.
+    /// The controller does not support Namespace Attachment, there is no namespace of that number, or it is attached (detached) already.
     pub fn attach(&self, namespace: u32, attached: bool) -> Result<(), AdminError> {
         let mut inner = self.shared.inner.lock();
         let entry = Entry::new(admin::NAMESPACE_ATTACHMENT, namespace).with_dw(10, u32::from(!attached));

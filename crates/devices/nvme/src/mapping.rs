@@ -1,4 +1,4 @@
-//! Memory that the device knows, for as long as it is held.
+//! Memory mapped for the device; dropping the value ends the mapping.
 
 use std::sync::Arc;
 

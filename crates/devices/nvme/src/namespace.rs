@@ -9,9 +9,9 @@ use crate::queue::{COMMAND_BYTES_MAX, NvmeQueue, SEGMENTS_MAX};
 /// Most bytes of a request; the queue makes several commands of it where the controller takes less at once.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 
-/// See the module. As it was when it was opened: what changes later is told by [`Controller::take_notice`]. Its queues take a new
-/// size as soon as the controller's event is served; when its blocks have another length, or it went, they
-/// have none: every request is refused with [`block::Error::OutOfRange`].
+/// A namespace as a block device, with the properties that it had when it was opened. [`Controller::take_notice`] reports later
+/// changes. Its queues take a new size as soon as the controller's event is served. If the block length changed or the namespace is
+/// gone, they have no blocks: every request fails with [`block::Error::OutOfRange`].
 #[derive(Clone, Debug)]
 pub struct Namespace {
     controller: Controller,

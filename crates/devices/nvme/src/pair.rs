@@ -13,7 +13,7 @@ use crate::mapping::{Mapping, PAGE_BYTES};
 use crate::registers::{completion_doorbell, submission_doorbell};
 use pci::{DmaError, DmaSpace, Mmio};
 
-/// Doorbells in memory that a controller looks at by itself, and what it says of when to ring in earnest (Doorbell Buffer Config).
+/// Shadow doorbells: doorbells in memory that the controller polls, and its event indexes (Doorbell Buffer Config).
 #[derive(Clone)]
 pub(crate) struct Shadow {
     /// The two pages that the device reaches.
@@ -21,7 +21,7 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// One page of doorbells, one of the controller's marks.
+    /// Allocates one page of doorbells and one page of event indexes.
     pub(crate) fn new(dma: &Arc<dyn DmaSpace>) -> Result<Shadow, DmaError> {
         Ok(Shadow { memory: Arc::new(Mapping::new(dma, 2 * PAGE_BYTES)?) })
     }
@@ -88,7 +88,7 @@ pub(crate) struct Pair {
     completion: SharedSlice<[AtomicU64; 2]>,
     entries: u32,
     tail: u32,
-    /// What the device was told last.
+    /// The tail that the device was last notified of.
     told: u32,
     head: u32,
     head_told: u32,
@@ -204,7 +204,8 @@ impl Pair {
         CompletionEntry::phase(self.completion[self.head as usize][1].load(Ordering::Acquire)) == self.phase
     }
 
-    /// Gives the places of answers back to the device; the value if it was told.
+    /// Returns the entries of taken completions to the device. `None`: there were none; else the new head, and whether the register was
+    /// written.
     #[inline]
     pub(crate) fn give_back(&mut self) -> Option<(u16, bool)> {
         if self.head == self.head_told {
@@ -213,8 +214,8 @@ impl Pair {
         self.give_back_now()
     }
 
-    /// As [`Self::give_back`], but not before a quarter of the ring is owed: who polls needs no interrupt, and a register costs more
-    /// than the rest of a command. Whoever calls this sees to it that commands in flight and places owed together fit the ring.
+    /// Works as [`Self::give_back`], but only once a quarter of the ring is owed. A polling owner needs no interrupt, and a register write
+    /// costs more than the rest of a command. The caller ensures that commands in flight and owed entries together fit the ring.
     #[inline]
     pub(crate) fn give_back_many(&mut self) -> Option<(u16, bool)> {
         let owed = self.owed();

@@ -23,7 +23,7 @@ pub const DOORBELLS: usize = 0x1000;
 pub const CC_ENABLE: u32 = 1;
 /// CC: entries of 64 and 16 bytes, pages of 4 KiB, round robin, the NVM command set.
 pub const CC_SIZES: u32 = 6 << 16 | 4 << 20;
-/// CC: shut down in good order.
+/// CC: requests a clean shutdown.
 pub const CC_SHUTDOWN: u32 = 1 << 14;
 /// CC: both bits of the shutdown.
 pub const CC_SHUTDOWN_MASK: u32 = 3 << 14;
@@ -37,7 +37,7 @@ pub const CSTS_SHUTDOWN_MASK: u32 = 3 << 2;
 /// CSTS: the shutdown is done.
 pub const CSTS_SHUTDOWN_DONE: u32 = 2 << 2;
 
-/// What a read of a device gives that is not there any more.
+/// The value that a register of a removed device reads as.
 pub const REMOVED: u32 = u32::MAX;
 
 /// The value of the capabilities register (CAP).

@@ -18,9 +18,9 @@ impl Status {
     pub const INVALID_FIELD: Status = Status(0x4002);
     /// Memory could not be read or written.
     pub const DATA_TRANSFER: Status = Status(0x0004);
-    /// Something inside of the controller.
+    /// The controller had an internal error.
     pub const INTERNAL: Status = Status(0x0006);
-    /// An abort was asked for.
+    /// The command was aborted by request.
     pub const ABORTED: Status = Status(0x0007);
     /// The command was aborted because its queue was deleted.
     pub const QUEUE_DELETED: Status = Status(0x0008);

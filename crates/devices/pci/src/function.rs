@@ -72,8 +72,8 @@ pub trait DmaSpace: Send + Sync {
     /// Ends a mapping. When it returns, the device does not reach the memory through it.
     fn unmap(&self, region: &Arc<Region>, at: DeviceAddress);
 
-    /// Takes all memory away from the device, for good. True: it is certain that it reaches none (an IOMMU without mappings, a
-    /// process that has ended). False: it may still write.
+    /// Ends all mappings of the device permanently. Returns true if the device certainly reaches no memory (an IOMMU without mappings, a
+    /// process that has ended), false if it may still write.
     fn cut_off(&self) -> bool;
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`function`]: registers, memory and interrupts by three traits. Whoever implements them is a way to a device: [`vfio`], hardware
 //! through the kernel's VFIO; [`user`], devices in another process, behind a vfio-user socket. [`address`], [`sysfs`]: where
-//! functions are, and what the kernel tells of them.
+//! functions are, and what the kernel reports about them.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod address;

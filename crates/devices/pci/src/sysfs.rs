@@ -1,4 +1,4 @@
-//! What the kernel tells of PCI devices, in /sys.
+//! Information of the kernel about PCI devices, read from /sys.
 
 use std::fs;
 use std::io;

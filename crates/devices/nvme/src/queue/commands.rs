@@ -1,4 +1,4 @@
-//! What a queue remembers: jobs (requests from above) and slots (commands that the device has).
+//! The records of a queue: jobs (requests of its owner) and slots (commands that the device has).
 
 use block::{Error, Op, Request, Status as Outcome, Tag};
 
@@ -102,11 +102,11 @@ impl CommandSlot {
 pub struct Counters {
     /// Commands put into the submission queue.
     pub commands: u64,
-    /// Times the device was told of commands; of these, by writing a register.
+    /// How often the device was notified of commands, by a shadow doorbell or a register.
     pub rings: u64,
     /// Registers written, for commands and for answers.
     pub doorbells: u64,
-    /// Answers to commands that nobody had made, or that had ended: a device at fault.
+    /// Completion entries for commands that do not exist or have completed: a fault of the device.
     pub strays: u64,
     /// Commands sent again, by wish of the controller or after a reset.
     pub retries: u64,

@@ -1,4 +1,4 @@
-//! From jobs to commands, and back.
+//! Turns jobs into commands, and completed commands into completed jobs.
 
 use block::{Error, Op, Request, Span};
 
@@ -17,7 +17,7 @@ const ZEROES_DEALLOCATE: u32 = 1 << 25;
 /// Double word 11 of Dataset Management: deallocate.
 const DEALLOCATE: u32 = 1 << 2;
 
-/// A deallocate that takes more ranges until the bell is rung.
+/// A deallocate command that takes more ranges until the doorbell is rung.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ranges {
     slot: u16,

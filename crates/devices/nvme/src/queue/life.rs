@@ -1,4 +1,4 @@
-//! How a queue comes to be, is lost with its controller, comes back, and ends.
+//! The life cycle of a queue: creation, loss by a reset of the controller, recreation, and end.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::controller::{Health, Inner};
 use crate::entry::{Entry, admin};
 use crate::recorder::Reason;
 
-/// What the controller knows of the queue.
+/// The state of the queue pair at the controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Life {
-    /// Both rings.
+    /// Both queues exist.
     Live,
-    /// Nothing, for certain: it was reset, or the queue was deleted.
+    /// Neither queue exists, for certain: the controller was reset, or the queues were deleted.
     Lost,
-    /// It was asked to make the completion queue.
+    /// The command that creates the completion queue is in flight.
     Completion(Ticket),
-    /// It was asked to make the submission queue.
+    /// The command that creates the submission queue is in flight.
     Submission(Ticket),
-    /// It does not answer when it is asked to make it: only a reset of the controller helps.
+    /// The command that creates a queue got no completion: only a reset of the controller helps.
     Stuck,
-    /// It does not make it, or is gone.
+    /// The controller refused to create a queue, or is gone.
     Dead,
 }
 
@@ -98,8 +98,8 @@ impl NvmeQueue {
         }
     }
 
-    /// It has the size that it has now. With other blocks, or without the namespace, nothing that was asked for is what was meant: it
-    /// has none from then on. What the controller has of it ends as it does.
+    /// Takes over the namespace's current size. If the block length changed or the namespace is gone, pending requests would hit the
+    /// wrong blocks: they fail, and the queue has no blocks from then on. Commands already at the controller complete normally.
     fn look_at_namespace(&mut self, inner: &Inner) {
         self.changes = self.shared.changes();
         if let Some(Ok(info)) = inner.namespace(self.namespace)
@@ -166,7 +166,7 @@ impl NvmeQueue {
         self.ring();
     }
 
-    /// The device has nothing of ours any more, and never will.
+    /// Fails all requests: the device holds no memory of this queue and will never serve it again.
     fn die(&mut self) {
         self.life = Life::Dead;
         self.close_open();
@@ -245,7 +245,7 @@ impl NvmeQueue {
         self.look_after();
     }
 
-    /// Nothing came for a while: a controller that reports a fatal fault is reset.
+    /// Checks the controller after polls without a completion, and resets it if it reports a fatal fault or the queue is stuck.
     pub(super) fn look_after(&mut self) {
         let shared = std::sync::Arc::clone(&self.shared);
         let wanted = || shared.health() == Health::Fatal || self.life == Life::Stuck;

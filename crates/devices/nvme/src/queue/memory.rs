@@ -51,7 +51,7 @@ impl Arenas {
         inside.then_some(known)
     }
 
-    /// Whether a piece is memory of ours.
+    /// Returns whether the span lies in a registered arena.
     pub(super) fn has(&mut self, span: Span) -> bool {
         self.find(span).is_some()
     }

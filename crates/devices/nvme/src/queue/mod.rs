@@ -44,13 +44,13 @@ const LISTS_MAX: u32 = 128;
 /// Places of a ring at least, so that a request may be several commands.
 const ENTRIES_MIN: u32 = 64;
 const ENTRIES_MAX: u32 = 4096;
-/// Looks at the ring before who polls looks at the controller's health, which may be a message to another process.
+/// Checks of the ring before a polling owner reads the controller's health, which may cost a message to another process.
 const SPINS: u32 = 4096;
-/// Looks between two pauses of the processor: a pause costs as much as several looks, and in a virtual machine far more.
+/// Checks of the ring between two CPU pauses: a pause costs as much as several checks, and far more in a virtual machine.
 const PAUSE_AFTER: u32 = 16;
-/// Polls that found nothing before the same: a device that was pulled out is noticed by those who only poll, too.
+/// Empty polls before a health check, so that an owner that only polls also notices a removed device.
 const LOOK_AFTER: u32 = 1 << 16;
-/// The same for those who are woken and find nothing: events of a device that was pulled out may stay readable.
+/// Wakeups without a completion before a health check: events of a removed device may stay readable.
 const LOOK_AFTER_ARMS: u32 = 8;
 
 /// A queue pair of one namespace, with one owner.

@@ -142,7 +142,7 @@ pub struct Flights {
     pub reason: Reason,
     /// The process that wrote the file.
     pub pid: u32,
-    /// When it was begun, or written down: nanoseconds since 1970.
+    /// When the file was created or written: nanoseconds since 1970.
     pub begun_ns: u64,
     /// Queues that were ever made.
     pub records: Vec<Record>,

@@ -11,7 +11,7 @@ use shm::{FileAccess, PageSize, Region, SharedSlice};
 use super::file::{HEADER, Header, LINE_BYTES, Reason, ring_bytes};
 use super::ring::Recorder;
 
-/// See the module. The file is removed when it is dropped: after a shutdown in good order nobody needs it.
+/// The memory of all flight recorders of a controller. Dropping it removes the file, which nobody needs after a clean shutdown.
 pub(crate) struct Flight {
     region: Arc<Region>,
     rings: u32,

@@ -24,11 +24,11 @@ pub const EVENTS_MAX: u32 = 1 << 16;
 /// One recorded event of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A command was put into this place of the queue.
+    /// A command was written to this index of the submission queue.
     Command(u32, Entry),
-    /// An answer was taken out of this place.
+    /// A completion entry was taken from this index.
     CompletionEntry(u32, CompletionEntry),
-    /// The device was told of commands: the tail, and whether the register was written (else only its shadow).
+    /// The device was notified of commands: the tail, and whether the register was written (else only its shadow).
     Tail(u16, bool),
     /// The device was given places for answers.
     Head(u16, bool),

@@ -179,7 +179,7 @@ mod loom_test {
         }
     }
 
-    /// A ring of two lines of two words, three events; who reads meanwhile takes whole events or none.
+    /// A ring of two lines of two words, and three events. A concurrent reader takes whole events or none.
     #[test]
     fn loom_a_reader_takes_whole_events_or_none() {
         let mut model = loom::model::Builder::new();

@@ -14,7 +14,7 @@ use super::setting::{buf, controller, function, next};
 
 const DEPTH: u64 = 16;
 
-/// Writes and reads back, round after round, each place with other bytes each time, until it is told to stop.
+/// Writes and reads back in rounds, with different bytes for each block and round, until `stop` is set.
 fn load(namespace: &Namespace, mode: Mode, first: u64, rounds: &AtomicU64, stop: &AtomicBool) {
     let options = QueueOptions { depth: DEPTH as u32, device_polled: mode == Mode::Polling, ..QueueOptions::default() };
     let mut waiting = Adaptive::new(namespace.open_queue(&options).unwrap_or_else(|error| panic!("{error}")));
@@ -33,7 +33,7 @@ fn load(namespace: &Namespace, mode: Mode, first: u64, rounds: &AtomicU64, stop:
         let back: Vec<_> = (0..DEPTH).map(|at| buf(&arena, bytes, at)).collect();
         for (bufs, make) in [(&written, Request::write as fn(_, _, _) -> _), (&back, Request::read)] {
             let mut left: Vec<u64> = (0..DEPTH).collect();
-            // What timed out while the controller was away is asked for again, as any program would.
+            // Requests that timed out during the reset are submitted again, as any program would.
             while !left.is_empty() {
                 left = all(&mut queue, &left, |at| (make(Tag(at), Lba(first + at * u64::from(blocks)), blocks), bufs[at as usize].span()));
             }

@@ -1,5 +1,5 @@
-//! Both sides at random: what the driver is asked for, and what the device answers, writes into memory and says in registers. Nothing
-//! panics, everything that was taken ends once, every call returns.
+//! Fuzzes both sides: the requests to the driver, and the device's completions, memory writes and registers. Nothing panics, every
+//! accepted request completes once, every call returns.
 //!
 //! FULL=1: for 30 minutes, with seeds where no run has been. NVME_FUZZ_SECONDS=n: for so long; NVME_FUZZ_FROM=seed goes on where
 //! such a run ended.
@@ -126,7 +126,7 @@ fn fuzz(seed: u64, seen: &mut Seen) {
     seen.resets += u64::from(controller.resets());
 }
 
-/// A queue, and what is asked of it.
+/// A queue and its requests in flight.
 struct Driven {
     queue: Stack,
     buffers: Vec<Buf>,

@@ -170,7 +170,7 @@ fn answers_to_nobody_are_counted_and_forgotten() {
         let twice = matches!(fault, Fault::Twice(_));
         assert_eq!(status, if twice { Ok(()) } else { Err(Error::Timeout) });
         if !twice {
-            // Whoever else is in flight when the queue is reset for it would be told so.
+            // Other requests in flight would fail when the queue is reset for this one.
             released(&mut queue);
         }
         for _ in 0..300 {

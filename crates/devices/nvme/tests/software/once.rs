@@ -2,8 +2,8 @@
 //! request completes exactly once, with a status it may have and with data it may have; and the device touches no memory that was
 //! given back.
 //!
-//! An oracle knows only what was asked for and what was answered. The run is cut into episodes, each with a seed, a controller and faults
-//! of its own, and shared out over the processors. `NVME_REQUESTS`: how many in all; without it a million in release, 60 000 in debug,
+//! An oracle sees only requests and completions. The run consists of episodes, spread over the CPUs; each has its own seed, controller
+//! and faults. `NVME_REQUESTS`: how many in all; without it a million in release, 60 000 in debug,
 //! 100 million with FULL=1: `FULL=1 cargo test --release -p nvme --test software once`, or `make test-full`, which has it among all. It
 //! says on standard error where the seeds begin, how far it has come, and which seed failed; NVME_FROM=seed goes on from one.
 

@@ -1,4 +1,4 @@
-//! One request at a time, each with its answer checked; after the first thing that is wrong, none.
+//! A client that sends one request at a time and checks each reply. After the first invalid reply it sends no more.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::link::{Link, LinkError};
 use super::wire::{Header, Message, command};
 
-/// Requests of the server that are refused while one of ours is under way; more is nonsense.
+/// How many requests of the server the client refuses while its own is in flight; more are a protocol error.
 const THEIRS_MAX: usize = 64;
 
 /// What became of a request.
@@ -55,7 +55,7 @@ impl Client {
         }
     }
 
-    /// Who sleeps on these is woken when the device is lost.
+    /// Sets the events that are raised when the device is lost, so that no waiter sleeps on.
     pub fn wakes(&self, events: &Arc<[OwnedFd]>) {
         let _ = self.events.set(Arc::clone(events));
     }

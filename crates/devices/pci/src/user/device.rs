@@ -25,7 +25,7 @@ const REGISTERS_MAX: u64 = 1 << 20;
 /// Where in its file a server's registers may begin.
 const FILE_MAX: u64 = 64 << 20;
 const PAGE: u64 = 4096;
-/// Areas and bells that are looked at.
+/// The number of mapped areas and watched doorbells that are used at most.
 const AREAS_MAX: usize = 16;
 /// PCI configuration: the command register, and its bits for memory and for being the bus's master.
 const PCI_COMMAND: u64 = 4;

@@ -28,7 +28,7 @@ pub(super) struct Space {
 struct Inner {
     next: u64,
     mapped: BTreeMap<u64, Arc<Region>>,
-    /// The server was told to forget these and did not say that it did.
+    /// Regions whose unmapping the server did not confirm.
     kept: Vec<Arc<Region>>,
     cut: bool,
 }
@@ -57,7 +57,7 @@ impl DmaSpace for Space {
             let at = inner.next;
             inner.next =
                 at.checked_add(bytes + PAGE).filter(|next| *next < END).ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
-            // Before it is asked: an answer that is lost is no promise that it was not mapped.
+            // Recorded before the request: without a reply, the server may have mapped it all the same.
             inner.mapped.insert(at, Arc::clone(region));
             at
         };

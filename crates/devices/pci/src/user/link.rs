@@ -80,7 +80,7 @@ impl Link {
 
     /// Whether the other side is closed.
     pub fn is_closed(&self) -> bool {
-        // Nothing is asked for: what is told is that it hung up.
+        // No event is requested: poll reports hang-ups and errors anyway.
         let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut fds, Some(&none)).is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
@@ -92,7 +92,7 @@ impl Link {
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// Ends both directions, for those who wait on it, too.
+    /// Shuts down both directions, which also wakes threads that wait on the socket.
     pub fn cut(&self) {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }

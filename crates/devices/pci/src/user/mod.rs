@@ -62,7 +62,7 @@ pub enum UserError {
     Refused {
         /// The socket.
         socket: PathBuf,
-        /// What was asked.
+        /// The request that the server refused.
         what: &'static str,
         /// Its reason.
         error: std::io::Error,

@@ -24,7 +24,7 @@ pub(super) struct Mapped {
     pub areas: Vec<Range<usize>>,
 }
 
-/// Registers whose writing is to be told, by a descriptor: the server may be asleep.
+/// Registers whose writes notify the server through a descriptor, because it may be asleep.
 pub(super) struct WatchedRegister {
     /// The range of the registers' bytes.
     pub area: Range<usize>,

@@ -50,7 +50,7 @@ pub const IRQS: u32 = 5;
 pub const DEVICE_RESET: u32 = 1;
 /// Device info: it is one of PCI.
 pub const DEVICE_PCI: u32 = 1 << 1;
-/// Region info: it can be read, written, mapped, and has capabilities.
+/// Region info: the region can be read.
 pub const REGION_READABLE: u32 = 1;
 /// Region info: the region can be written.
 pub const REGION_WRITABLE: u32 = 1 << 1;
@@ -64,7 +64,7 @@ pub const REGION_INFO_BYTES: usize = 32;
 pub const CAPABILITY_SPARSE: u16 = 1;
 /// Interrupt info: it can be an eventfd.
 pub const IRQ_EVENTFD: u32 = 1;
-/// Set interrupts: nothing, or eventfds come with it; they are for raising.
+/// Set interrupts: no data comes with the message.
 pub const SET_NONE: u32 = 1;
 /// Set interrupts: eventfds come with the message.
 pub const SET_EVENTFD: u32 = 1 << 2;

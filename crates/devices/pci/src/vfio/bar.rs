@@ -16,7 +16,7 @@ use crate::function::Mmio;
 /// More than any NVMe controller has: doorbells of 65536 queues at the widest stride are 4 GiB, of those that are made some KiB.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// See the module. On a page's border, unmapped when dropped.
+/// The mapped registers of a device, aligned to a page. Dropping it unmaps them.
 pub struct Bar {
     base: NonNull<u8>,
     bytes: usize,
@@ -72,7 +72,7 @@ fn before_write() {
     // Stores are seen in their order, those to registers too: only the compiler has to keep it.
     std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: only orders memory. Fences of the language order what processors see, not what devices see.
+    // SAFETY: only orders memory. Fences of the language order what CPUs see, not what devices see.
     unsafe {
         std::arch::asm!("dmb oshst", options(nostack, preserves_flags));
     }

@@ -1,4 +1,4 @@
-//! The device itself: its descriptor, its configuration, whether it is asked to leave.
+//! An open VFIO device: its descriptor, its configuration, and whether the kernel wants it released.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ const COMMAND: u64 = 4;
 const COMMAND_MEMORY: u16 = 2;
 const COMMAND_MASTER: u16 = 4;
 
-/// See the module. The last of its users closes it: the kernel then resets it, and it reaches no memory any more.
+/// An open VFIO device. Its last user closes it; the kernel then resets it, and it reaches no memory any more.
 pub struct Device {
     /// The PCI address of the device.
     pub address: Address,

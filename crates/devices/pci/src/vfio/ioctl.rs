@@ -49,7 +49,7 @@ fn checked(result: libc::c_int) -> io::Result<u32> {
 /// # Safety
 /// `call` must be one that takes a number or nothing.
 unsafe fn by_value(fd: BorrowedFd<'_>, call: libc::Ioctl, value: libc::c_ulong) -> io::Result<u32> {
-    // SAFETY: no memory of ours is touched, as the caller says.
+    // SAFETY: the call touches no memory of this process, as the caller says.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), call, value) })
 }
 
@@ -144,7 +144,7 @@ pub fn irq_count(device: BorrowedFd<'_>, index: u32) -> io::Result<u32> {
     Ok(if info.flags & vfio::VFIO_IRQ_INFO_EVENTFD == 0 { 0 } else { info.count })
 }
 
-/// Interrupts of a kind signal these from now on. 0: done; else only so many can be had, and nothing was done.
+/// Makes interrupts of a kind signal these events. Returns 0 on success, else the number of vectors available; then nothing changed.
 pub fn signal_by(device: BorrowedFd<'_>, index: u32, events: &[OwnedFd]) -> io::Result<u32> {
     let count = u32::try_from(events.len()).expect("few");
     let flags = vfio::VFIO_IRQ_SET_DATA_EVENTFD | vfio::VFIO_IRQ_SET_ACTION_TRIGGER;

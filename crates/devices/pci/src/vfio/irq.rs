@@ -12,7 +12,7 @@ use super::error::VfioError;
 use super::ioctl;
 use crate::function::IrqSource;
 
-/// See the module. Without vectors the device is polled.
+/// The interrupt vectors of a device, one event each. Without vectors the device is polled.
 pub struct Vectors {
     events: Vec<OwnedFd>,
     /// Interrupts end when it is closed.
@@ -32,7 +32,7 @@ impl Vectors {
     }
 }
 
-/// None: there are no vectors of this kind to be had.
+/// Arms vectors of one kind. `None`: no vectors of this kind are available.
 fn signalled(device: &Device, kind: u32, wanted: u32) -> Result<Option<Vec<OwnedFd>>, VfioError> {
     let mut count = wanted;
     while count > 0 {
