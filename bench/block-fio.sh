@@ -3,8 +3,8 @@
 # (registered file and buffers, one thread that waits: SINGLE_ISSUER, DEFER_TASKRUN, COOP_TASKRUN and no TASKRUN_FLAG on either side),
 # depth 1, 8 and 32:
 #   page    a file in the page cache: nothing but software
-#   near    a loop device over a file in memory, O_DIRECT, its worker on the processor of the program
-#   far     the same with its worker on the other processor
+#   near    a loop device over a file in memory, O_DIRECT, its worker on the CPU of the program
+#   far     the same with its worker on the other CPU
 #   free    the same where the scheduler puts both, now here, now there; after RAMP (0) seconds that do not count. When a program begins,
 #           its requests are carried out beside it for 0.2 to 1.3 s, at twice the rate of what follows (bench/notes/io-uring.md)
 #   disk    a file on the disk of TMPDIR, O_DIRECT
@@ -14,16 +14,16 @@
 # (2) each, of OPS ("randread randwrite"), DEPTHS ("1 8 32"), TARGETS
 # ("page near far free disk").
 #
-# BY: who makes the requests for the driver. "fio" (the default): fio itself, through an engine that calls it (bench/fio-block), so that
+# BY: the generator of the requests. "fio" (the default): fio itself, through an engine that calls it (bench/fio-block), so that
 # generator, clocks and statistics are the same on both sides and only the driver differs. "load": our own generator, the example `load`
 # of `block`, which costs less than fio's, and waits more. CPU is user and system time of the thread that submits, for each
 # request; buffered writes are done by threads of the kernel for both.
 #
 # The two sides of a pair run one after the other, and a ratio is that of one pair: what the machine does meanwhile hits both.
-# Left to the scheduler, a loop device's worker is now on the processor of its program, now on another: 11 or 34 us at depth 1
-# (bench/notes/io-uring.md). So but for free its place is fixed for the time of the run (the kernel's
-# workers for all: put back at the end). So is that of both programs, on the last processor (near: the first): a drive's interrupts come
-# to one processor, and a request of depth 1 took 33 us of CPU on the other, 19 us on that. The last two columns compare the best run of
+# The scheduler moves a loop device's worker between the CPU of its program and others: 11 or 34 us at depth 1
+# (bench/notes/io-uring.md). So, except for free, the script fixes the worker's CPU during the run (it changes the mask of all kernel
+# workers, and restores it at the end). It also fixes both programs to the last CPU (near: the first): a drive's interrupts come to one
+# CPU, and a request of depth 1 took 33 us of CPU time on the other, 19 us on that. The last two columns compare the best run of
 # each side.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -59,7 +59,7 @@ size=256M
 
 # run_fio FILE OP DEPTH DIRECT ENGINE: sets iops and cpu (microseconds for each request).
 run_fio() {
-    local flags=(--iodepth=1) line field=8 # whatever depth is asked for, psync has one request at a time
+    local flags=(--iodepth=1) line field=8 # whatever the depth, psync has one request at a time
     [[ $1 != "${file[free]:-}" ]] || flags=(--iodepth=1 --ramp_time="$ramp")
     [[ $5 == psync ]] || flags+=(--iodepth="$3")
     [[ $5 != io_uring ]] || flags+=(--fixedbufs --registerfiles) # the other engine has no other way
@@ -67,7 +67,7 @@ run_fio() {
     line=$(taskset -c "${on[$1]}" fio --name=b --filename="$1" --rw="$2" --bs=4k --ioengine="$5" --direct="$4" "${flags[@]}" \
         --size=$size --norandommap --randrepeat=0 \
         --invalidate=0 --fallocate=none --time_based --runtime="$seconds" --output-format=terse --terse-version=3)
-    # Fields 88 and 89: percent of one processor in user and system mode.
+    # Fields 88 and 89: percent of one CPU in user and system mode.
     read -r iops cpu < <(awk -F';' -v f="$field" '{ printf "%d %.4f\n", $f, ($88 + $89) * 1e4 / $f }' <<<"$line")
 }
 

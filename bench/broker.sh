@@ -1,6 +1,6 @@
 #!/bin/bash
-# What handing queues out costs: nanoseconds a 4 KiB read directly and through the broker, on a device in memory and on one
-# that does nothing, one request at a time and 32; and what a broker with nothing to do takes of a processor.
+# The cost of the broker: nanoseconds for a 4 KiB read directly and through the broker, on a device in memory and on one that does
+# nothing, with 1 and 32 requests in flight; and the CPU time of an idle broker.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 root=$(realpath "$(dirname "$0")/..")

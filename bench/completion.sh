@@ -1,6 +1,6 @@
 #!/bin/bash
-# Polling, interrupts and adaptive completion on devices of 8 to 400 us: latency, processor time, and what an idle completion
-# thread takes. First alone, then with jitter, then with as many busy threads as processors, then with twice as many submitters.
+# Polling, interrupts and adaptive completion on devices of 8 to 400 us: latency, CPU time, and the CPU time of an idle completion
+# thread. First alone, then with jitter, then with as many busy threads as CPUs, then with twice as many submitters.
 # ROUNDS and MS change the length. The modes take turns within each round; medians of the rounds.
 set -euo pipefail
 cd "$(dirname "$0")/.."

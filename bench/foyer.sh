@@ -1,10 +1,10 @@
 #!/bin/bash
-# foyer (the crate, bench/foyer/) and us on the same list of pages, the same file below, as many bytes of memory and as large an SSD
-# file in the same file system: where pages were found, and how long a read took. One thread, as fast as it goes; a miss of either
-# is a read of the file below. TRACES: "zipf" (theta 1.0, 65536 pages, 300,000 requests) and names of ../shared/traces ("cloudPhysicsIO
+# foyer (the crate, bench/foyer/) and hotshelf on the same list of pages, the same backing file, as many bytes of memory and as large an
+# SSD file in the same file system: hits by tier, and the time of a read. One thread, as fast as it goes; a miss of either reads the
+# backing file. TRACES: "zipf" (theta 1.0, 65536 pages, 300,000 requests) and names of ../shared/traces ("cloudPhysicsIO
 # 2_pools"); memory is MEMORY_PERCENT (1) of the distinct pages, the SSD SSD_PERCENT (25), at least 32 MiB. ROUNDS (1).
-# foyer is asked once with S3-FIFO and once with LRU in memory; it writes each page to the SSD when it is inserted, in blocks of
-# 1 MiB (of its default of 16 MiB few would fit), and gives 8 KiB of the SSD to a page of 4 KiB with its header.
+# foyer runs once with S3-FIFO and once with LRU in memory. It writes each page to the SSD at insertion, in blocks of 1 MiB (few of its
+# default size of 16 MiB would fit). A page of 4 KiB and its header take 8 KiB of its SSD.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
 need cc python3 gzip

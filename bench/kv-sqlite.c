@@ -1,6 +1,6 @@
 /* kv-sqlite DATABASE STAT KEYS SECONDS GETTERS PUTTERS CACHE_MIB JOURNAL SEED [EXTENSION]: the key-value workload of kv.sh with SQLite as
  * the store. One table of keys of 32 bytes and values of 512, filled first; then threads that get and threads that put, each with a
- * connection of its own, keys by Zipf's law (theta 0.99); a put is a transaction, durable when it returns (synchronous=FULL).
+ * separate connection, keys by Zipf's law (theta 0.99); a put is a transaction, durable when it returns (synchronous=FULL).
  * Prints NAME=VALUE as `fs-bench kv` does; STAT is the device's file of counters.
  */
 #include <math.h>

@@ -36,7 +36,7 @@ side() {
         "seed=$((seed + $3))" "memory_mib=$files"
 }
 
-# sqlite_side SIDE JOURNAL RUN: the same with SQLite; the extension has an allocator of its own.
+# sqlite_side SIDE JOURNAL RUN: the same with SQLite; the extension has a separate allocator.
 sqlite_side() {
     local at=$SCRATCH/ext4/db more=()
     if [[ $1 == kernel ]]; then

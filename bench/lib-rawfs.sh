@@ -16,7 +16,7 @@ loop_device() {
     loop=$(losetup --find --show --direct-io=on "$SCRATCH/below.img" 2>/dev/null || losetup --find --show "$SCRATCH/below.img")
     loops+=("$loop")
     stat=/sys/block/$(basename "$loop")/stat
-    # Where the file below is in memory itself, its pages would count as those of who writes them.
+    # If the loop device's file is in memory (tmpfs), its pages would count as memory of the writing process.
     cgroup=
     if [[ $(stat -f -c %T "$SCRATCH") != tmpfs ]] && mkdir "/sys/fs/cgroup/memory/hotshelf-bench-$$" 2>/dev/null; then
         cgroup=/sys/fs/cgroup/memory/hotshelf-bench-$$

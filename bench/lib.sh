@@ -100,7 +100,7 @@ conf() {
     printf '%s\n' '[cache]' "name = \"$name\"" "$@" >"$file"
 }
 
-# hold CONF: somebody takes part until let_go, so that the cache stays as it is between the processes that are measured.
+# hold CONF: keeps a process attached until let_go, so that the cache keeps its contents between the measured processes.
 hold() {
     "$HOTSHELF" cache attach --config "$1" >/dev/null
     held+=("$1")

@@ -1,6 +1,6 @@
 /* mobile WORKLOAD OPERATIONS SEED JOURNAL DATABASE [EXTENSION]: what an application of a phone does to its database, as in the
  * experiment of paper 001 (section IV.D), whose traces are not public. One connection, prepared statements, synchronous=FULL.
- * Prints: seconds, transactions, a sum over everything that was read and is there at the end (the same on every file system).
+ * Prints: seconds, transactions, a checksum over everything read and the final contents (the same on every file system).
  *
  * messenger  many chats, short texts, a transaction for each thing that happens:
  *            45 % a message arrives (insert; the chat's last message and unread count), 20 % one is sent (insert and update; then its
@@ -38,7 +38,7 @@ static uint64_t chance(uint64_t below) {
     return (state * 2685821657736338717ULL >> 11) % below;
 }
 
-/* Some are asked for much more often than others. */
+/* A random number below `below`; small ones come much more often than large ones. */
 static long often(long below) {
     long a = chance(below), b = chance(below), c = chance(below);
     return a < b ? (a < c ? a : c) : (b < c ? b : c);
@@ -57,7 +57,7 @@ static void add(const void *bytes, int len) {
         sum = (sum ^ ((const unsigned char *)bytes)[i]) * 1099511628211ULL;
 }
 
-/* A statement is prepared once; `types` of its values: i (long), t (text). Rows go into the sum. */
+/* A statement is prepared once; `types` of its values: i (long), t (text). Rows go into the checksum. */
 static void run(const char *sql, const char *types, ...) {
     static struct { const char *sql; sqlite3_stmt *statement; } known[64];
     int n = 0;

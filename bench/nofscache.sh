@@ -2,9 +2,9 @@
 # Does kernel/nofscache measure what starved memory measures? Paper 004, Fig. 6, in the virtual machine: sequential read, write and
 # both in 256 KiB, random ones in 4 KiB, fio's queue depth 16, engines sync and io_uring, on a file of 3 GiB on ext4. Each job is run
 # with a memory limit of 48 MiB (reads) or 96 MiB (the others; more where it does not run in that), and with the module and free
-# memory. Both at the same time, each on a drive of its own; the two are alike and change places from run to run.
+# memory. Both run at the same time, each on its own drive; the two drives are alike and are swapped between runs.
 # The drives: 40 requests (each of 128 KiB at most) and 3 MiB a second, reads and writes together, what is not used of that kept for
-# 100 ms. So slow that the drive is what counts: the guest's processors are 10 to 30 times slower than the machine's, and the module
+# 100 ms. So slow that the drive is what counts: the guest's CPUs are 10 to 30 times slower than the machine's, and the module
 # waits for each write where starved memory has a few in flight. Its limits of dirty memory are small, as a slow drive wants.
 # Prints medians, how far the module's is from the other (the paper's are within 10 %; the median of the runs', whose sides have one
 # seed and the same minute), and of what was read the share that did not come from the drive; draws it.

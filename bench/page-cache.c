@@ -3,7 +3,7 @@
      page-cache calls CONFIG DIR MIB ROUNDS    one thread, all calls by turns; nanoseconds for each, medians of the rounds
      page-cache plain CONFIG DIR MIB ROUNDS    the same of the calls that have an equal in the kernel, with their ratio
      page-cache scale CONFIG DIR MIB ROUNDS    reads a second of one thread; how many times that of two, and of two processes, each
-                                               on a processor of its own
+                                               on a separate CPU
      page-cache tail CONFIG DIR MIB SECONDS    p50, p99, p99.9 of single reads alone, and while another process makes the
                                                library (the kernel) write 64 MiB at a time to where they last
      page-cache count CONFIG DIR MIB CALL N    the call N times and nothing else, for callgrind
@@ -248,8 +248,8 @@ static double goal_of(const struct call *call, int plain) {
     return call->goal;
 }
 
-/* Each call n times, of `whole` in a round. By the clock; with CPU_TIME=1 the processor time of this thread, where others want the
-   processors, too. */
+/* Makes each call n times, of `whole` in a round. Measures wall-clock time; with CPU_TIME=1 the CPU time of this thread, for machines
+   whose CPUs other programs use, too. */
 static void each_call(struct caller *c, int round, int plain, long n, long whole) {
     clockid_t clock = getenv("CPU_TIME") ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
     for (int i = 0; i < CALLS; i++) {
@@ -295,24 +295,24 @@ static void measure_calls(struct caller *c, int rounds, int plain) {
     }
 }
 
-/* Who takes part in a step of `scale`, and what it does. Shared with the processes. */
+/* A step of `scale`: the workers that take part, and their call. Shared with the processes. */
 struct step {
     pthread_barrier_t begin, end;
     int call;     /* -1: it is over */
     int who;      /* a bit for each worker */
     uint64_t until_ns;
     long done[3];
-    double took_ns[3]; /* of the worker's processor time */
+    double took_ns[3]; /* CPU time of the worker */
 };
 
-/* On cache lines of its own: its random numbers change with each call. */
+/* Aligned to separate cache lines, because its random numbers change with each call. */
 struct worker {
     _Alignas(128) struct step *step;
     int number, cpu;
     struct caller caller;
 };
 
-/* One number of what the kernel says of a processor; -1: it does not say. */
+/* A number from the kernel's topology of a CPU; -1: the kernel does not report it. */
 static int topology(int cpu, const char *what) {
     char name[96];
     int number = -1;
@@ -325,7 +325,7 @@ static int topology(int cpu, const char *what) {
     return number;
 }
 
-/* The first processor that this process may use, or the first of another core; -1: there is none. */
+/* The first CPU that this process may use, or the first of another core; -1: there is none. */
 static int processor(int second) {
     cpu_set_t may;
     int first = -1, any = -1;
@@ -407,7 +407,7 @@ static pid_t worker_process(struct step *step, int first, int threads, const cha
     exit(0);
 }
 
-/* Calls a second. By the clock; and by processor time: as if nobody else wanted the processors. */
+/* Calls a second: by wall-clock time; and by CPU time, as if no other program used the CPUs. */
 struct rate {
     double clock, processor;
 };

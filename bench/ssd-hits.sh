@@ -1,6 +1,6 @@
 #!/bin/bash
 # What a hit in the SSD cache costs: 4 KiB at random at depth 1, 8 and 32 from a file of FILE_MIB (256) of which all pages are on the
-# SSD and next to none in memory (MEMORY, 8MiB), beside what there is to be had:
+# SSD and next to none in memory (MEMORY, 8MiB), beside:
 #   raw       the device by `block`, io_uring, O_DIRECT (its example `load`, waits=yes, as ours)
 #   ours      the file by the u calls, upread at depth 1, else uaio (ssd-load.c): the same load by the same means, so to-raw is the cost
 #   fio       the device by fio's io_uring, and
@@ -10,13 +10,13 @@
 #   buffered  the same without O_DIRECT, each page once, none of them in the kernel's page cache: to-buffered
 #   node      near and far: the SSD's device node as kernel reads it, which has no file system in its way: to-node
 # BATCH (0): requests in one submission of raw and ours; 0: all that take the place of what has ended.
-# TARGETS ("near far disk"): the SSD is a loop device over a file in memory with its worker on the processor of the program (which then
-# has to do the drive's work, too: the hardest case) or on the other one (see block-fio.sh), or a file on the disk of TMPDIR. There, at
-# depth 1, all sides are on one processor, the one that raw is fastest on: one request at a time uses one at a time anyway, and where the
-# disk's interrupts come to another one that is a third of a request here, which a side that may choose has in some runs and not in others.
-# Beyond it they have all processors. ONE_ON_DISK=1: one at each depth.
-# ROUNDS (3) of SECONDS_EACH (1), by turns; medians, and ratios of one round. "cpu" is processor time a hit, of raw and of ours, which
-# does not mind who else is on the machine; "error" the standard error of to-kernel; "added" the time a request takes beyond one of raw at
+# TARGETS ("near far disk"): the SSD is a loop device over a file in memory with its worker on the CPU of the program (which then does
+# the drive's work, too: the hardest case) or on the other one (see block-fio.sh), or a file on the disk of TMPDIR. There, at depth 1,
+# all sides run on one CPU, the one that raw is fastest on. One request at a time uses one CPU at a time anyway. If the disk's
+# interrupts come to another CPU, that costs a third of a request here, and with a free choice it would happen in some runs only.
+# At larger depths they have all CPUs. ONE_ON_DISK=1: one CPU at each depth.
+# ROUNDS (3) of SECONDS_EACH (1), by turns; medians, and ratios of one round. "cpu" is CPU time a hit, of raw and ours, which does
+# not depend on other programs; "error" the standard error of to-kernel; "added" the time a request takes beyond one of raw at
 # depth 1. Wanted: 0.90 to-raw, 1 us, 1 to-kernel.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -82,13 +82,13 @@ open_instance() {
     echo "  after $pass passes $(of_cache "$HOTSHELF_CONFIG" 's["ssd"]["pages"]') of $((mib * 256)) pages are on the SSD"
 }
 
-# on_fio FIO-ARGUMENT...: its IOPS, on the processors of the target.
+# on_fio FIO-ARGUMENT...: its IOPS, on the CPUs of the target.
 on_fio() { (taskset -cp "$on" "$BASHPID" >/dev/null && fio_read "$@" | cut -d' ' -f1); }
 
-# figures: IOPS, and microseconds of processor time, of what `load` and `ssd-load` print.
+# figures: IOPS, and microseconds of CPU time, from the output of `load` and `ssd-load`.
 figures() { sed 's/.*iops=\([^ ]*\) cpu_us=\([^ ]*\).*/\1 \2/'; }
 
-# fastest_on_raw: of the processors, the one that raw at depth 1 is fastest on.
+# fastest_on_raw: the CPU on which raw is fastest at depth 1.
 fastest_on_raw() {
     local processor best=0 fastest=0 iops _
     for ((processor = 0; processor < $(nproc); processor++)); do
@@ -99,7 +99,7 @@ fastest_on_raw() {
     echo "$fastest"
 }
 
-# run SIDE DEPTH: IOPS, and processor time if it is known.
+# run SIDE DEPTH: IOPS, and CPU time if it is known.
 run() {
     local direct=(--direct=1 --size="${mib}M" --runtime="$seconds" --iodepth="$2")
     local by=io_uring

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Random reads of 4 KiB from one emulated NVMe drive in one boot of a virtual machine: the kernel's psync with one request in flight
 # and its io_uring with 32 (fio, O_DIRECT, the block node), and our driver with as many (polled, by interrupts, adaptive). Both sides
-# in turn, ROUNDS (3) times, SECONDS_EACH (5); medians. Prints for each the requests a second, the processor time of the process for
+# in turn, ROUNDS (3) times, SECONDS_EACH (5); medians. Prints for each the requests a second, the CPU time of the process for
 # each read, and that of the whole guest; then the ratios. The guest is 10 to 30 times slower than the machine: the ratios count, and
 # only on a machine that is otherwise idle. Takes three minutes. KERNEL: 6.1 or 6.12.
 # shellcheck source=bench/lib.sh

@@ -6,7 +6,7 @@
 #
 # The headers are those of $FIO_SOURCE, a source tree of that version, if it is set; else of Debian's source package
 # (scripts/debian-source.sh). libhotshelf is linked in.
-# Exit 77 after `SKIP: reason` when no headers can be had here; 1 when something that should work did not.
+# Exit 77 after `SKIP: reason` when no headers are available here; 1 when something that should work did not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")

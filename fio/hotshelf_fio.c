@@ -76,7 +76,7 @@ struct job {
 
 extern struct ioengine_ops ioengine;
 
-/* The library is begun by the first job of a process and ended by the last one. */
+/* The first job of a process initializes the library, and the last one shuts it down. */
 static pthread_mutex_t library = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int jobs;
 static char *configured;
@@ -272,7 +272,7 @@ static void end_request(struct io_u *io_u, int64_t result) {
     if (result < 0)
         io_u->error = (unsigned int)-result;
     else if (ddir_rw(io_u->ddir) && (uint64_t)result < io_u->xfer_buflen)
-        io_u->resid = io_u->xfer_buflen - (uint64_t)result; /* fio asks for the rest */
+        io_u->resid = io_u->xfer_buflen - (uint64_t)result; /* fio requests the rest */
 }
 
 static enum fio_q_status at_once(struct thread_data *td, const struct job *job, struct io_u *io_u) {

@@ -1,8 +1,8 @@
 #!/bin/bash
 # In the guest, started by bench/nofscache.sh: the six fio jobs of paper 004, Fig. 6, with a page cache starved by a control group and
-# with kernel/nofscache and all the memory. Both sides run at the same time, each on a drive of its own; the drives, which are alike,
-# change places from run to run. Prints
-#   control SIDE KIB READS-KIB                          what the drive was asked for when KIB were read twice
+# with kernel/nofscache and all the memory. Both sides run at the same time, each on its own drive; the drives, which are alike, are
+# swapped between runs. Prints
+#   control SIDE KIB READS-KIB                          what the drive read when KIB were read twice
 #   run N ENGINE JOB SIDE LIMIT-MIB KIB/S  READ WRITTEN  DRIVE-READ DRIVE-WRITTEN  READS WRITES
 # the four in KiB, of the whole run with its warm-up; the last two are requests of the drive.
 # drives: one=size:4G,iops:40,bps:3M two=size:4G,iops:40,bps:3M
@@ -102,7 +102,7 @@ pair() {
     wait "$free" || fail "$1 $2: $(tail -n 3 "$5.said")"
     wait "$starved" || code=1
     ((code == 0)) || return "$code"
-    # What is still dirty was asked for, too.
+    # Data that is still dirty belongs to the run, too.
     sync
     for side in starved module; do
         dir=$4 limit=$6

@@ -1,6 +1,6 @@
 #!/bin/bash
-# In the guest, started by bench/vm-nvme.sh: one drive, the kernel's way and ours in turn. Prints lines `SIDE IOPS CPU GUEST`: requests
-# a second, microseconds of the process's and of the whole guest's processors for each.
+# In the guest, started by bench/vm-nvme.sh: one drive, the kernel's driver and ours in turn. Prints lines `SIDE IOPS CPU GUEST`:
+# requests a second, microseconds of CPU time of the process and of the whole guest for each.
 # drives: ssd=size:128M,aio:io_uring
 # TIMEOUT: 1200
 # shellcheck source=tests/vm/lib.sh
@@ -14,7 +14,7 @@ address=$(pci ssd)
 # What was never written would not be read from the file.
 dd if=/dev/urandom of="$(block ssd)" bs=1M oflag=direct status=none || true
 
-# Busy time of all processors, in hundredths of a second: user, nice, system, irq, softirq.
+# Busy time of all CPUs, in hundredths of a second: user, nice, system, irq, softirq.
 busy() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }
 
 # told SIDE IOPS CPU BEFORE AFTER: what a run took of the guest; starting a program takes some, the same for both sides.
@@ -29,7 +29,7 @@ kernel() {
     fio --name=job --filename="$(block ssd)" --rw=randread --bs=4k --direct=1 --norandommap --randseed=7 --time_based \
         --runtime="$seconds" --output-format=terse --terse-version=3 "$@" >said 2>&1 || fail "$side: $(tail -n 5 said)"
     after=$(busy)
-    # Fields of the terse line: 8 read IOPS, 88 and 89 the share of a processor as user and in the kernel.
+    # Fields of the terse line: 8 read IOPS, 88 and 89 percent of one CPU in user and system mode.
     read -r iops cpu < <(awk -F';' 'NF > 90 { print $8, ($88 + $89) * 1e4 / $8 }' said)
     told "$side" "$iops" "$cpu" "$before" "$after"
 }

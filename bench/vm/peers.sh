@@ -1,6 +1,6 @@
 #!/bin/bash
-# In the guest, started by bench/vm-peers.sh: one fio job on the same two drives through dm-cache, bcache and us, one after the
-# other, each with a part of the disk of its own (they share the limit of 150 requests a second) and the whole SSD, emptied.
+# In the guest, started by bench/vm-peers.sh: one fio job on the same two drives through dm-cache, bcache and hotshelf, one after the
+# other. Each has a separate part of the disk (they share the limit of 150 requests a second) and the whole SSD, emptied.
 # Prints lines `SIDE RAM second IOPS` and, for what cannot run here, `SKIP: SIDE why`.
 # drives: ssd=size:1G hdd=size:1G,namespaces:3,iops:150
 # memory: 3G
@@ -25,7 +25,7 @@ fresh_ssd() {
     dd if=/dev/zero of="$ssd" bs=1M count=4 oflag=direct conv=fsync status=none
 }
 
-# lay_out DEVICE: the file, as the slow disk writes it, on an ext4 of its own; left unmounted.
+# lay_out DEVICE: writes the file at the slow disk's speed to a new ext4 on the device; leaves it unmounted.
 lay_out() {
     mkfs.ext4 -q -E lazy_itable_init=1,nodiscard "$1"
     mount "$1" file
@@ -155,7 +155,7 @@ run_ours() {
     for ram in $rams; do
         fresh_ssd
         dmsetup create fast --table "0 $ssd_sectors linear $ssd 0"
-        # Only to format it: what is measured has settings of its own.
+        # Only formats the SSD: the measured cache has its own settings.
         "$HOTSHELF" cache create /dev/mapper/fast --name format --force >/dev/null || return 0
         {
             printf '[cache]\nname = "peers%s"\nssd = "%s"\nmode = "write-back"\ndirect = true\n' "$ram" /dev/mapper/fast

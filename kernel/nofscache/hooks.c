@@ -3,9 +3,9 @@
  * How the functions of calls.c come to run: a hook of ftrace at the first instruction of a file system's function sends chosen
  * calls there, and all others on. It is what livepatch itself is made of, but may call the function it stands for.
  *
- * Leaving: with the hook gone no call comes in. One may have been sent and not have arrived, or have left and not have returned:
- * both only while it runs or is preempted, which synchronize_rcu_tasks() waits for; unregister_ftrace_function() does the first
- * time, as it frees code of its own. Those between hold nfc_calls.
+ * Unloading: without the hook no new call comes in. A call may have been redirected without having arrived, or have left without
+ * having returned. Both happen only while its task runs or is preempted, which synchronize_rcu_tasks() waits for. The first time
+ * unregister_ftrace_function() waits itself, because it frees its trampoline. Calls in between hold nfc_calls.
  */
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>

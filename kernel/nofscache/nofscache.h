@@ -23,7 +23,7 @@ struct kobject;
 
 /* pages.c */
 
-/* What was done, on each processor. */
+/* Counters of each CPU. */
 struct nfc_counters {
 	u64 reads;	/* chosen reads that returned data */
 	u64 writes;	/* chosen writes that took data */

@@ -22,8 +22,8 @@ static void release(struct folio_batch *batch)
 }
 
 /*
- * Nobody but the cache has a use for it. A folio that is mapped or pinned must stay: who has it pinned may be about to write to it,
- * and that would be lost. A reference alone is no reason: pages sit in the processors' LRU batches, or are read from a pipe.
+ * Returns whether only the cache uses the folio. A mapped or pinned folio must stay: the owner of the pin may still write to it,
+ * and that data would be lost. A reference alone is no reason: pages sit in the CPUs' LRU batches, or are read from a pipe.
  */
 static bool droppable(struct folio *folio)
 {
@@ -86,7 +86,7 @@ void nfc_write_out(struct address_space *mapping, loff_t start, loff_t end)
 {
 	int error = filemap_fdatawrite_range(mapping, start, end - 1);
 
-	/* Its compressing threads write later; the second time waits until they have begun. */
+	/* The compression threads of btrfs write later; the second call waits until they have submitted the data. */
 	if (mapping->host->i_sb->s_magic == BTRFS_SUPER_MAGIC && !error)
 		error = filemap_fdatawrite_range(mapping, start, end - 1);
 	if (filemap_fdatawait_range_keep_errors(mapping, start, end - 1) || error)

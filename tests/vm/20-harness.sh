@@ -1,5 +1,5 @@
 #!/bin/bash
-# What goes wrong in a guest is told as that, and no guest stays behind. With FULL=1 in more ways.
+# Failures in a guest are reported as such, and no guest process is left behind. FULL=1 tests more failures.
 # RUNS: on the host
 # shellcheck source=tests/vm/lib.sh
 source "$(dirname "$0")/lib.sh"

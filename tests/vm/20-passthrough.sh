@@ -1,6 +1,6 @@
 #!/bin/bash
-# The drivers of `block` over an NVMe drive: everything that is asked of a driver, through passthrough and through the block
-# node, with 512 and 4096 bytes a block, with and without queues for polling.
+# The drivers of `block` over an NVMe drive: the conformance tests of drivers, through passthrough and through the block node, with
+# blocks of 512 and 4096 bytes, with and without polled queues.
 # drives: ssd512=size:64M ssd4096=size:64M,lbas:4096 wide=size:64M,mdts:9
 # TIMEOUT: 420
 # shellcheck source=tests/vm/lib.sh
@@ -25,7 +25,7 @@ for drive in ssd512 ssd4096; do
 done
 conforms "$(char wide)"
 
-# What a drive says no to is told by its meaning.
+# Errors of the drive are reported by their meaning.
 own() { HOTSHELF_TEST_NODE=$(char ssd512) HOTSHELF_TEST_BLOCK=$(block ssd512) "$program" --test-threads 1 --nocapture nvme; }
 own || fail "the drive's own answers"
 

@@ -14,14 +14,14 @@ source "$ROOT/tests/system/lib.sh"
 source "$ROOT/tests/system/_slow-sides.sh"
 need mount.nfs rpcbind
 PATH=$PATH:$PACKAGES/nfs-kernel-server/usr/sbin
-# No lock can be had as long as clients of before may claim theirs back.
+# The server grants no locks during the grace period, in which earlier clients may reclaim theirs.
 modprobe lockd nlm_grace_period=1
 modprobe -a loop ext4 fuse nfsd nfsv3 nfsv4 vfat nls_cp437 nls_ascii nls_utf8 quota_v2
 
 # step WHAT: where the guest is, and since when.
 step() { local up; read -r up _ </proc/uptime; echo "$up: $*"; }
 
-# The server exports an ext4 of its own; root's daemon is root there, as the documents want.
+# The server exports a separate ext4, with no_root_squash: the documentation requires it for a daemon that runs as root.
 step "server"
 fs_of_size served 200M -m 0
 mkdir -p /run/rpcbind /var/lib/nfs/v4recovery "$SCRATCH/remote"
@@ -50,8 +50,8 @@ nfs() {
     both_ways
     mount_pair --promotion never
     lacks 'no rename without replacing: moves use a hard link instead' RENAME_EXCHANGE O_TMPFILE "${@:3}"
-    # The client gives a name of its own to an open file that is removed or replaced. Who lists the directory meanwhile does not see it,
-    # and it is gone when the file is closed.
+    # The client renames an open file that is removed or replaced. A listing of the directory does not show that name, and the client
+    # removes it when the file is closed.
     echo removed >"$MNT/a/open" && echo replaced >"$MNT/a/over"
     "$HOTSHELF" migrate --to hdd "$MNT/a/open" "$MNT/a/over"
     exec 7<"$MNT/a/open" 8<"$MNT/a/over"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# kernel/nofscache, by its effect on what the drive is asked for: every call that reads or writes, what is chosen and what is not,
-# direct I/O, pages read ahead, and what it costs where it does nothing (told, not judged).
+# kernel/nofscache, by its effect on the requests to the drive: every call that reads or writes, chosen and other files, direct I/O,
+# read-ahead, and the overhead where it does nothing (reported, not checked).
 # drives: ssd=size:400M other=size:64M
 # module: nofscache
 # processors: in turn
@@ -15,7 +15,7 @@ MIB=$((1 << 20))
 mkdir disk bind
 insmod "$MODULE" drop_written=1
 
-# moved DRIVE COMMAND...: sets read and written, the bytes the drive was asked for meanwhile. Starts nothing but the command.
+# moved DRIVE COMMAND...: sets read and written, the bytes that the drive transferred during the command. Starts no other process.
 moved() {
     local drive=$1 stat before after
     shift
@@ -146,7 +146,7 @@ echo >$chosen/cgroups
 
 where="a process and what it starts"
 mkfifo orders
-# Ready before it is chosen: runs what it is told, two processes further down.
+# Started before it is chosen: runs the commands that it reads, two processes further down.
 bash -c 'while read -r line <orders; do bash -c "$line; true" || exit; echo done >answers; done' &
 worker=$!
 mkfifo answers

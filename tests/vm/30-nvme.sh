@@ -1,8 +1,8 @@
 #!/bin/bash
 # Our own NVMe driver on drives behind VFIO: 512 and 4096 byte blocks, one and two namespaces, small and large transfers, write
 # cache on and off, polled, by interrupts and adaptive; resets under load; a namespace that comes while it runs; a drive that is
-# removed; memory that may not be locked; as an ordinary user; and what it writes the kernel reads. With FULL=1 all that is asked of
-# a driver over each of the sixteen kinds, else over one.
+# removed; memory that may not be locked; as an ordinary user; and the kernel reads what it writes. FULL=1 runs the conformance tests
+# of drivers over each of the sixteen kinds, else over one.
 # drives: a1=size:64M,mdts:1 a2=size:64M,mdts:1,cache:off a3=size:64M,mdts:7 a4=size:64M,mdts:7,cache:off
 # drives: b1=size:64M,mdts:1,namespaces:2 b2=size:64M,mdts:1,namespaces:2,cache:off b3=size:64M,mdts:7,namespaces:2
 # drives: b4=size:64M,mdts:7,namespaces:2,cache:off c1=size:64M,lbas:4096,mdts:1 c2=size:64M,lbas:4096,mdts:1,cache:off

@@ -23,8 +23,8 @@ mkfs.ext4 -q "$drive"
 mkdir disk
 mount "$drive" disk
 
-# over_and_over CALL: until told to stop; each checks what it reads. Nice, as the fio below: they want all of the processors, and the
-# switching would wait for them.
+# over_and_over CALL: repeats until the file `stop` exists; each call checks what it reads. Nice, as the fio below: they load all CPUs,
+# and the switching would wait for them.
 over_and_over() {
     renice -n 10 "$BASHPID" >/dev/null
     while [[ ! -e stop ]]; do
@@ -46,7 +46,7 @@ count() { local name value; while read -r name value; do [[ $name != "$1" ]] || 
 grown() { (($(count "$1") > before)); }
 wait_for() { local before; before=$(count "$1"); wait_until 60 grown "$1"; }
 
-# Should something hang, the kernel tells who runs, who waits, and all the others; that is kept, and the test ends.
+# If something hangs, the kernel lists running, blocked and all other tasks; the list is kept, and the test ends.
 tell_of_hung() {
     echo "${HUNG_AFTER:-100}" >/proc/sys/kernel/hung_task_timeout_secs
     until dmesg | grep -q 'blocked for more than'; do sleep 5; done

@@ -1,5 +1,5 @@
 #!/bin/bash
-# `hotshelf nvme`: what it lists, tells and refuses, drives to vfio-pci and back; a file system of ours on a drive that way; and
+# `hotshelf nvme`: its lists, reports and errors; drives moved to vfio-pci and back; a raw file system on a drive behind vfio-pci; and
 # io_uring passthrough on the same drive before and after.
 # drives: disk=size:96M other=size:64M,lbas:4096,namespaces:2
 # TIMEOUT: 300

@@ -11,7 +11,7 @@ export XDG_STATE_HOME=$SCRATCH/state
 work=$SCRATCH/work out=$SCRATCH/out groups=/sys/fs/cgroup
 mkdir "$work"
 
-# step WHAT: tells where we are, and since when, should it hang.
+# step WHAT: prints the current step and its start, in case the test hangs.
 step() { local up; read -r up _ </proc/uptime; echo "$up: $*"; }
 
 # begin EXPERIMENT: runs it small, pid is its process and own its group.
@@ -20,7 +20,7 @@ begin() {
     pid=$!
     own=$groups/hotshelf-bench-$pid
 }
-# ended PID: waits for one that was told to end; should it not, tells where everybody is.
+# ended PID: waits for a process that received a signal to end; if it does not end, prints the state of all processes.
 ended() {
     local process
     (wait_until 120 gone "$1") 2>"$SCRATCH/late" && return
@@ -45,7 +45,7 @@ nothing_left() {
     [[ $(<"$groups/cgroup.controllers") == *memory* ]] || fail "$1: the controllers are gone"
 }
 
-# The disk's limits, and who is within them.
+# The disk's limits, and the processes within them.
 begin mount-iops
 step "drives are slow"
 wait_until 300 limited 'wiops=195' "$own"
@@ -88,7 +88,7 @@ wait "$pid" 2>/dev/null && fail "killed, and exit 0"
 grep -q "taken away: control group $own-48" "$SCRATCH/said" || fail "does not say what was left: $(cat "$SCRATCH/said")"
 nothing_left "after the kill"
 
-# In a container the root is another's group: that is told before anything is made.
+# In a container the root group belongs to somebody else: the program reports that before it creates anything.
 mkdir "$groups/box"
 cat >"$SCRATCH/contained" <<'SH'
 echo $$ >/sys/fs/cgroup/box/cgroup.procs

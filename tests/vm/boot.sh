@@ -3,8 +3,8 @@
 #
 #   [KERNEL=6.1|6.12] tests/vm/boot.sh SCRIPT
 #
-# The guest is a QEMU one without hardware help (it works everywhere, 10 to 30 times slower), with 2 processors and an IOMMU. It
-# sees the host's files; what it writes to them is kept in its memory and gone afterwards. Among the first 30 lines of the script:
+# The guest runs in QEMU without hardware virtualization (it works everywhere, 10 to 30 times slower), with 2 CPUs and an IOMMU. It
+# sees the host's files; it keeps its changes to them in memory and drops them. Among the first 30 lines of the script:
 #   # drives: NAME=OPTION:VALUE,... ...   NVMe drives, found by their serial, which is NAME (see tests/vm/lib.sh). Options:
 #       size:256M         of each namespace       lbas:512       its logical block size, or 4096
 #       namespaces:1      how many                mdts:7         the largest transfer is 4 KiB << mdts; 0 is no limit
@@ -16,15 +16,15 @@
 #   # module: nofscache                   of kernel/; built, and MODULE is where it is
 #   # packages: nfs-kernel-server         unpacked below PACKAGES, not installed (tests/vm/unpack.sh)
 #   # kernel: preempt=full                more arguments for the guest's kernel
-#   # processors: in turn                 both by one thread of the host. For guests that change their kernel's code while it runs
-#                                         (ftrace): else a processor of QEMU 7.2 may go on for good with what was there before
+#   # processors: in turn                 both CPUs by one thread of the host. For guests that change their kernel's code at run time
+#                                         (ftrace): else a CPU of QEMU 7.2 may execute the old code forever
 #   # TIMEOUT: 300                        seconds until it counts as hung, boot included; TIMEOUT_FULL when FULL=1
 #
 # The script is run by `bash -euo pipefail` in an empty directory, with ROOT, HOTSHELF, FULL and KERNEL as the host has them, and
 #   SCRATCH   that directory, in memory
 #   RESULTS   a directory; what is put there is in target/vm-tests/NAME/ on the host afterwards
 # What it prints is printed here as it comes. The guest's console is kept in target/vm-tests/NAME.console.
-# Exit 124: not done in time; 125: the guest failed (panic, no status); 77 after `SKIP: reason`: no guest to be had here.
+# Exit 124: not done in time; 125: the guest failed (panic, no status); 77 after `SKIP: reason`: no guest can run here.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 ROOT=$(cd "$here/../.." && pwd)
@@ -142,8 +142,8 @@ run_guest() {
     arguments="console=ttyS0 quiet panic=-1 oops=panic mitigations=off no_timer_check nokaslr intel_iommu=on nvme_core.multipath=N"
     # Clearing each page when it is allocated, and once more when it is used, takes time that here counts thirtyfold.
     arguments+=" init_on_alloc=0"
-    # -cpu: without what is fast in a real processor and slow here: byte-wise string instructions for whole pages (erms), a switch around
-    # each access to a program's memory (smap), a fifth level of page tables, keys of pages.
+    # -cpu: without features that are fast in a real CPU and slow here: string instructions for whole pages (erms), a switch around each
+    # access to a program's memory (smap), a fifth level of page tables, protection keys.
     # What comes out of the port. Not at once our standard output: qemu opens what it is given, and that may be a file.
     exec 3> >(exec cat)
     copier=$!

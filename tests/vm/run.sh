@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs the tests of the virtual machine: every script beside this one whose name begins with a number, each in a guest of its own.
+# Runs the tests of the virtual machine: every script in this directory whose name begins with a number, each in a fresh guest.
 #
 #   [KERNEL=6.1|6.12] tests/vm/run.sh [NAME...]   all, or those whose file name contains one of the words
 #
@@ -7,7 +7,7 @@
 #   exit 0 passed (its lines that begin with `NOTE:` are shown); exit 77 after printing `SKIP: reason` skipped; anything else failed, and
 #   so does a guest that panics or hangs.
 #   One with a line `# RUNS: on the host` among its first 30 is run here instead, SCRATCH being an empty directory.
-# Where there can be no guest (no qemu, no kernel to be had) all are skipped with the reason; with REQUIRE_VM=1 that fails.
+# Where no guest can run (no qemu, no kernel available) all are skipped with the reason; with REQUIRE_VM=1 that fails.
 #
 # Prints one line a test as TAP does, keeps each output, and the guest's console, in target/vm-tests/, and ends with the total.
 # With RESULT_FILE set the total goes there instead.

@@ -73,7 +73,7 @@ pub unsafe extern "C" fn job_memory(job: *mut Job, bytes: usize) -> *mut c_void 
     begin.cast()
 }
 
-/// Takes a request; the kernel is told at [`job_ring`].
+/// Submits a request to the queue; [`job_ring`] notifies the kernel.
 ///
 /// # Safety
 /// As of [`job_memory`].
@@ -90,8 +90,9 @@ pub unsafe extern "C" fn job_submit(job: *mut Job, tag: u64, writes: c_int, data
     }
 }
 
-/// Tells the kernel of what was submitted. Not if fio waits next since the queue is full: the driver does both in one call. One
-/// request alone is told of at once: who sleeps with it has its worker woken on another processor, if that can be chosen.
+/// Notifies the kernel of the submitted requests. Skips it if fio waits next because the queue is full: the driver then does both in
+/// one call. At depth 1 it always notifies at once: if the program slept in the same call, the kernel could wake its worker on
+/// another CPU.
 ///
 /// # Safety
 /// As of [`job_memory`].

@@ -1,9 +1,9 @@
-//! What a FUSE daemon asks of the kernel beyond read(2) and write(2) on `/dev/fuse`.
+//! Wraps the kernel calls that a FUSE daemon needs beyond read(2) and write(2) on `/dev/fuse`.
 //!
 //! One of the walls around unsafe code (docs: ARCHITECTURE.md). A [`Port`] is one slot of one CPU's queue where the kernel
-//! puts requests (FUSE over io_uring, Linux 6.14), an [`Entry`] is the memory it puts them into: who has the entry, has its bytes
-//! for himself, and while the kernel has it nobody does. A [`Backing`] is a file that opens may go straight to. An [`Identity`] is the
-//! user for whom a thread creates and writes files.
+//! puts requests (FUSE over io_uring, Linux 6.14). An [`Entry`] is the memory that it puts them into: the holder of the entry has
+//! exclusive access to its bytes, and while the kernel has it nobody does. A [`Backing`] is a file that opens may go straight to.
+//! An [`Identity`] is the user for whom a thread creates and writes files.
 
 mod calls;
 mod entry;

@@ -1,7 +1,7 @@
 /* A policy of your own for `hotshelf mount --policy ./mine.so` (version 1 of the interface).
  *
- * A policy decides the order in which files are evicted from the SSD. It keeps metadata only: hotshelf reports what happens to files
- * and asks it who is next; hotshelf does the moving.
+ * A policy decides the order in which files are evicted from the SSD. It keeps metadata only: hotshelf reports what happens to files,
+ * requests the next victim from it, and moves the file.
  *
  * BUILD   cc -shared -fPIC -O2 -Wall -I DIRECTORY_OF_THIS_HEADER -o mine.so mine.c
  *         The example: examples/largest_first.c. Every function must be found when the object is loaded: name the
@@ -64,11 +64,11 @@ struct hotshelf_policy_v1_table {
     /* `file` left the SSD or is gone. A victim comes here when it has moved, not when it was named. */
     void (*remove)(void *policy, uint64_t file);
 
-    /* Who leaves as number `nth`, from 0, goes into `*file`. Returns 1, or 0 when there are not so many; anything
-     * else is taken for 0.
+    /* Stores the file to evict as number `nth`, from 0, in `*file`. Returns 1, or 0 when there are not so many;
+     * anything else counts as 0.
      *
      * hotshelf requests 0, 1, 2, ... until it gets a file that can be moved now (not in use, not pinned, not moving
-     * already), and begins at 0 again at the next search, also to answer `hotshelf why`. It asks for no more than there
+     * already), and begins at 0 again at the next search, also to answer `hotshelf why`. It requests no more than there
      * are files, and 4096 at most. So name each file once, keep the order the same while nothing else was called, and
      * make `nth` cheap: sort once, not at each question. A file that is not inserted ends the search as 0 does. */
     int (*victim)(void *policy, uint64_t nth, uint64_t *file);

@@ -165,7 +165,7 @@ mod test {
     #[test]
     fn yesterdays_favourite_is_overtaken() {
         let mut ops = vec![Op::insert(1), Op::Touch { file: 1, later_s: 0, times: 9000 }, Op::insert(2)];
-        // The first halving comes after 10 000 opens; the new favourite has 255 of its own after it.
+        // The first halving comes after 10 000 opens; the new favourite has 255 opens after it.
         ops.push(Op::Touch { file: 2, later_s: 1, times: 1500 });
         let lfu = run(&ops, Lfu::new, &mut Model::default());
         assert_eq!(lfu.record(FileId(1)).map(|record| record.opens), Some(127));

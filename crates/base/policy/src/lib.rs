@@ -1,7 +1,7 @@
 //! Which file is evicted from the SSD next (HyCache, section IV.B).
 //!
-//! Pure bookkeeping: no I/O, no clock (times are handed in), no threads. The mover asks for a victim,
-//! the file system tells what was opened, made and removed. Built in are LRU, LFU, FIFO and S3-FIFO; a
+//! It keeps metadata only: no I/O, no clock (callers pass times), no threads. The mover requests a victim; the
+//! file system reports files that were opened, created and removed. LRU, LFU, FIFO and S3-FIFO are built in; a
 //! user's own policy is loaded from a shared object (see [`plugin`]).
 
 mod fifo;

@@ -101,7 +101,7 @@ pub fn check<P: Policy>(ops: &[Op], empty: fn() -> P, mut model: impl Oracle) {
     }
 }
 
-/// Runs the calls on both and compares after each; gives the policy as it is then.
+/// Runs the calls on the policy and the model, compares them after each call, and returns the policy.
 pub fn run<P: Policy>(ops: &[Op], empty: fn() -> P, model: &mut impl Oracle) -> P {
     let mut policy = empty();
     let mut now_s = 100;

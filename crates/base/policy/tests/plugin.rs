@@ -10,7 +10,7 @@ use policy::{FileId, Policy, PolicyError, Record};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-/// A policy that does nothing, to be spoilt; `victim` and the table are put behind it.
+/// A policy that does nothing. Tests append `victim` and a table, which they can make invalid.
 const CALLS: &str = r#"
 #include <stddef.h>
 #include "hotshelf_policy.h"

@@ -13,7 +13,7 @@
 //!
 //! *No deadlock.* An invalidation waits for pages that are locked: by a READ that is under way, or by a write through the page cache that
 //! waits for its answer. A direct write holds no page itself, and FUSE_WRITE_LOCKOWNER, which only the kernel's direct way sets
-//! (fuse_send_write), tells one from the other. The invalidation runs on a thread of its own, so that the threads that serve
+//! (fuse_send_write), tells one from the other. The invalidation runs on a separate thread, so that the threads that serve
 //! requests do not wait for each other; over io_uring, where a thread waits for the answer of its request, only so many do that others
 //! are left (`BlockingExecutor::may_wait`).
 //!

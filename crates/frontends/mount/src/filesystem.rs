@@ -26,14 +26,14 @@ pub(crate) const O_WRONLY: i32 = 0o1;
 pub(crate) const O_EXCL: i32 = 0o200;
 const O_DSYNC: i32 = 0o10_000;
 const O_SYNC: i32 = 0o4_010_000;
-/// What only writes through us is handed over as it is, without a copy in the page cache above us that nobody may read; and
-/// the kernel does not ask for file capabilities before the first write, which go with the write below us. Copies of others
-/// stay right: the kernel drops the pages that such a write covers.
+/// The open flags of a write-only open. The kernel passes its data on unchanged, without a copy in the page cache that nobody may
+/// read. It also skips the query for file capabilities before the first write; the write to the backing file removes them. Cached
+/// pages of other opens stay right: the kernel drops the pages that such a write covers.
 const WRITE_ONLY: FopenFlags = FopenFlags::FOPEN_DIRECT_IO;
 /// Short, so that files somebody puts into the directories below us are seen soon.
 const ABSENT_TTL: Duration = Duration::from_secs(1);
-/// Attributes of a directory that were asked for while somebody changed it may be kept by the kernel after the change: a change of
-/// names does not raise what it compares (attr_version, in fs/fuse/dir.c). So not for long.
+/// How long the kernel may cache a directory's attributes: not long. If a request for them overlaps a change of its names, the kernel
+/// keeps the old ones: such a change does not raise the version that it compares (attr_version, in fs/fuse/dir.c).
 pub(crate) const DIRECTORY_TTL: Duration = Duration::from_secs(1);
 
 /// The front end; cheap to clone for requests that go on on another thread.

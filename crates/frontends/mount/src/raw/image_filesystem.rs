@@ -130,8 +130,8 @@ fn set_time(time: Option<hybridfs::SetTime>) -> SetTime {
     }
 }
 
-/// What a node is opened with: making and cutting are over when the kernel asks for it, and where the end is it says itself (also
-/// when fcntl has changed its mind about O_APPEND, of which we are not told).
+/// Returns the flags that a node is opened with. The kernel has created and truncated the file before it sends the open. It passes the
+/// offset of each appending write itself, even after an fcntl that changed O_APPEND, which it does not report.
 fn open_flags(flags: i32) -> OFlags {
     let flags = OFlags::from_bits_retain(flags as u32);
     flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::APPEND)

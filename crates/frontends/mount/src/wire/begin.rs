@@ -76,7 +76,7 @@ fn open_ports(uring: UringMode, threads: usize) -> Result<Vec<Port>, String> {
     (0..processors).chain([0]).map(|queue| Port::new(queue).map_err(refused)).collect()
 }
 
-/// How many processors there may ever be: the kernel has a queue for each of them.
+/// Returns the number of possible CPUs: the kernel has a queue for each of them.
 fn processors() -> Option<u16> {
     std::fs::read_to_string("/sys/devices/system/cpu/possible").ok().and_then(|list| count(&list))
 }

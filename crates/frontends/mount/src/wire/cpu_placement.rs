@@ -1,8 +1,8 @@
 //! Chooses the CPU on which a thread of a queue runs.
 //!
-//! A request that somebody waits for is served fastest where he waited: his processor goes from him to us and back, and nobody wakes
-//! another one, which takes several times as long. But one who reads through the page cache goes on while the kernel reads ahead for
-//! him, and who gathers writes while it writes them back: those are better served elsewhere.
+//! A synchronous request is served fastest on the CPU of its caller: that CPU switches to the daemon and back, and no other CPU has to
+//! wake up, which takes several times as long. Read-ahead and write-back are different: the program keeps running while the kernel
+//! sends them. They are better served on another CPU.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
