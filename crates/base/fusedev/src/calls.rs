@@ -58,7 +58,7 @@ impl Backing {
         Ok(Backing { device: Arc::downgrade(device), number })
     }
 
-    /// As the kernel counts them.
+    /// Returns the number of the file that the kernel assigned.
     pub fn number(&self) -> u32 {
         self.number
     }

@@ -23,7 +23,7 @@ pub struct Entry {
     bytes: usize,
 }
 
-/// What the kernel put into an entry.
+/// A request as the kernel put it into an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The header of the FUSE message.
@@ -38,7 +38,7 @@ pub struct Request<'a> {
 unsafe impl Send for Entry {}
 
 impl Entry {
-    /// Room for `payload` bytes of names or data, in either direction.
+    /// Allocates an entry with `payload` bytes for names or data, in either direction.
     pub fn new(payload: usize) -> rustix::io::Result<Entry> {
         let bytes = PAYLOAD + payload;
         // SAFETY: fresh memory, at an address of the kernel's choice.
@@ -78,12 +78,12 @@ impl Entry {
         })
     }
 
-    /// By what the kernel finds the request again.
+    /// Returns the number by which the kernel finds the request again.
     pub(crate) fn commit_id(&self) -> u64 {
         u64::from_ne_bytes(self.number(COMMIT))
     }
 
-    /// Where data of the answer goes.
+    /// Returns the buffer for the data of the reply.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.all_mut()[PAYLOAD..]
     }

@@ -30,7 +30,7 @@ impl Ghost {
         Ghost { seen: HashMap::new(), order: VecDeque::new(), next_place: 0, entries: entries.max(1), window_s }
     }
 
-    /// From now on opens count as repeated within so many seconds.
+    /// Sets the window in seconds within which a second open counts as repeated.
     pub fn set_window(&mut self, window_s: u32) {
         self.window_s = window_s;
     }
@@ -62,7 +62,7 @@ impl Ghost {
         self.seen.remove(&file);
     }
 
-    /// Last open and number of opens.
+    /// Returns the last open and the number of opens.
     pub fn seen(&self, file: FileId) -> Option<(u32, u16)> {
         self.seen.get(&file).map(|seen| (seen.last_s, seen.times))
     }

@@ -40,7 +40,7 @@ pub struct Record {
 
 /// Decides the order in which files are evicted from the SSD.
 pub trait Policy: Send {
-    /// As `status` shows it.
+    /// Returns the name that `status` shows.
     fn name(&self) -> &str;
     /// A file is on the SSD (made, promoted or found). One that is known already is only resized.
     fn insert(&mut self, record: Record);

@@ -5,7 +5,7 @@ use crate::{FileId, Policy, Record};
 
 /// One queue; an open takes a file to its tail.
 ///
-/// `insert` puts a file at the tail whatever its time: who restores a history feeds the oldest first.
+/// `insert` puts a file at the tail whatever its time: a caller that restores a history inserts the oldest first.
 #[derive(Debug, Default)]
 pub struct Lru {
     files: Queues,

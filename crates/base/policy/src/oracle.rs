@@ -66,7 +66,7 @@ pub trait Oracle {
     fn touch(&mut self, file: FileId, now_s: u32);
     fn records(&mut self) -> Vec<&mut Record>;
     fn remove(&mut self, file: FileId);
-    /// All, in the order in which they would leave if nothing more were opened.
+    /// Returns all files in the order of their eviction if nothing more were opened.
     fn order(&self) -> Vec<Record>;
     /// The answer, and the files asked about.
     fn victim(&mut self, limit: usize, usable: u64) -> (Option<FileId>, Vec<FileId>) {

@@ -16,7 +16,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use crate::list::Queues;
 use crate::{BUILT_IN, FileId, Policy, Record};
 
-/// Why there is no such policy.
+/// The reason why a policy could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// No built-in name and no path.

@@ -61,14 +61,14 @@ enum SlotState {
     Lost,
 }
 
-/// What becomes of the answer.
+/// What happens with the completion of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wants {
-    /// Somebody takes it.
+    /// The sender takes it by its ticket.
     CompletionEntry,
-    /// Nobody does.
+    /// It is dropped.
     Nothing,
-    /// It is an event, whenever it comes.
+    /// It is kept as an asynchronous event.
     Event,
 }
 
@@ -204,7 +204,7 @@ impl Admin {
         slot.generation = slot.generation.wrapping_add(1);
     }
 
-    /// What became of a command; none: it has time still. Told once.
+    /// Returns the outcome of a command, once. `None`: it is in flight, and its deadline has not passed.
     pub(crate) fn take(&mut self, ticket: Ticket, now: Time) -> Option<Result<CompletionEntry, AdminError>> {
         let slot = &mut self.slots[ticket.slot];
         if slot.generation != ticket.generation {

@@ -8,7 +8,7 @@ pub(crate) struct Cids {
 }
 
 impl Cids {
-    /// For so many slots, 1 to 4095. All ones is never used: some controllers take it for "no command".
+    /// Creates identifiers for 1 to 4095 slots. No identifier is all ones: some controllers take that for "no command".
     pub(crate) fn new(slots: usize) -> Cids {
         assert!((1..4096).contains(&slots), "{slots} slots");
         Cids { bits: usize::BITS - slots.leading_zeros() }

@@ -62,11 +62,11 @@ pub struct Options {
     pub retries: u8,
     /// Events that each queue's flight recorder keeps: a power of two to 65536 (rounded up), or 0: none.
     pub records: u32,
-    /// Where the flight recorder writes, so that others read it while this process runs and after it was killed: a file of 64 bytes
-    /// for an event, in shared memory (/dev/shm). One that is there gets the name `FILE.old`. What goes wrong is written to
-    /// `FILE.0` to `FILE.15`. None: only in the memory of this process.
+    /// The file of the flight recorder, in shared memory (/dev/shm), with 64 bytes for each event. Other processes can read it while this
+    /// one runs and after it was killed. An existing file is renamed to `FILE.old`. Incidents are written to `FILE.0` to `FILE.15`.
+    /// `None`: the recorder uses only memory of this process.
     pub record_file: Option<PathBuf>,
-    /// Use doorbells in memory where the controller knows them: what an emulated one needs to be fast.
+    /// Whether to use shadow doorbells if the controller supports them. An emulated controller needs them to be fast.
     pub shadow_doorbells: bool,
 }
 
@@ -76,7 +76,7 @@ impl Default for Options {
     }
 }
 
-/// What queues share.
+/// The part of a controller that its queues share.
 pub(crate) struct Shared {
     /// The PCI function of the controller.
     pub function: Function,
@@ -146,7 +146,7 @@ impl Inner {
         self.admin.submit(Entry::new(admin::ASYNC_EVENT, 0), false, Wants::Event, Time::NEVER).map(drop)
     }
 
-    /// What is known of a namespace.
+    /// Returns the description of a namespace, or the reason why it cannot be used.
     pub(crate) fn namespace(&self, id: u32) -> Option<&Result<NamespaceInfo, Unusable>> {
         self.namespaces.iter().find(|(found, _)| *found == id).map(|(_, info)| info)
     }
@@ -162,7 +162,7 @@ impl Inner {
     }
 }
 
-/// What a look at the status register tells.
+/// The state of the controller, by its status register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Health {
     Fine,
@@ -181,7 +181,7 @@ impl Shared {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Queues that are open look at their namespaces.
+    /// Makes open queues check their namespaces at their next poll.
     pub(crate) fn namespaces_changed(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
@@ -191,7 +191,7 @@ impl Shared {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// It is gone, and reaches no memory: what was in flight can be ended.
+    /// Returns whether the device is gone and reaches no memory: only then requests in flight can be completed.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet.load(Ordering::Acquire)
     }
@@ -208,7 +208,7 @@ impl Shared {
         }
     }
 
-    /// Nothing more comes from it.
+    /// Marks the device as gone and ends its access to memory.
     pub(crate) fn lose(&self) {
         if !self.gone.swap(true, Ordering::AcqRel) {
             tracing::error!("{}: the device is gone", self.function.name);
@@ -216,7 +216,7 @@ impl Shared {
         }
     }
 
-    /// Asks and waits for the answer.
+    /// Submits an admin command and waits for its completion.
     pub(crate) fn ask(&self, inner: &mut Inner, entry: Entry, page: bool) -> Result<(CompletionEntry, Option<Page>), AdminError> {
         let ticket = self.begin(inner, entry, page)?;
         let answer = self.answer(inner, ticket)?;
@@ -238,7 +238,7 @@ impl Shared {
         }
     }
 
-    /// Asks; the answer is taken later.
+    /// Submits an admin command; the caller takes its completion later.
     pub(crate) fn begin(&self, inner: &mut Inner, entry: Entry, page: bool) -> Result<Ticket, AdminError> {
         if self.is_gone() {
             return Err(AdminError::Gone);
@@ -332,7 +332,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Memory of an arena, mapped once for all queues; none: it cannot be, and its data is copied.
+    /// Maps the memory of an arena, once for all queues. `None`: it cannot be mapped, so its data is copied.
     pub(crate) fn map(&self, arena: &Arena) -> Result<Option<Arc<Mapping>>, Error> {
         let mut inner = self.inner.lock();
         inner.arenas.retain(|(_, mapping)| mapping.strong_count() > 0);
@@ -540,7 +540,7 @@ impl WeakController {
 }
 
 impl Controller {
-    /// For a table of open ones.
+    /// Returns a weak reference, for a table of open controllers.
     pub fn downgrade(&self) -> WeakController {
         WeakController(Arc::downgrade(&self.shared))
     }
@@ -567,7 +567,7 @@ impl Controller {
         }
     }
 
-    /// What it says of itself.
+    /// Returns the controller's description of itself.
     pub fn info(&self) -> ControllerInfo {
         self.shared.inner.lock().info.clone()
     }
@@ -577,12 +577,12 @@ impl Controller {
         self.shared.inner.lock().namespaces.clone()
     }
 
-    /// Queue pairs it gave us.
+    /// Returns the number of queue pairs that the controller granted.
     pub fn queues(&self) -> usize {
         self.shared.inner.lock().queues.len()
     }
 
-    /// Whether doorbells are in memory.
+    /// Returns whether shadow doorbells are in use.
     pub fn has_shadow_doorbells(&self) -> bool {
         self.shared.inner.lock().shadow_on
     }
@@ -632,7 +632,7 @@ impl Controller {
         self.shared.pid == std::process::id()
     }
 
-    /// Where its flight recorder writes, if not only into memory of this process.
+    /// Returns the file of the flight recorder, if it does not use only memory of this process.
     pub fn record_file(&self) -> Option<&std::path::Path> {
         self.shared.options.record_file.as_deref()
     }
@@ -647,7 +647,7 @@ impl Controller {
         self.shared.inner.lock().admin.strays()
     }
 
-    /// What the flight recorders held when something went wrong; the last 16, oldest first.
+    /// Returns the recorder contents of the last 16 incidents, oldest first.
     pub fn incidents(&self) -> Vec<Record> {
         self.shared.inner.lock().incidents.iter().map(|incident| incident.record.clone()).collect()
     }

@@ -1,19 +1,19 @@
 //! Doorbells in memory (Doorbell Buffer Config, NVMe base specification 2.0, section 5.8): the protocol of both sides.
 //!
-//! The host leaves a value in memory; the controller looks at it by itself, and leaves a mark: the value that it has seen before it
-//! went to sleep. Only a value that passes the mark is written into the register, too. Each side stores its word, then looks at the
-//! other's, with a fence between: one of the two sees the other, so that no wake-up is lost. Tested in every order of events, by loom.
+//! The host stores a value in memory, and the controller polls it. Before the controller sleeps, it stores the value seen as its event
+//! index. The host also writes the register only if a value passes that index. Each side stores its word, then a fence, then reads the
+//! other's word. So one of the two sees the other, and no wake-up is lost. Loom tests every order of events.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// A word that both sides change: an atomic, or loom's, which tries every order.
 pub trait Cell {
-    /// As an atomic's.
+    /// Loads the value, as an atomic does.
     fn load(&self, order: Ordering) -> u32;
-    /// As an atomic's.
+    /// Stores a value, as an atomic does.
     fn store(&self, value: u32, order: Ordering);
-    /// Of all words.
+    /// Orders accesses to all words, as `std::sync::atomic::fence` does.
     fn fence(order: Ordering);
 }
 
@@ -32,7 +32,7 @@ impl Cell for AtomicU32 {
     }
 }
 
-/// The host's side: tells a value, after `before`. True: the register has to be written.
+/// Stores a new value for the controller, after `before` (the host's side). Returns true if the register must be written.
 #[inline]
 pub fn tell<C: Cell>(value: &C, mark: &C, before: u16, now: u16) -> bool {
     value.store(now.into(), Release);
@@ -41,7 +41,8 @@ pub fn tell<C: Cell>(value: &C, mark: &C, before: u16, now: u16) -> bool {
     now.wrapping_sub(mark).wrapping_sub(1) < now.wrapping_sub(before)
 }
 
-/// The controller's side: what the host told, marked as seen. The controller may sleep after this, until the register is written.
+/// Returns the host's value and stores it as event index (the controller's side). Then the controller may sleep until the register is
+/// written.
 #[inline]
 pub fn look<C: Cell>(value: &C, mark: &C) -> u32 {
     loop {

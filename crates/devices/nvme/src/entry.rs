@@ -1,6 +1,6 @@
-//! Entries of queues: a command of 64 bytes, an answer of 16 (NVMe base specification 2.0, sections 3.3.3.1 and 3.3.3.2).
+//! Entries of queues: commands of 64 bytes, completion entries of 16 (NVMe base specification 2.0, sections 3.3.3.1 and 3.3.3.2).
 //!
-//! Both are words as they lie in memory, little endian; the driver runs on such machines alone.
+//! Both consist of words as they are in memory, little-endian; the driver supports only little-endian machines.
 
 use crate::status::Status;
 
@@ -77,7 +77,7 @@ pub mod log {
 pub struct Entry(pub [u64; 8]);
 
 impl Entry {
-    /// Of this operation on this namespace, all else zero.
+    /// Creates a command with this opcode and namespace; all other fields are zero.
     #[inline]
     pub const fn new(opcode: u8, namespace: u32) -> Entry {
         Entry([opcode as u64 | (namespace as u64) << 32, 0, 0, 0, 0, 0, 0, 0])
@@ -100,7 +100,7 @@ impl Entry {
         self
     }
 
-    /// With a double word, 10 to 15.
+    /// Sets a command double word, 10 to 15.
     #[inline]
     #[must_use]
     pub const fn with_dw(mut self, number: usize, value: u32) -> Entry {
@@ -109,7 +109,7 @@ impl Entry {
         self
     }
 
-    /// A double word, 0 to 15.
+    /// Returns a command double word, 0 to 15.
     pub const fn dw(&self, number: usize) -> u32 {
         (self.0[number / 2] >> ((number & 1) * 32)) as u32
     }
@@ -134,12 +134,12 @@ impl Entry {
         (self.0[3], self.0[4])
     }
 
-    /// Identify: what, of which namespace. Command-set-specific structures are those of the NVM command set.
+    /// Builds an Identify command: `what` is the CNS value. Structures of a command set are those of the NVM command set.
     pub const fn identify(what: u8, namespace: u32) -> Entry {
         Entry::new(admin::IDENTIFY, namespace).with_dw(10, what as u32)
     }
 
-    /// A log page's first bytes, of the whole controller. Reading it lets events of its kind come again.
+    /// Builds a command that reads a log page's first bytes, for the whole controller. Reading it re-enables events of its kind.
     pub const fn log_page(page: u8, bytes: u32) -> Entry {
         Entry::new(admin::GET_LOG_PAGE, u32::MAX).with_dw(10, page as u32 | (bytes / 4 - 1) << 16)
     }
@@ -149,13 +149,13 @@ impl Entry {
         Entry::new(admin::SET_FEATURES, 0).with_dw(10, feature as u32).with_dw(11, value)
     }
 
-    /// A completion queue, in one piece; `vector`: with interrupts.
+    /// Builds a command that creates a contiguous completion queue at address `at`. With a `vector` the queue raises interrupts.
     pub fn create_cq(queue: u16, entries: u32, at: u64, vector: Option<u16>) -> Entry {
         let interrupts = vector.map_or(0, |vector| u32::from(vector) << 16 | 2);
         Entry::new(admin::CREATE_CQ, 0).with_data(at, 0).with_dw(10, u32::from(queue) | (entries - 1) << 16).with_dw(11, interrupts | 1)
     }
 
-    /// A submission queue, in one piece, with the completion queue of the same number.
+    /// Builds a command that creates a contiguous submission queue at address `at`. Its completion queue has the same number.
     pub fn create_sq(queue: u16, entries: u32, at: u64) -> Entry {
         Entry::new(admin::CREATE_SQ, 0)
             .with_data(at, 0)
@@ -174,7 +174,7 @@ impl Entry {
     }
 }
 
-/// What a controller says of a command.
+/// A completion entry: the controller's result of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletionEntry(pub [u64; 2]);
 
@@ -185,7 +185,7 @@ impl CompletionEntry {
         CompletionEntry([u64::from(result), upper | u64::from(phase) << 48 | u64::from(status.0) << 49])
     }
 
-    /// The result of those commands that have one.
+    /// Returns the command-specific result (double word 0).
     pub const fn result(&self) -> u32 {
         self.0[0] as u32
     }
@@ -207,7 +207,7 @@ impl CompletionEntry {
         Status((self.0[1] >> 49) as u16)
     }
 
-    /// Changes with each turn of the ring.
+    /// Returns the phase bit, which flips with each round of the ring.
     #[inline]
     pub const fn phase(upper: u64) -> bool {
         upper >> 48 & 1 != 0

@@ -1,7 +1,8 @@
-//! What a controller says of itself and its namespaces (NVMe base specification 2.0, section 5.17; NVM command set specification 1.0,
+//! Identify data of a controller and its namespaces (NVMe base specification 2.0, section 5.17; NVM command set specification 1.0,
 //! section 4.1.5).
 //!
-//! Pages are copied out of the device's memory before they are looked at, and any bytes are taken: what cannot be is refused with words.
+//! Pages are copied out of the device's memory before they are parsed. Any bytes are safe to parse: unsupported values are refused with
+//! a message.
 
 use crate::mapping::PAGE_BYTES;
 
@@ -38,9 +39,9 @@ pub struct ControllerInfo {
     pub model: String,
     /// Without the blanks around it.
     pub firmware: String,
-    /// Most bytes of a read or write; none: no limit.
+    /// The largest read or write in bytes; `None`: no limit.
     pub transfer_bytes_max: Option<u64>,
-    /// As the specification's: major, minor, tertiary. 0.0.0: before 1.2.
+    /// The version of the specification: major, minor, tertiary. 0.0.0: a version before 1.2.
     pub version: (u16, u8, u8),
     /// The number of Abort commands at once, at least 1.
     pub aborts: u16,
@@ -104,13 +105,13 @@ impl ControllerInfo {
 /// Limits of the NVM command set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NvmLimits {
-    /// Most blocks of a Write Zeroes.
+    /// The largest Write Zeroes in bytes; `None`: no limit.
     pub zeroes_bytes_max: Option<u64>,
-    /// Most ranges of a deallocate, 1 to 256.
+    /// The maximum number of ranges of a deallocate, 1 to 256.
     pub ranges_max: u16,
-    /// Most blocks of one range.
+    /// The maximum number of blocks in one range.
     pub range_blocks_max: u32,
-    /// Most blocks of all ranges.
+    /// The maximum number of blocks in all ranges together.
     pub deallocate_blocks_max: u64,
 }
 
@@ -121,7 +122,7 @@ impl Default for NvmLimits {
 }
 
 impl NvmLimits {
-    /// Of the page; zeroes say "no limit".
+    /// Parses the Identify page of the NVM command set; zero means "no limit".
     pub fn from_page(page: &Page) -> NvmLimits {
         let zeroes = u32::from(page[1]);
         let all = u64::from(u32_at(page, 8)) | u64::from(u32_at(page, 12)) << 32;
@@ -190,10 +191,10 @@ pub enum Unusable {
 }
 
 impl NamespaceInfo {
-    /// Of the page.
+    /// Parses the Identify Namespace data structure.
     ///
     /// # Errors
-    /// A format that nothing here can use.
+    /// The namespace has a format that this driver does not support.
     pub fn from_page(id: u32, page: &Page) -> Result<NamespaceInfo, Unusable> {
         let blocks = u64::from(u32_at(page, 0)) | u64::from(u32_at(page, 4)) << 32;
         let flbas = page[26];
@@ -262,13 +263,13 @@ pub fn namespace_list(page: &Page) -> Vec<u32> {
 /// The health of a drive (log page 02h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Smart {
-    /// Bits: spare low, temperature, reliability, read-only, backup of the cache failed.
+    /// The critical warnings as bits: spare low, temperature, reliability, read-only, cache backup failed.
     pub critical: u8,
     /// The composite temperature in kelvins.
     pub temperature: u16,
-    /// Percent of spare blocks that are left.
+    /// The percentage of spare blocks that are left.
     pub spare: u8,
-    /// Percent of its life that is used; may be over 100.
+    /// The percentage of its life that is used; may exceed 100.
     pub used: u8,
     /// Errors of the medium that could not be corrected.
     pub media_errors: u64,

@@ -13,7 +13,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Of memory that is there.
+    /// Maps an existing region for the device.
     pub(crate) fn of(dma: &Arc<dyn DmaSpace>, region: &Arc<Region>) -> Result<Mapping, DmaError> {
         let at = dma.map(region)?;
         // A wrong address would become one of other memory when we add to it.
@@ -22,7 +22,7 @@ impl Mapping {
         if sane { Ok(mapping) } else { Err(DmaError::System(std::io::ErrorKind::InvalidData.into())) }
     }
 
-    /// Of new memory.
+    /// Allocates a region and maps it.
     pub(crate) fn new(dma: &Arc<dyn DmaSpace>, bytes: usize) -> Result<Mapping, DmaError> {
         Mapping::of(dma, &dma.allocate(bytes)?)
     }

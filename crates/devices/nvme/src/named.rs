@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::controller::{Controller, Options, WeakController};
 use crate::namespace::Namespace;
 
-/// Where an NVMe controller is.
+/// The location of an NVMe controller.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FunctionName {
     /// A function of a PCI device, by its address such as `0000:03:00.0`.
@@ -32,7 +32,7 @@ impl fmt::Display for FunctionName {
 }
 
 impl FunctionName {
-    /// `nvme:0000:03:00.0/2` or `vfio-user:/run/x.sock/2`: the function, and the namespace. None: a name of something else, or one of
+    /// Parses `nvme:0000:03:00.0/2` or `vfio-user:/run/x.sock/2` into function and namespace. None: a name of something else, or one of
     /// these that is wrong.
     pub fn parse(text: &str) -> Option<(FunctionName, u32)> {
         match text.split_once(':')? {

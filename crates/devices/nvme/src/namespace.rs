@@ -42,7 +42,7 @@ impl Namespace {
         Namespace { controller, info, geometry, command_bytes_max, changes }
     }
 
-    /// What it says of itself.
+    /// Returns the description of the namespace.
     pub fn info(&self) -> &NamespaceInfo {
         &self.info
     }

@@ -1,6 +1,6 @@
 //! A submission and a completion queue in memory that the device reads and writes, and their doorbells.
 //!
-//! The memory is words that change atomically; an answer is copied out after its phase bit was seen, and checked by whoever gets it.
+//! The memory consists of atomic words. A completion entry is copied out once its phase bit is seen; the receiver checks it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -30,7 +30,7 @@ impl Shadow {
         (self.memory.address(0), self.memory.address(PAGE_BYTES))
     }
 
-    /// As after a reset.
+    /// Sets all doorbells and event indexes to zero, as after a reset.
     pub(crate) fn clear(&self) {
         self.memory.region().fill(0..2 * PAGE_BYTES, 0);
     }
@@ -79,7 +79,7 @@ impl Doorbell {
     }
 }
 
-/// Both queues of one number, with one owner.
+/// A submission and a completion queue of one number, with one owner.
 pub(crate) struct Pair {
     number: u16,
     mmio: Arc<dyn Mmio>,
@@ -102,7 +102,7 @@ fn completions_at(entries: u32) -> usize {
 }
 
 impl Pair {
-    /// Of so many entries each, 2 to 4096.
+    /// Creates both queues with 2 to 4096 entries each.
     pub(crate) fn new(
         mmio: &Arc<dyn Mmio>,
         dma: &Arc<dyn DmaSpace>,
@@ -130,7 +130,7 @@ impl Pair {
         })
     }
 
-    /// As new: when the device has no queue of this number.
+    /// Resets both queues to empty. The device must have no queue of this number.
     pub(crate) fn clear(&mut self) {
         (self.tail, self.told, self.head, self.head_told, self.phase) = (0, 0, 0, 0, true);
         let region = self.memory.region();
@@ -198,7 +198,7 @@ impl Pair {
         Some((at, answer))
     }
 
-    /// Whether there is an answer.
+    /// Returns whether a completion entry is available.
     #[inline]
     pub(crate) fn has_answer(&self) -> bool {
         CompletionEntry::phase(self.completion[self.head as usize][1].load(Ordering::Acquire)) == self.phase
@@ -222,7 +222,7 @@ impl Pair {
         if owed == 0 || owed < self.entries / 4 { None } else { self.give_back_now() }
     }
 
-    /// Answers taken that the device does not know of.
+    /// Returns the number of taken completion entries that the device was not notified of.
     #[inline]
     pub(crate) fn owed(&self) -> u32 {
         if self.head >= self.head_told { self.head - self.head_told } else { self.head + self.entries - self.head_told }

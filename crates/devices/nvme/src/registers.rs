@@ -45,17 +45,17 @@ pub const REMOVED: u32 = u32::MAX;
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// Most entries of a queue: 2 to 65536.
+    /// Returns the maximum number of entries of a queue, 2 to 65536.
     pub fn entries_max(self) -> u32 {
         (self.0 & 0xffff) as u32 + 1
     }
 
-    /// How long the controller may take to become ready or not ready. Never less than half a second: some say 0.
+    /// Returns how long the controller may take to become ready or not ready. At least half a second, because some controllers report 0.
     pub fn ready_timeout(self) -> Duration {
         Duration::from_millis(500) * ((self.0 >> 24 & 0xff) as u32).max(1)
     }
 
-    /// Bytes from one doorbell to the next.
+    /// Returns the number of bytes from one doorbell to the next.
     pub fn stride(self) -> usize {
         4 << (self.0 >> 32 & 0xf)
     }
@@ -71,12 +71,12 @@ impl Capabilities {
     }
 }
 
-/// The doorbell of a submission queue, by capabilities' stride.
+/// Returns the offset of a submission queue's doorbell; `stride` is [`Capabilities::stride`].
 pub fn submission_doorbell(queue: u16, stride: usize) -> usize {
     DOORBELLS + 2 * usize::from(queue) * stride
 }
 
-/// That of a completion queue.
+/// Returns the offset of a completion queue's doorbell.
 pub fn completion_doorbell(queue: u16, stride: usize) -> usize {
     submission_doorbell(queue, stride) + stride
 }

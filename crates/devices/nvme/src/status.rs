@@ -1,4 +1,4 @@
-//! How a command ended (NVMe base specification 2.0, section 3.3.3.2.1).
+//! The status of a completed command (NVMe base specification 2.0, section 3.3.3.2.1).
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ impl Status {
     pub const INVALID_OPCODE: Status = Status(0x4001);
     /// A field of the command is wrong.
     pub const INVALID_FIELD: Status = Status(0x4002);
-    /// Memory could not be read or written.
+    /// The transfer of data to or from memory failed.
     pub const DATA_TRANSFER: Status = Status(0x0004);
     /// The controller had an internal error.
     pub const INTERNAL: Status = Status(0x0006);
@@ -34,13 +34,13 @@ impl Status {
     pub const OUT_OF_RANGE: Status = Status(0x4080);
     /// The namespace is not ready; a retry may succeed.
     pub const NOT_READY: Status = Status(0x0082);
-    /// No such queue, or one too many.
+    /// There is no such queue, or the number of queues is exhausted.
     pub const INVALID_QUEUE: Status = Status(0x4101);
     /// A queue of a size that cannot be.
     pub const INVALID_QUEUE_SIZE: Status = Status(0x4102);
-    /// Too many aborts at once.
+    /// Too many Abort commands were in flight.
     pub const ABORT_LIMIT: Status = Status(0x0103);
-    /// Too many requests for events at once.
+    /// Too many Asynchronous Event Requests were in flight.
     pub const EVENT_LIMIT: Status = Status(0x4105);
     /// There is no such log page.
     pub const INVALID_LOG: Status = Status(0x4109);
@@ -65,13 +65,13 @@ impl Status {
         self.0 & 1 << 14 != 0
     }
 
-    /// Whether the same command may well succeed now: what passes by itself, and the controller does not say no.
+    /// Returns whether a retry may succeed: the error is temporary, and the controller does not forbid a retry.
     pub const fn retry(self) -> bool {
         // Interrupted, transient transport error, namespace not ready, internal error of the path.
         matches!(self.kind(), 0x021 | 0x022 | 0x082 | 0x300) && !self.do_not_retry()
     }
 
-    /// As the block layer says it.
+    /// Converts the status to the block layer's outcome.
     ///
     /// # Errors
     /// If it was not done.

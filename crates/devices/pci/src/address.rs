@@ -1,4 +1,4 @@
-//! Where a function is: domain, bus, device, function.
+//! The address of a PCI function: domain, bus, device, function.
 
 use std::fmt;
 use std::str::FromStr;

@@ -18,10 +18,10 @@ pub trait Mmio: Send + Sync {
     /// Bytes that can be reached.
     fn bytes(&self) -> usize;
 
-    /// Four bytes. What the device wrote to memory before it set what is read here is seen after this.
+    /// Reads four bytes. After it, memory that the device wrote before it set this value is visible.
     fn read32(&self, at: usize) -> u32;
 
-    /// Four bytes, in one access. Everything stored to memory before this is seen by a device that sees this.
+    /// Writes four bytes in one access. A device that sees this write also sees all earlier stores to memory.
     fn write32(&self, at: usize, value: u32);
 
     /// Eight bytes. In two halves where the way to the device has no wider access, the lower first.
@@ -40,7 +40,7 @@ pub trait Mmio: Send + Sync {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceAddress(pub u64);
 
-/// Why memory was not made known to the device.
+/// The reason why memory could not be mapped for the device.
 #[derive(Debug, thiserror::Error)]
 pub enum DmaError {
     /// It can only be reached through a descriptor (vfio-user), and this memory has none. The driver copies then.
@@ -56,14 +56,14 @@ pub enum DmaError {
 
 /// The memory that the device reaches, and nothing but that.
 pub trait DmaSpace: Send + Sync {
-    /// New memory, zeroed, on a page's border, of the kind that can be mapped here. Not yet known to the device.
+    /// Allocates zeroed, page-aligned memory of a kind that can be mapped here. It is not mapped yet.
     ///
     /// # Errors
     /// No memory.
     fn allocate(&self, bytes: usize) -> Result<Arc<Region>, DmaError>;
 
-    /// Makes all of a region known to the device, in one piece: its byte n is at the address plus n. The address is a multiple of
-    /// 4096. Regions are few and large: each costs an entry of a table that is short.
+    /// Maps a whole region for the device, in one piece: its byte n is at the address plus n. The address is a multiple of
+    /// 4096. Regions should be few and large: each takes an entry of a small table.
     ///
     /// # Errors
     /// See [`DmaError`].
@@ -77,28 +77,29 @@ pub trait DmaSpace: Send + Sync {
     fn cut_off(&self) -> bool;
 }
 
-/// How the device calls: by events, one for each vector.
+/// The interrupts of a device, one event for each vector.
 pub trait IrqSource: Send + Sync {
-    /// How many there are; vector 0 is the admin queue's. 0: the device is polled.
+    /// Returns the number of vectors; vector 0 belongs to the admin queue. 0: the device is polled.
     fn vectors(&self) -> u16;
 
-    /// Readable after the vector was raised, until [`IrqSource::clear`]. None: it can only be waited for by [`IrqSource::wait`].
+    /// Returns a descriptor that is readable from an interrupt until [`IrqSource::clear`]. `None`: only [`IrqSource::wait`] can wait
+    /// for it.
     fn event(&self, vector: u16) -> Option<BorrowedFd<'_>>;
 
-    /// Forgets that the vector was raised. What is raised later is signalled again.
+    /// Clears a raised vector. Later interrupts are signalled again.
     fn clear(&self, vector: u16);
 
     /// Waits until the vector is or was raised, or for `at_most`; may return early. Does not clear it.
     fn wait(&self, vector: u16, at_most: Duration);
 
-    /// Lets time pass, at most so much. Returns early at will, but is no spinning.
+    /// Sleeps for at most this duration. It may return early, but does not spin.
     fn pause(&self, at_most: Duration);
 }
 
-/// One function of a device, as the driver gets it: open, its memory ranges enabled, and nobody else's.
+/// One function of a device as a driver needs it: open, with its memory ranges enabled, and used by nobody else.
 #[derive(Clone)]
 pub struct Function {
-    /// For messages: "0000:03:00.0", a socket.
+    /// The name for messages: "0000:03:00.0", or a socket.
     pub name: String,
     /// The registers of the function.
     pub mmio: Arc<dyn Mmio>,

@@ -9,7 +9,7 @@ use crate::address::Address;
 /// The class of NVMe controllers: mass storage, non-volatile memory, NVMe.
 pub const NVME_CLASS: u32 = 0x01_08_02;
 
-/// Where /sys and /dev are: below `/`, or below a made-up root in tests.
+/// The root of /sys and /dev: `/`, or a directory in tests.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tree {
     root: PathBuf,
@@ -42,10 +42,10 @@ impl Tree {
         FunctionPath { address, path: self.path("sys/bus/pci/devices").join(address.to_string()) }
     }
 
-    /// All functions of a class, by address.
+    /// Returns all functions of a class, sorted by address.
     ///
     /// # Errors
-    /// There is no PCI here.
+    /// The machine has no PCI bus.
     pub fn of_class(&self, class: u32) -> io::Result<Vec<FunctionPath>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.path("sys/bus/pci/devices"))? {
@@ -80,7 +80,7 @@ impl FunctionPath {
         self.path.exists()
     }
 
-    /// What it is: class, subclass and interface in three bytes.
+    /// Returns class, subclass and interface in three bytes.
     pub fn class(&self) -> Option<u32> {
         let text = word(&self.path.join("class"))?;
         u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
@@ -101,7 +101,7 @@ impl FunctionPath {
         last_name(&self.path.join("iommu_group"))
     }
 
-    /// All functions of its group, itself among them.
+    /// Returns all functions of its IOMMU group, including itself.
     pub fn group_members(&self) -> Vec<String> {
         self.names("iommu_group/devices", "")
     }

@@ -93,12 +93,12 @@ pub struct DirectWrites {
 }
 
 impl DirectWrites {
-    /// Tells the kernel by this.
+    /// Creates the tracker; `changed` notifies the kernel.
     pub fn new(changed: Arc<KernelNotifier>) -> DirectWrites {
         DirectWrites { changed, ..DirectWrites::default() }
     }
 
-    /// For a file of which the kernel has no page.
+    /// Creates the state of a file of which the kernel has no page.
     pub fn cached(&self) -> Arc<KernelCacheState> {
         Arc::new(KernelCacheState { pages: AtomicBool::new(false), attributes: AtomicBool::new(true), unknown: Arc::clone(&self.unknown) })
     }

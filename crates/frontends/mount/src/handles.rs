@@ -42,7 +42,7 @@ impl<T> HandleTable<T> {
         number
     }
 
-    /// What a number stands for.
+    /// Returns the object of a handle number.
     pub fn get(&self, number: u64) -> Result<Arc<T>, Errno> {
         self.map.read().get(&number).cloned().ok_or(Errno::BADF)
     }
@@ -59,7 +59,7 @@ impl<T> HandleTable<T> {
     }
 }
 
-/// All open files and directories.
+/// The tables of open files and directories.
 #[derive(Debug, Default)]
 pub struct Handles {
     /// The open files of the mount.

@@ -9,7 +9,7 @@ use fuser::{INodeNo, Notifier};
 pub struct KernelNotifier(OnceLock<Notifier>);
 
 impl KernelNotifier {
-    /// Begins: the file system is mounted.
+    /// Enables notifications once the file system is mounted.
     pub fn begin(&self, notifier: Notifier) {
         let _ = self.0.set(notifier);
     }

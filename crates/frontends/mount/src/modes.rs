@@ -39,12 +39,12 @@ struct InodeMode {
 }
 
 impl BypassModes {
-    /// Bypassing is tried until the kernel refuses, or not at all (`why_not`).
+    /// Creates the modes: bypassing is tried until the kernel refuses, or never if `why_not` gives a reason.
     pub fn new(why_not: Option<String>) -> BypassModes {
         BypassModes { open: Mutex::default(), enabled: AtomicBool::new(why_not.is_none()), reason: Mutex::new(why_not) }
     }
 
-    /// Never from now on, for this reason.
+    /// Disables bypassing from now on, for this reason.
     pub fn disable(&self, why: String) {
         if self.enabled.swap(false, Ordering::Relaxed) {
             tracing::info!(why, "file data goes through the daemon");

@@ -36,12 +36,12 @@ pub struct ReaderPool {
     rest: Duration,
 }
 
-/// From a request's arrival to its answer.
+/// Marks a thread as busy, from a request's arrival to its reply.
 #[derive(Debug)]
 pub struct BusyReader<'a>(&'a ReaderPool);
 
 impl ReaderPool {
-    /// All `threads` are about to wait.
+    /// Creates a pool of `threads` threads, all of which are about to wait.
     pub fn new(threads: usize) -> ReaderPool {
         ReaderPool {
             ready: AtomicUsize::new(threads),

@@ -25,7 +25,7 @@ use crate::source;
 use crate::unmount::unmount;
 use crate::wire::{self, PreparedMount, Transport};
 
-/// Why there is no mount: what happened, to what, and what to do.
+/// The reason why a mount failed: what happened, to which object, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The pair could not be opened.

@@ -5,17 +5,17 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-/// Why it is still there.
+/// The reason why the mount could not be unmounted.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct UnmountError {
-    /// Something is open below it.
+    /// Whether files of the mount are still open.
     pub busy: bool,
     /// The error message of the kernel or of fusermount3.
     pub text: String,
 }
 
-/// Unmounts; `lazily`: out of sight at once, ended when nothing is open any more.
+/// Unmounts a path. `lazily`: it disappears at once, and ends when no file of it is open any more.
 pub fn unmount(path: &Path, lazily: bool) -> Result<(), UnmountError> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(path, flags) {

@@ -4,10 +4,10 @@ use block::{Error, Op, Request, Status as Outcome, Tag};
 
 use crate::entry::Entry;
 
-/// No job, slot or page.
+/// The index that means no job, slot or page.
 pub(super) const NONE: u16 = u16::MAX;
 
-/// A request from above. It is done by one command or several, one after the other or at once; a deallocate may end several requests.
+/// A request of the owner. It takes one command or several, in sequence or in parallel; one deallocate may serve several requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     /// The caller's tag of the request.
@@ -30,7 +30,7 @@ pub(super) struct Job {
     pub fua: bool,
     /// Whether this entry holds a request.
     pub busy: bool,
-    /// It waits for slots or pages.
+    /// Whether the job waits for slots or pages.
     pub waits: bool,
     /// Whether the request was cancelled.
     pub cancelled: bool,
@@ -61,7 +61,7 @@ impl Job {
         Job { tag: request.tag, lba: request.lba.0, left, op: request.op, fua: request.fua, busy: true, ..Job::FREE }
     }
 
-    /// Nothing of it is with the device, and nothing will be.
+    /// Returns whether all its commands have completed and none is left to send.
     pub(super) fn is_over(&self) -> bool {
         self.out == 0 && self.left == 0
     }
@@ -76,7 +76,7 @@ impl Job {
 /// A command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CommandSlot {
-    /// As it was sent, to send it again.
+    /// The command as it was sent, kept for retries.
     pub entry: Entry,
     /// The first job it is for; the others follow by `Job::next`.
     pub job: u16,
@@ -97,23 +97,23 @@ impl CommandSlot {
         CommandSlot { entry: Entry([0; 8]), job: NONE, generation: 0, list: NONE, bounce: NONE, retries: 0, busy: false };
 }
 
-/// What a queue has done so far.
+/// Counters of a queue's work so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Commands put into the submission queue.
     pub commands: u64,
     /// How often the device was notified of commands, by a shadow doorbell or a register.
     pub rings: u64,
-    /// Registers written, for commands and for answers.
+    /// Doorbell registers written, for commands and for completions.
     pub doorbells: u64,
     /// Completion entries for commands that do not exist or have completed: a fault of the device.
     pub strays: u64,
-    /// Commands sent again, by wish of the controller or after a reset.
+    /// Commands sent again, at the controller's request or after a reset.
     pub retries: u64,
     /// Pages copied because the caller's memory could not be named to the device.
     pub bounced: u64,
     /// Commands asked to be aborted.
     pub aborts: u64,
-    /// Times the queue was made anew.
+    /// How often the queue was created again.
     pub remade: u64,
 }

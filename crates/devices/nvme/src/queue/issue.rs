@@ -38,7 +38,7 @@ enum Went {
 }
 
 impl NvmeQueue {
-    /// Most reads and writes: one piece of memory, one command. False: it has to go the long way.
+    /// Issues the common read or write: one piece of memory, one command. Returns false if the request needs the slow path.
     #[inline]
     pub(super) fn issue_single(&mut self, index: u16, request: &Request, span: Span) -> bool {
         if span.bytes > self.command_bytes_max {

@@ -143,7 +143,7 @@ pub(super) struct Memory {
     pub bounced: u64,
 }
 
-/// What a command says of its memory.
+/// The memory of a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Data {
     /// The first PRP entry of the command.
@@ -167,7 +167,7 @@ impl Memory {
         })
     }
 
-    /// Of one piece that the device reaches; none: no list is free.
+    /// Describes one piece of mapped memory. `None`: no PRP list is free.
     #[inline]
     pub(super) fn single(&mut self, address: u64, bytes: u32) -> Option<Data> {
         let first = PAGE - address % PAGE;
@@ -186,7 +186,7 @@ impl Memory {
         Some(Data { prp1: address, prp2: self.lists.address(list), list, bounce: NONE })
     }
 
-    /// Of bytes `from..from + bytes` of pieces in a row. `copy_in`: what is in them goes to the device. None: no pages are free.
+    /// Describes bytes `from..from + bytes` of several pieces in sequence. `copy_in`: the device reads them. `None`: no pages are free.
     pub(super) fn pieces(&mut self, spans: &[Span], from: u32, bytes: u32, copy_in: bool) -> Option<Data> {
         let phase = self.phase(spans, from, bytes);
         let entries = (phase + u64::from(bytes)).div_ceil(PAGE);
@@ -257,7 +257,7 @@ impl Memory {
         Some(self.pages.address(page) + offset)
     }
 
-    /// What the device wrote into our pages goes to its place.
+    /// Copies data that the device wrote to bounce pages into the caller's memory.
     pub(super) fn copy_out(&mut self, spans: &[Span], mut page: u16) {
         while page != NONE {
             let Bounce { next, offset, bytes, at } = self.bounces[usize::from(page)];

@@ -1,11 +1,11 @@
 //! A queue pair of one namespace, as the block layer wants it.
 //!
 //! One owner, no lock and no allocation between `submit` and the completion. A request becomes one command where it can; longer ones, and
-//! those whose memory lies across pages, become several or are copied (`issue.rs`, `memory.rs`). What the device answers is believed
-//! in nothing: an identifier that was not given out, or not any more, is counted and forgotten.
+//! those whose memory lies across pages, become several or are copied (`issue.rs`, `memory.rs`). The driver does not
+//! trust completions: it counts and drops an entry whose identifier is not in use.
 //!
-//! Deadlines are kept by [`block::Tracked`], which stands above: it calls [`Queue::cancel`], then [`Queue::reset`]; what those do
-//! is in `life.rs`.
+//! [`block::Tracked`] wraps the queue and enforces deadlines: it calls [`Queue::cancel`], then [`Queue::reset`]. `life.rs` implements
+//! both.
 
 mod commands;
 mod issue;
@@ -33,9 +33,9 @@ use crate::pair::Pair;
 use crate::recorder::{Reason, Record, Recorder};
 use crate::registers::completion_doorbell;
 
-/// Most pieces of memory of a request.
+/// The maximum number of memory pieces of a request.
 pub(crate) const SEGMENTS_MAX: usize = 128;
-/// Most bytes of a command, if the controller takes as much: its list of pages is one page.
+/// The maximum size of a command in bytes, if the controller allows it: then its PRP list fits one page.
 pub(crate) const COMMAND_BYTES_MAX: u32 = 512 << 10;
 /// Pages for copies: enough for one command of which nothing can be named.
 const BOUNCE_PAGES: u16 = 160;
@@ -163,12 +163,12 @@ impl NvmeQueue {
         Counters { bounced: self.memory.bounced, ..self.counters }
     }
 
-    /// What its flight recorder holds.
+    /// Returns the contents of its flight recorder.
     pub fn record(&self) -> Record {
         self.recorder.record()
     }
 
-    /// Its number with the controller.
+    /// Returns the queue's number at the controller.
     pub fn number(&self) -> u16 {
         self.pair.number()
     }

@@ -23,7 +23,7 @@ pub(super) fn ring_bytes(events: u32) -> usize {
     LINE_BYTES + events as usize * LINE_BYTES
 }
 
-/// Why there is a file.
+/// The reason why a recorder file was written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reason {
     /// It is the memory of a process that runs, or was killed.
@@ -56,7 +56,7 @@ impl Reason {
     }
 }
 
-/// Why bytes are no flight.
+/// The reason why a file is not a valid recorder file.
 #[derive(Debug, thiserror::Error)]
 pub enum BadFlight {
     /// The file could not be read.
@@ -88,7 +88,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Of this process, now.
+    /// Creates a header for this process and the current time.
     pub(super) fn new(name: &str, reason: Reason, rings: u32, events: u32) -> Header {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let begun_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);

@@ -20,8 +20,8 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// For queues 0 to `queues`, with so many events each (a power of two, or 0). With a file: one that a process left there
-    /// keeps its bytes under the name `FILE.old`.
+    /// Creates recorders for queues 0 to `queues` with `events` events each (a power of two, or 0). An existing file is renamed to
+    /// `FILE.old`.
     pub(crate) fn new(name: &str, (queues, events): (u16, u32), file: Option<&Path>) -> io::Result<Flight> {
         let rings = u32::from(queues) + 1;
         let bytes = HEADER + rings as usize * ring_bytes(events);
@@ -43,7 +43,7 @@ impl Flight {
         Ok(Flight { region: Arc::new(region), rings, events, file: file.map(Path::to_owned) })
     }
 
-    /// For a queue that is made now, with rings of so many places.
+    /// Returns the recorder of a new queue whose rings have `entries` entries.
     pub(crate) fn recorder(&self, queue: u16, entries: u32) -> Recorder {
         assert!(u32::from(queue) < self.rings, "queue {queue} of {}", self.rings);
         let at = HEADER + usize::from(queue) * ring_bytes(self.events);
@@ -51,7 +51,7 @@ impl Flight {
         Recorder::new(SharedSlice::new(&self.region, at, 8), lines, queue, entries)
     }
 
-    /// Where what went wrong is written.
+    /// Returns the path of the file; incidents are written beside it.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
@@ -75,7 +75,7 @@ impl Drop for Flight {
     }
 }
 
-/// `FILE.SUFFIX`.
+/// Returns the path with a dot and the suffix appended.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");

@@ -18,7 +18,7 @@ pub(crate) use ring::Recorder;
 
 use crate::entry::{CompletionEntry, Entry};
 
-/// Most events of a ring.
+/// The maximum number of events in a ring.
 pub const EVENTS_MAX: u32 = 1 << 16;
 
 /// One recorded event of a queue.
@@ -41,7 +41,7 @@ pub enum Event {
 pub struct Record {
     /// The number of the queue.
     pub queue: u16,
-    /// Places of each of its rings.
+    /// The number of entries in each of its rings.
     pub entries: u32,
     /// The recorded events, oldest first.
     pub events: Vec<Event>,

@@ -122,7 +122,7 @@ impl Recorder {
         self.put([RESET, 0, 0, 0, 0, 0, 0, 0]);
     }
 
-    /// What is kept, oldest first.
+    /// Returns the recorded events, oldest first.
     pub(crate) fn record(&self) -> Record {
         let kept = self.next.wrapping_sub(self.first).min(self.lines.len() as u64);
         let line = |back: u64| &self.lines[self.next.wrapping_sub(back) as usize & (self.lines.len() - 1)];
@@ -132,7 +132,7 @@ impl Recorder {
     }
 }
 
-/// What a line says; none: nothing that can be.
+/// Decodes an event; `None`: the line is not a valid event.
 pub(super) fn event(line: &[u64; LINE]) -> Option<Event> {
     let [kind, a, b, c, d, e, f, _] = *line;
     let place = (kind >> 32) as u32;

@@ -14,12 +14,12 @@ use super::wire::{Header, Message, command};
 /// How many requests of the server the client refuses while its own is in flight; more are a protocol error.
 const THEIRS_MAX: usize = 64;
 
-/// What became of a request.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// The server says no.
+    /// The server refused the request.
     Refused(io::Error),
-    /// There is no connection any more.
+    /// The connection is lost.
     Lost(LinkError),
 }
 
@@ -42,12 +42,12 @@ impl Client {
         Client { link, next: Mutex::new(1), patience, lost: AtomicBool::new(false), events: OnceLock::new(), pid: std::process::id() }
     }
 
-    /// The device counts as pulled out.
+    /// Returns whether the device is lost; it then counts as removed.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Nothing more is sent or believed.
+    /// Marks the device as lost: nothing more is sent, and replies are ignored.
     pub fn lose(&self) {
         if !self.lost.swap(true, Ordering::AcqRel) {
             self.link.finish();
@@ -67,7 +67,7 @@ impl Client {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the reply.
     pub fn ask(&self, command: u16, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Message, Failed> {
         let mut next = self.next.lock();
         if self.is_lost() {
@@ -103,7 +103,7 @@ impl Client {
         Err(LinkError::NoMessage("it asks and asks"))
     }
 
-    /// Bytes of a region, as long as `to`.
+    /// Reads bytes of a region into all of `to`.
     pub fn read(&self, region: u32, at: u64, to: &mut [u8]) -> Result<(), Failed> {
         let count = to.len() as u32;
         let answer = self.ask(command::REGION_READ, &access(region, at, count).0, &[])?;
@@ -119,7 +119,7 @@ impl Client {
         self.ask(command::REGION_WRITE, &body.0, &[]).map(drop)
     }
 
-    /// What the server said is no answer: nothing more is believed.
+    /// Loses the device because of an invalid reply, and returns the error.
     pub fn nonsense(&self, what: &'static str) -> Failed {
         self.lose();
         Failed::Lost(LinkError::NoMessage(what))

@@ -15,7 +15,7 @@ use rustix::net::{
 
 use super::wire::{FDS_MAX, HEADER_BYTES, Header, MESSAGE_BYTES_MAX, Message};
 
-/// Why there is no message.
+/// The reason why no message was sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The other side closed it.
@@ -41,7 +41,7 @@ impl From<Errno> for LinkError {
     }
 }
 
-/// One end of a connection.
+/// One end of a connection to a server.
 #[derive(Debug)]
 pub struct Link {
     socket: OwnedFd,
@@ -53,7 +53,7 @@ impl AsFd for Link {
     }
 }
 
-/// As poll takes it, with no more than is left.
+/// Converts a duration to the type that poll takes.
 pub fn timespec(left: Duration) -> Timespec {
     Timespec { tv_sec: i64::try_from(left.as_secs().min(1 << 30)).unwrap_or(0), tv_nsec: left.subsec_nanos().into() }
 }

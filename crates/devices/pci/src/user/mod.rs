@@ -26,7 +26,7 @@ pub use link::{Link, LinkError};
 pub struct UserOptions {
     /// How long the server may take for an answer. Later it counts as gone.
     pub patience: Duration,
-    /// Most interrupt vectors; each is a descriptor here and there.
+    /// The maximum number of interrupt vectors; each takes a descriptor on both sides.
     pub vectors_max: u16,
     /// Registers that the server offers as memory are used so.
     pub mapped: bool,
@@ -38,7 +38,7 @@ impl Default for UserOptions {
     }
 }
 
-/// Why a function behind a socket cannot be used.
+/// The reason why a function behind a socket cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
     /// Nobody is there.

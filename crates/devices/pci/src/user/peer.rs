@@ -12,7 +12,7 @@ use super::link::{Link, timespec};
 /// How long a process that has closed its sockets may take to end.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// Whoever listened on the socket (SO_PEERCRED).
+/// The process that listened on the socket (SO_PEERCRED).
 pub(super) struct Peer {
     /// None: it is in another pid namespace, or ended already: nothing is known of it, ever.
     process: Option<OwnedFd>,

@@ -14,11 +14,11 @@ use crate::function::Mmio;
 /// What a register of a device that is not there reads as.
 const REMOVED: u32 = u32::MAX;
 
-/// Registers that are memory.
+/// Registers that are mapped as memory.
 pub(super) struct Mapped {
     /// The mapping of the server's file.
     pub region: Region,
-    /// Where register 0 is, or would be.
+    /// The offset of register 0 in the mapping.
     pub begin: usize,
     /// The ranges of registers that are mapped.
     pub areas: Vec<Range<usize>>,

@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-/// What a message is about.
+/// The commands of messages.
 pub mod command {
     #![allow(missing_docs, reason = "the specification's names")]
     /// Negotiates the version and the capabilities of both sides.
@@ -32,9 +32,9 @@ pub mod command {
 
 /// The size of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
-/// Most bytes of a message here, header and all. Nothing that is sent is nearly as long.
+/// The maximum size of a message in bytes, including the header. All messages are much shorter.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Most descriptors beside a message.
+/// The maximum number of descriptors with a message.
 pub const FDS_MAX: usize = 16;
 /// Region 0: the registers (BAR 0).
 pub const REGION_REGISTERS: u32 = 0;
@@ -48,7 +48,7 @@ pub const IRQ_MSIX: u32 = 2;
 pub const IRQS: u32 = 5;
 /// Device info: it can be reset.
 pub const DEVICE_RESET: u32 = 1;
-/// Device info: it is one of PCI.
+/// Device info: it is a PCI device.
 pub const DEVICE_PCI: u32 = 1 << 1;
 /// Region info: the region can be read.
 pub const REGION_READABLE: u32 = 1;
@@ -72,7 +72,7 @@ pub const SET_EVENTFD: u32 = 1 << 2;
 pub const SET_TRIGGER: u32 = 1 << 5;
 /// Memory may be read and written.
 pub const DMA_READ_WRITE: u32 = 3;
-/// Unmap: all that there is.
+/// Unmap: ends all mappings at once.
 pub const UNMAP_ALL: u32 = 1 << 2;
 
 const TYPE_MASK: u32 = 0xf;
@@ -80,10 +80,10 @@ const TYPE_REPLY: u32 = 1;
 const NO_REPLY: u32 = 1 << 4;
 const FAILED: u32 = 1 << 5;
 
-/// What a message begins with.
+/// The header of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// A reply has its request's.
+    /// The number of the request; a reply repeats it.
     pub id: u16,
     /// The kind of the message: see [`command`].
     pub command: u16,
@@ -91,7 +91,7 @@ pub struct Header {
     pub bytes: u32,
     /// The type of the message, and flags.
     pub flags: u32,
-    /// Of a reply that is a failure: errno.
+    /// The errno value of a failed reply.
     pub error: u32,
 }
 
@@ -101,12 +101,12 @@ impl Header {
         Header { id, command, bytes: 0, flags: 0, error: 0 }
     }
 
-    /// Of the answer to it.
+    /// Returns the header of a successful reply to this request.
     pub fn reply(self) -> Header {
         Header { flags: TYPE_REPLY, bytes: 0, error: 0, ..self }
     }
 
-    /// Of the answer that it failed.
+    /// Returns the header of a failed reply to this request.
     pub fn failure(self, errno: i32) -> Header {
         Header { flags: TYPE_REPLY | FAILED, error: errno.unsigned_abs(), ..self.reply() }
     }
@@ -134,7 +134,7 @@ impl Header {
         Header { id: first as u16, command: (first >> 16) as u16, bytes, flags, error }
     }
 
-    /// With its body, ready to be sent.
+    /// Encodes the header with its body, ready to be sent.
     pub fn message(mut self, body: &[u8]) -> Vec<u8> {
         self.bytes = (HEADER_BYTES + body.len()) as u32;
         let first = u32::from(self.id) | u32::from(self.command) << 16;
@@ -163,7 +163,7 @@ impl Body {
         Body::default()
     }
 
-    /// With so many bytes more.
+    /// Appends these bytes to the body.
     #[must_use]
     pub fn bytes(mut self, bytes: &[u8]) -> Body {
         self.0.extend_from_slice(bytes);
@@ -189,7 +189,7 @@ impl Body {
     }
 }
 
-/// What is left of a body that is being read. None: it is too short.
+/// The unread rest of a body. Its methods return `None` if it is too short.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a>(pub &'a [u8]);
 
@@ -216,7 +216,7 @@ impl Fields<'_> {
     }
 }
 
-/// `"max_msg_fds": 8` in the words that come with a version. Without it it is 1.
+/// Returns the value of `"max_msg_fds"` from the JSON of a version message, or 1 without it.
 pub fn fds_max(words: &[u8]) -> usize {
     let words = String::from_utf8_lossy(words);
     let number = words.split_once("\"max_msg_fds\"").and_then(|(_, rest)| rest.trim_start().strip_prefix(':'));
@@ -224,7 +224,7 @@ pub fn fds_max(words: &[u8]) -> usize {
     digits.parse().unwrap_or(1).clamp(1, FDS_MAX)
 }
 
-/// What of a region can be mapped, as (first byte, bytes), by the info of a region and what follows it. None: it makes no sense.
+/// Parses the mappable areas of a region, as (first byte, bytes), from its info and capabilities. `None`: they are invalid.
 pub fn sparse_areas(info: &[u8], capabilities_at: u32) -> Option<Vec<(u64, u64)>> {
     let mut areas = Vec::new();
     let mut at = capabilities_at as usize;

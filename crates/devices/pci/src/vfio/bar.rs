@@ -29,7 +29,7 @@ unsafe impl Send for Bar {}
 unsafe impl Sync for Bar {}
 
 impl Bar {
-    /// Of the device's first range.
+    /// Maps the device's first memory range (BAR 0).
     pub fn map(device: &Arc<Device>) -> Result<Bar, VfioError> {
         let address = device.address;
         let unusable = |what| VfioError::Unusable { address, what };

@@ -35,7 +35,7 @@ pub fn event() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// Forgets what it counted; whether there was something.
+/// Clears an eventfd, and returns whether it was signalled.
 pub fn clear(event: BorrowedFd<'_>) -> bool {
     rustix::io::read(event, &mut [0_u8; 8]).is_ok()
 }
@@ -66,7 +66,7 @@ impl Device {
         asked
     }
 
-    /// Lets it answer to its registers and reach memory.
+    /// Enables register accesses to the device, and its own accesses to memory.
     pub fn enable(&self) -> Result<(), VfioError> {
         self.change_command(COMMAND_MEMORY | COMMAND_MASTER)
             .map_err(|error| VfioError::system(format!("{}: enabling it as bus master", self.address), error))
@@ -81,7 +81,7 @@ impl Device {
         whole(rustix::io::pwrite(self.fd(), &command.to_le_bytes(), at)?)
     }
 
-    /// As after power on. What it did is over when this returns.
+    /// Resets the device to its power-on state. When it returns, the device has stopped all earlier work.
     pub fn reset(&self) -> io::Result<()> {
         ioctl::reset(self.fd())
     }

@@ -44,7 +44,7 @@ fn refused(address: Address, path: &Path, error: io::Error) -> VfioError {
     }
 }
 
-/// By the device's own node where the kernel has such (CONFIG_VFIO_DEVICE_CDEV) and we may open it, else by its group.
+/// Opens a device by its own node if the kernel has one (CONFIG_VFIO_DEVICE_CDEV) and it may be opened, else by its group.
 pub fn find(tree: &Tree, place: &FunctionPath) -> Result<Opened, VfioError> {
     let group = place.group().ok_or(VfioError::NoIommu(place.address))?;
     let node = place.names("vfio-dev", "vfio").into_iter().next().map(|name| tree.path("dev/vfio/devices").join(name));

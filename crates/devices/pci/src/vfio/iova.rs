@@ -12,7 +12,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// From ranges of which both ends are usable, in any order. Whole pages of 4 KiB.
+    /// Creates free addresses from inclusive ranges, in any order. Keeps only whole pages of 4 KiB.
     pub fn new(ranges: impl IntoIterator<Item = (u64, u64)>) -> Addresses {
         let mut addresses = Addresses::default();
         for (first, last) in ranges {
@@ -25,7 +25,7 @@ impl Addresses {
         addresses
     }
 
-    /// So many bytes, at a multiple of `align` (a power of two).
+    /// Takes this many bytes at a multiple of `align` (a power of two).
     pub fn take(&mut self, bytes: u64, align: u64) -> Option<u64> {
         let (begin, end, at) = self.free.iter().find_map(|(&begin, &end)| {
             let at = begin.checked_next_multiple_of(align)?;

@@ -20,7 +20,7 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// As many as the device has and the machine gives, at most so many.
+    /// Arms as many vectors as device and machine allow, at most `most`.
     pub fn arm(device: &Arc<Device>, most: u16) -> Result<Vectors, VfioError> {
         for kind in [vfio::VFIO_PCI_MSIX_IRQ_INDEX, vfio::VFIO_PCI_MSI_IRQ_INDEX] {
             let there = ioctl::irq_count(device.fd(), kind).unwrap_or(0).min(most.into());

@@ -31,9 +31,9 @@ pub const DRIVER: &str = "vfio-pci";
 /// How a function is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Where /sys and /dev are.
+    /// The root of /sys and /dev.
     pub tree: Tree,
-    /// Most interrupt vectors; each costs a descriptor. 0: polled only.
+    /// The maximum number of interrupt vectors; each takes a descriptor. 0: the device is only polled.
     pub vectors: u16,
 }
 

@@ -24,7 +24,7 @@ pub struct PreparedMount<F: FileSystem> {
     pub(super) config: Config,
 }
 
-/// What is said when the kernel asks who we are.
+/// The daemon's side of the handshake (FUSE_INIT).
 pub struct Handshake<F> {
     fs: Arc<F>,
     way: Arc<Transport>,

@@ -181,7 +181,7 @@ pub enum FuseOp<'a> {
     Unknown,
 }
 
-/// Shorter than what it says of itself, or without an end.
+/// The error for a request that is shorter than its header says, or whose string has no end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedRequestError;
 

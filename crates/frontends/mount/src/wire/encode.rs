@@ -34,9 +34,9 @@ pub struct Attr {
     pub uid: u32,
     /// Group ID of the file.
     pub gid: u32,
-    /// Of a device, in the kernel's 32-bit form.
+    /// The device number of a device node, in the kernel's 32-bit form.
     pub rdev: u32,
-    /// What to read and write at a time.
+    /// The preferred size of reads and writes in bytes.
     pub blksize: u32,
 }
 

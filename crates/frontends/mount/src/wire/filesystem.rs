@@ -15,12 +15,12 @@ use super::reply::{
 /// Work that may wait for a slow disk.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// Where such work is done, so that other requests are served meanwhile.
+/// Runs such work so that other requests are served meanwhile.
 pub trait BlockingExecutor {
-    /// Here or on another thread.
+    /// Runs the work on this thread or on another.
     fn run(&self, job: Job);
 
-    /// Whether the answer of this request may wait for others to be answered. Asked once a request at most.
+    /// Returns whether the reply to this request may wait for other replies. Called at most once for a request.
     fn may_wait(&self) -> bool;
 }
 
@@ -62,29 +62,29 @@ impl Request<'_> {
 pub struct NewMode {
     /// Requested file type and permissions.
     pub mode: u32,
-    /// What is taken from them, unless a list is inherited.
+    /// The bits to clear in `mode`, unless the parent has a default ACL.
     pub umask: u32,
 }
 
 /// A file system. Each request is answered once, by its reply, now or later, from this thread or from another.
 #[expect(unused_variables, reason = "what is not done needs no arguments")]
 pub trait FileSystem: Send + Sync + 'static {
-    /// What it wants from the kernel, at the handshake.
+    /// Requests features of the kernel during the handshake.
     fn init(&self, config: &mut KernelConfig);
 
-    /// What a name stands for; counts as one time that the kernel knows the inode.
+    /// Looks up a name; a reply with an inode adds one to the kernel's lookup count of it.
     fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry);
 
-    /// The kernel does not know the inode any more, so many times.
+    /// Subtracts `times` from the kernel's lookup count of an inode.
     fn forget(&self, ino: u64, times: u64);
 
-    /// Attributes.
+    /// Reads the attributes of an inode.
     fn getattr(&self, req: &Request<'_>, ino: u64, fh: Option<u64>, reply: ReplyAttr);
 
     /// Changes attributes.
     fn setattr(&self, req: &Request<'_>, ino: u64, changes: &AttrChanges, reply: ReplyAttr);
 
-    /// Where a symbolic link leads to.
+    /// Reads the target of a symbolic link.
     fn readlink(&self, req: &Request<'_>, ino: u64, reply: ReplyData);
 
     /// Makes a file or device.
@@ -96,16 +96,16 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Makes a symbolic link.
     fn symlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, target: &OsStr, reply: ReplyEntry);
 
-    /// Takes a name of a file away.
+    /// Removes a name of a file.
     fn unlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty);
 
-    /// Takes a directory away.
+    /// Removes an empty directory.
     fn rmdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty);
 
-    /// Gives something another name; the two are a directory and a name in it each.
+    /// Renames a file or directory; `from` and `to` are each a directory and a name in it.
     fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty);
 
-    /// Gives a file another name, too.
+    /// Adds another name to a file.
     fn link(&self, req: &Request<'_>, ino: u64, parent: u64, name: &OsStr, reply: ReplyEntry);
 
     /// Opens a file.

@@ -45,7 +45,7 @@ enum ReplyChannel {
     Gone,
 }
 
-/// Where the thread of a queue finds the answer.
+/// The place where the thread of a queue finds the reply.
 #[derive(Debug, Default)]
 pub struct ReplySlot {
     done: Mutex<Option<FinishedReply>>,
@@ -91,12 +91,12 @@ impl ReplySlot {
 }
 
 impl PendingReply {
-    /// By the device that the request came from.
+    /// Creates a reply that is sent by the device that the request came from.
     pub fn by_device(unique: u64, device: &Arc<OwnedFd>) -> PendingReply {
         PendingReply { unique, device: Arc::clone(device), way: ReplyChannel::Device { room: Vec::new() } }
     }
 
-    /// By a queue; `lent` is the request's entry, if the answer may go right into it.
+    /// Creates a reply that is sent by a queue. `lent` is the request's entry, if the reply may be written directly into it.
     pub fn by_queue(unique: u64, device: &Arc<OwnedFd>, place: &Arc<ReplySlot>, lent: Option<Entry>) -> PendingReply {
         let way = ReplyChannel::Queue { place: Arc::clone(place), entry: lent, room: Vec::new() };
         PendingReply { unique, device: Arc::clone(device), way }
@@ -107,7 +107,7 @@ impl PendingReply {
         &self.device
     }
 
-    /// Where `length` bytes of data can be put before they are sent.
+    /// Returns a buffer for `length` bytes of data to send.
     pub fn room(&mut self, length: usize) -> &mut [u8] {
         match &mut self.way {
             ReplyChannel::Queue { entry: Some(entry), .. } => {

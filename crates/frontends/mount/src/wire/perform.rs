@@ -34,7 +34,7 @@ fn is_direct(flags: u32) -> bool {
     flags & WriteFlags::FUSE_WRITE_LOCKOWNER.bits() != 0
 }
 
-/// Forgets, if that is what the kernel wants; it takes no answer.
+/// Handles a forget request, which takes no reply. Returns whether it was one.
 pub fn forgets(fs: &impl FileSystem, head: &RequestHeader, op: &FuseOp<'_>) -> bool {
     match *op {
         FuseOp::Forget { times } => fs.forget(head.ino, times),

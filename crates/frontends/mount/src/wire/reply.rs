@@ -70,14 +70,14 @@ impl ReplyEntry {
         self.0.send(Message::<ENTRY>::new().entry(attr.ino, attr_ttl, name_ttl, attr).bytes());
     }
 
-    /// No such name, which the kernel may believe for so long: number 0 says so (fuse_lookup_name in the kernel).
+    /// Replies that the name does not exist. The kernel may cache that for `ttl`; inode number 0 says so (fuse_lookup_name).
     pub fn absent(self, ttl: Duration) {
         self.0.send(Message::<ENTRY>::new().entry(0, Duration::ZERO, ttl, &Attr::default()).bytes());
     }
 }
 
 impl ReplyAttr {
-    /// And how long the kernel may believe them.
+    /// Replies with attributes, which the kernel may cache for `ttl`.
     pub fn attr(self, ttl: Duration, attr: &Attr) {
         self.0.send(Message::<104>::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).attr(attr).bytes());
     }
@@ -122,12 +122,12 @@ impl ReplyCreate {
 }
 
 impl ReplyData {
-    /// Where to put so many bytes: from there the kernel takes them without another copy.
+    /// Returns a buffer for `length` bytes, from which the kernel takes them without another copy.
     pub fn room(&mut self, length: usize) -> &mut [u8] {
         self.0.room(length.min(DATA_MAX))
     }
 
-    /// So many bytes of the room.
+    /// Replies with the first `length` bytes of the buffer.
     pub fn filled(self, length: usize) {
         self.0.send_room(length);
     }
@@ -146,7 +146,8 @@ impl ReplyWrite {
 }
 
 impl ReplyStatfs {
-    /// As statvfs(3) has them: blocks in all, free, free for all; files in all, free; block size, longest name, fragment size.
+    /// Replies with the values of statvfs(3): blocks in total, free, available; files in total, free; block size, longest name, fragment
+    /// size.
     pub fn statfs(self, blocks: [u64; 3], files: [u64; 2], block_bytes: u32, name_max: u32, fragment_bytes: u32) {
         let mut message = Message::<80>::new();
         for number in blocks.into_iter().chain(files) {

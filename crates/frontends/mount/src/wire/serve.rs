@@ -41,7 +41,7 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Why not over io_uring, if not.
+    /// Returns the reason why requests do not use io_uring, if they do not.
     pub fn why_not(&self) -> Option<&str> {
         self.why_not.get().map(String::as_str)
     }
