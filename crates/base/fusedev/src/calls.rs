@@ -21,7 +21,7 @@ struct BackingMap {
     padding: u64,
 }
 
-/// A number that the kernel answers in place of 0.
+/// The call that registers a file: the kernel returns a number instead of 0.
 struct Numbered(BackingMap);
 
 // SAFETY: the kernel reads one `fuse_backing_map`, whose address stays valid during the call, and writes nothing.
@@ -42,7 +42,7 @@ unsafe impl ioctl::Ioctl for Numbered {
     }
 }
 
-/// A file that the kernel may read, write and map for the opens that name it, without asking us.
+/// A file that the kernel reads, writes and maps for the opens that name it, without the daemon.
 #[derive(Debug)]
 pub struct Backing {
     device: Weak<OwnedFd>,
@@ -50,7 +50,7 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// Tells the kernel of a file. EPERM: only CAP_SYS_ADMIN may.
+    /// Registers a file with the kernel. EPERM: that needs CAP_SYS_ADMIN.
     pub fn new(device: &Arc<OwnedFd>, file: BorrowedFd<'_>) -> rustix::io::Result<Backing> {
         let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
         // SAFETY: `Numbered` is what this number of this device takes; on another file it is not known.

@@ -1,4 +1,4 @@
-//! The memory of one request and its answer.
+//! The memory of one request and its reply.
 #![expect(unsafe_code, reason = "memory that the kernel writes to")]
 
 use std::ptr::NonNull;
@@ -11,12 +11,12 @@ const ABOUT: usize = 256;
 const COMMIT: usize = ABOUT + 8;
 const LENGTH: usize = ABOUT + 16;
 pub(crate) const HEADER: usize = 288;
-/// Where the payload begins: at a page, for those who hand it on.
+/// The offset of the payload: page-aligned, so that it can be passed on.
 const PAYLOAD: usize = 4096;
 /// Of the message's header.
 const IN_HEADER: usize = 40;
 
-/// The memory of one request and its answer: ours, unless the kernel has it (see [`crate::Port`]).
+/// The memory of one request and its reply. The holder of the value owns it; a [`crate::Port`] takes the value while the kernel uses it.
 #[derive(Debug)]
 pub struct Entry {
     memory: NonNull<u8>,

@@ -1,4 +1,4 @@
-//! One place of a queue of FUSE over io_uring.
+//! One slot of a queue of FUSE over io_uring.
 #![expect(unsafe_code, reason = "hands memory to the kernel")]
 
 use std::io;

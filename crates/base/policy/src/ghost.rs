@@ -1,4 +1,4 @@
-//! The second-touch filter: what was opened on the HDD not long ago.
+//! The second-touch filter: the files that were recently opened on the HDD.
 
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ impl Ghost {
         self.window_s = window_s;
     }
 
-    /// Notes an open; answers whether there was another within the window.
+    /// Records an open; returns whether there was another within the window.
     pub fn touch(&mut self, file: FileId, now_s: u32) -> bool {
         if let Some(seen) = self.seen.get_mut(&file) {
             let again = now_s.saturating_sub(seen.last_s) <= self.window_s;

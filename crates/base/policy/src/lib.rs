@@ -53,20 +53,20 @@ pub trait Policy: Send {
     /// Returns the next file to evict for which `usable` holds. `usable` is called for at most `limit` files. The victim stays
     /// known until `remove`.
     fn victim(&mut self, limit: usize, usable: &mut dyn FnMut(FileId) -> bool) -> Option<FileId>;
-    /// What is remembered of a file.
+    /// Returns the record of a file, if it is known.
     fn record(&self, file: FileId) -> Option<Record>;
-    /// An estimate of the place in the order: 0.0 is evicted next, 1.0 last. No file has less than the next one.
-    /// For people's questions: may look at every file.
+    /// Estimates a file's position in the eviction order: 0.0 is evicted next, 1.0 last. No file has less than the next one.
+    /// For diagnostics: may visit every file.
     fn rank(&self, file: FileId) -> Option<f64>;
-    /// Files known.
+    /// Returns the number of known files.
     fn len(&self) -> usize;
-    /// No file known?
+    /// Returns whether no file is known.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
     /// Exports every record, the next victim first. Inserted in this order into an empty policy of the same name, they
     /// leave in the same order, as far as records can tell: those of `s3-fifo` know nothing of rounds, and those of a
-    /// plug-in come by last open, for its own order cannot be had in bounded time.
+    /// plug-in come by last open, because its own order is not available in bounded time.
     fn export(&self, each: &mut dyn FnMut(Record));
 }
 

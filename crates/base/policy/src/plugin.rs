@@ -1,7 +1,7 @@
 //! A user's own policy, loaded from a shared object (`include/hotshelf_policy.h`).
 //!
 //! The shared object is code of the user's choice and runs with our rights; so it must belong to us or root
-//! and nobody else may be able to write or exchange it. What it answers is not trusted: records are kept here,
+//! and nobody else may be able to write or exchange it. Its results are not trusted: records are kept here,
 //! a victim that is not known ends the search, and at most as many files are requested as there are. The only unsafe
 //! code of this crate is here.
 #![expect(unsafe_code, reason = "calls into a shared object")]

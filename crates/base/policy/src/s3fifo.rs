@@ -8,8 +8,8 @@
 //! Other than in the paper:
 //! - One open in the small queue is enough, not two: a file is opened far more seldom than a block is read.
 //! - The tenth is of the files there are, not of a capacity: victims are requested, it does not wait until it is full.
-//! - The ghost queue is [`Ghost`](crate::Ghost), kept by the caller: who comes with more than one open was seen
-//!   before and goes to the main queue at once.
+//! - The ghost queue is [`Ghost`](crate::Ghost), kept by the caller: a file that is inserted with more than one open
+//!   was seen before and goes to the main queue at once.
 //! - A file that cannot leave now (in use, pinned) stays where it is and does not count, as if it were not there;
 //!   so one such file at a head does not stop the queue.
 //!

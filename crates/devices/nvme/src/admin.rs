@@ -141,12 +141,12 @@ impl Admin {
         }
     }
 
-    /// Puts a command into the queue and tells the device. `page`: it gets a page for what it brings.
+    /// Submits a command and rings the doorbell. `page`: the command gets a page for the data that it returns.
     pub(crate) fn submit(&mut self, entry: Entry, page: bool, wants: Wants, deadline: Time) -> Result<Ticket, AdminError> {
         self.submit_with(entry, page.then_some(&[][..]), wants, deadline)
     }
 
-    /// The same with a page that begins so, the rest zeroes.
+    /// Submits a command with a page that starts with these bytes; the rest is zero.
     pub(crate) fn submit_with(&mut self, entry: Entry, page: Option<&[u8]>, wants: Wants, deadline: Time) -> Result<Ticket, AdminError> {
         let most = self.pair.entries() as usize - 1;
         let slot = self.slots[..most.min(SLOTS)].iter().position(|slot| slot.state == SlotState::Free).ok_or(AdminError::Full)?;
@@ -166,9 +166,9 @@ impl Admin {
         Ok(Ticket { slot, generation })
     }
 
-    /// Takes the answers that are there.
+    /// Reaps the available completion entries.
     pub(crate) fn poll(&mut self) {
-        // A device that answers without end has its turn again later.
+        // The limit keeps a device that completes without end from blocking the caller.
         for _ in 0..self.pair.entries() {
             let Some((place, answer)) = self.pair.pop() else { break };
             self.recorder.answer(place, &answer);
@@ -224,14 +224,14 @@ impl Admin {
         }
     }
 
-    /// The page of a command whose answer was just taken.
+    /// Returns the page of a command whose completion was just taken.
     pub(crate) fn page(&self, ticket: Ticket) -> Page {
         let mut page = [0; PAGE_BYTES];
         self.pages.region().read(ticket.slot * PAGE_BYTES, &mut page);
         page
     }
 
-    /// Commands under way whose answers nobody takes: aborts.
+    /// Returns the number of commands in flight whose completion is dropped: aborts.
     pub(crate) fn unwaited(&self) -> usize {
         self.slots.iter().filter(|slot| slot.state == SlotState::Waiting(Wants::Nothing)).count()
     }

@@ -1,7 +1,7 @@
-//! Identifiers of commands: which slot, and in the bits above how often the slot was used, so that an answer that comes late, twice or
-//! to nobody does not end another command.
+//! Identifiers of commands: the slot, and in the bits above the slot's generation. So a late, duplicate or stray completion entry does
+//! not complete another command.
 
-/// How the 16 bits are shared out, by the number of slots.
+/// The split of the 16 bits between slot and generation, by the number of slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cids {
     bits: u32,

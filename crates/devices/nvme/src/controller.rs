@@ -1,8 +1,7 @@
 //! A controller: opened in steps, served while it runs, reset as a last resort, and shut down cleanly.
 //!
-//! Queues of it (`crate::queue`) have one owner each and do not know each other. What they share is here: the admin queue behind a
-//! lock that is never taken on the path of a request, and two words that they look at: how often the controller was reset, and whether
-//! it is gone.
+//! Its queues (`crate::queue`) have one owner each and do not know each other. This module holds their shared state: the admin queue,
+//! behind a lock that no I/O request takes, and two words that they poll: how often the controller was reset, and whether it is gone.
 //!
 //! What becomes of a request that is not answered (the deadline is `block::Tracked`'s, which stands above):
 //!
@@ -44,9 +43,9 @@ use crate::registers::{
 };
 use pci::{DmaError, Function};
 
-/// Between two looks at a register.
+/// The pause between two reads of a register.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Records of what went wrong that are kept.
+/// The number of incidents whose records are kept.
 const INCIDENTS: usize = 16;
 /// Between two that are of one kind.
 const INCIDENT_PAUSE: Duration = Duration::from_secs(1);
@@ -134,7 +133,7 @@ struct Incident {
 }
 
 impl Inner {
-    /// The controller's answer to the wish for queues.
+    /// Takes over the number of queues that the controller granted.
     pub(crate) fn grant(&mut self, answer: u32, wanted: u16) {
         let granted = (answer as u16).min((answer >> 16) as u16).saturating_add(1).min(wanted);
         // Those that are in use keep their numbers, also if a reset gave fewer: making them again will fail.
@@ -528,12 +527,12 @@ impl fmt::Debug for WeakController {
 }
 
 impl WeakController {
-    /// The controller, if somebody has it open and it is not gone.
+    /// Returns the controller if it is open and not gone.
     pub fn get(&self) -> Option<Controller> {
         self.0.upgrade().map(|shared| Controller { shared }).filter(|controller| !controller.is_gone())
     }
 
-    /// Whether somebody has it open.
+    /// Returns whether the controller is still open.
     pub fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
@@ -602,12 +601,12 @@ impl Controller {
         }
     }
 
-    /// Takes events of the controller and looks after them; does not wait. Queues do that, too, when they have to wait.
+    /// Handles pending events of the controller without blocking. Queues also do that when they have to wait.
     pub fn serve(&self) {
         self.shared.serve();
     }
 
-    /// The next thing that the controller told by itself.
+    /// Takes the next notice of an event that the controller reported.
     pub fn take_notice(&self) -> Option<Notice> {
         self.shared.inner.lock().events.take()
     }
@@ -615,7 +614,7 @@ impl Controller {
     /// Reads the current health of the drive (SMART log page).
     ///
     /// # Errors
-    /// It does not answer, or refuses.
+    /// The controller does not complete the command, or refuses it.
     pub fn smart(&self) -> Result<Smart, AdminError> {
         let mut inner = self.shared.inner.lock();
         let (_, page) = self.shared.ask(&mut inner, Entry::log_page(crate::entry::log::SMART, 512), true)?;
@@ -642,7 +641,7 @@ impl Controller {
         self.shared.epoch()
     }
 
-    /// Answers to admin commands that nobody had made, or that had ended: a device at fault.
+    /// Returns the number of completion entries for admin commands that do not exist or have completed: a fault of the device.
     pub fn strays(&self) -> u64 {
         self.shared.inner.lock().admin.strays()
     }

@@ -7,8 +7,8 @@
 //! - [`registers`], [`entry`], [`status`], [`identify`]: what the specification says.
 //! - `pair`: two rings and their doorbells; [`doorbell`]: those in memory. `admin`: the queue for everything but reads and writes.
 //! - `bringup`: from any state to ready, in steps. [`controller`]: what queues share, the ladder from a timeout to a reset.
-//! - `manage`: what people ask of a controller. [`named`]: controllers by name, once in a process.
-//! - [`queue`]: requests to commands and back. `events`: what the controller tells by itself.
+//! - `manage`: management of a controller. [`named`]: controllers by name, once in a process.
+//! - [`queue`]: requests to commands and back. `events`: asynchronous events of the controller.
 //! - [`recorder`]: what happened last, for people and for tests.
 //!
 //! The controller is not trusted: whatever it writes is copied, then checked. `sim::nvme` is one that lies on purpose.

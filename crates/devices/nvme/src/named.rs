@@ -91,13 +91,13 @@ fn pci_function(address: &str) -> Result<pci::Function, Box<dyn std::error::Erro
     }
 }
 
-/// The controller of that name: the one that is open, or a new one, whose flight recorder writes to a file if one is said. It is shut
-/// down with the last of its namespaces and queues.
+/// Returns the open controller of that name, or opens it. The flight recorder of a newly opened one writes to `record_file`, if given.
+/// The controller is shut down when its last namespace and queue are dropped.
 ///
 /// # Errors
-/// There is none, somebody else has it, or it does not become ready.
+/// There is no such device, another process uses it, or it does not become ready.
 pub fn open_controller(name: &FunctionName, record_file: Option<&Path>) -> Result<Controller, OpenError> {
-    // Held while a controller becomes ready, so that a second one who comes finds it.
+    // Held while a controller becomes ready, so that a second caller finds it.
     static OPEN: Mutex<BTreeMap<FunctionName, WeakController>> = Mutex::new(BTreeMap::new());
     let mut open = OPEN.lock();
     open.retain(|_, controller| controller.is_alive());

@@ -155,7 +155,7 @@ impl Pair {
         (self.memory.address(0), self.memory.address(completions_at(self.entries)))
     }
 
-    /// Puts a command behind the last; says where. At most `entries - 1` may be unanswered: whoever calls counts.
+    /// Adds a command to the submission queue and returns its index. The caller ensures that at most `entries - 1` are in flight.
     #[inline]
     pub(crate) fn push(&mut self, entry: &Entry) -> u32 {
         let at = self.tail;
@@ -167,20 +167,20 @@ impl Pair {
         at
     }
 
-    /// Whether the device knows of all commands.
+    /// Returns whether the device was notified of all commands.
     #[inline]
     pub(crate) fn is_told(&self) -> bool {
         self.tail == self.told
     }
 
-    /// Tells the device of all that was pushed. Gives the value, and whether the register was written.
+    /// Notifies the device of all pushed commands. Returns the tail, and whether the register was written.
     pub(crate) fn ring(&mut self) -> (u16, bool) {
         self.told = self.tail;
         let value = self.tail as u16;
         (value, self.tail_bell.ring(&*self.mmio, value))
     }
 
-    /// The next answer, copied, and where it was.
+    /// Takes the next completion entry: its index and a copy.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<(u32, CompletionEntry)> {
         let at = self.head;

@@ -1,8 +1,8 @@
 //! One function of a PCI device, by three traits.
 //!
-//! [`Mmio`] is its registers, [`DmaSpace`] the memory it reaches, [`IrqSource`] how it calls. A software controller in this process,
-//! one behind a vfio-user socket and real hardware behind VFIO look the same from above (docs/decisions/17).
-//! Whatever comes from there is hostile: it may say anything at any time.
+//! [`Mmio`] is its registers, [`DmaSpace`] the memory it reaches, [`IrqSource`] its interrupts. A driver uses a software controller in
+//! this process, one behind a vfio-user socket and hardware behind VFIO in the same way (docs/decisions/17). Data from the device is not
+//! trusted: it may be anything at any time.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Functions of PCI devices from user space: what a driver such as `nvme` stands on.
+//! Functions of PCI devices from user space: the base of a driver such as `nvme`.
 //!
-//! [`function`]: registers, memory and interrupts by three traits. Whoever implements them is a way to a device: [`vfio`], hardware
+//! [`function`]: registers, memory and interrupts by three traits. Each implementation gives access to devices: [`vfio`], hardware
 //! through the kernel's VFIO; [`user`], devices in another process, behind a vfio-user socket. [`address`], [`sysfs`]: where
 //! functions are, and what the kernel reports about them.
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -74,7 +74,7 @@ impl NvmeQueue {
 
     #[inline]
     fn send(&mut self, entry: &Entry) {
-        // The answers to all that is out, this one included, have to find places.
+        // The completion queue needs room for all commands in flight, including this one.
         if self.pair.owed() as usize > self.free_slots.len() {
             self.tell_head();
         }

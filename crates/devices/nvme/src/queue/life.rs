@@ -28,7 +28,7 @@ pub(super) enum Life {
     Dead,
 }
 
-/// Between two looks at a queue that is made anew by steps.
+/// The pause between two checks of a queue that is being created again.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl NvmeQueue {
@@ -194,7 +194,7 @@ impl NvmeQueue {
         std::iter::successors(Some(first), next).all(|index| self.jobs[usize::from(index)].cancelled)
     }
 
-    /// While the device has nothing: what somebody gave up is not sent again.
+    /// Completes cancelled commands while the device holds none, so that they are not sent again.
     fn end_cancelled(&mut self) {
         self.close_open();
         for slot in 0..self.slots.len() {
@@ -205,7 +205,7 @@ impl NvmeQueue {
         }
     }
 
-    /// Asks the controller to give the commands of a job up. Those that are for others, too, stay.
+    /// Requests that the controller aborts the commands of a job. Commands that also serve other jobs continue.
     pub(super) fn abort(&mut self, index: u16) {
         if !self.is_live() {
             if self.life != Life::Live {
@@ -214,7 +214,7 @@ impl NvmeQueue {
             return;
         }
         let shared = std::sync::Arc::clone(&self.shared);
-        // If somebody is busy with the controller, a deadline will come again.
+        // If another thread holds the controller, a later deadline retries this.
         let Some(mut inner) = shared.inner.try_lock() else { return };
         for slot in 0..self.slots.len() {
             let place = self.slots[slot];

@@ -173,7 +173,7 @@ impl NvmeQueue {
         self.pair.number()
     }
 
-    /// It can be used, nobody has reset the controller, and the namespace is what we know of it.
+    /// Returns whether the queue is usable: no reset of the controller and no change of the namespace happened since it was checked.
     #[inline]
     fn is_live(&self) -> bool {
         let is_known = self.shared.epoch() == self.epoch && self.shared.changes() == self.changes;
@@ -223,7 +223,7 @@ impl NvmeQueue {
         }
     }
 
-    /// Takes answers, at most so many.
+    /// Reaps at most `most` completion entries.
     #[inline]
     fn reap(&mut self, most: usize) {
         let mut left = most.min(self.pair.entries() as usize);
@@ -259,7 +259,7 @@ impl NvmeQueue {
         }
     }
 
-    /// An answer to nothing.
+    /// Counts a stray completion entry, and records the first one.
     #[cold]
     fn stray(&mut self) {
         self.counters.strays += 1;
@@ -269,7 +269,7 @@ impl NvmeQueue {
         }
     }
 
-    /// Keeps what the flight recorder has, unless somebody is busy with the controller.
+    /// Keeps the contents of the flight recorder, unless another thread holds the controller.
     fn remember(&mut self, reason: Reason) {
         if let Some(mut inner) = self.shared.inner.try_lock() {
             self.shared.remember(&mut inner, reason, self.recorder.record());
@@ -372,7 +372,7 @@ impl Queue for NvmeQueue {
                 irq.wait(vector, at_most);
                 irq.clear(vector);
             }
-            // Who polls a device does not want to sleep.
+            // The owner of a polled device does not want to sleep.
             None if self.shared.clock.passes() => {
                 for look in 1..=SPINS {
                     if self.is_ready() {

@@ -28,11 +28,11 @@ pub(super) fn ring_bytes(events: u32) -> usize {
 pub enum Reason {
     /// It is the memory of a process that runs, or was killed.
     Running,
-    /// A request was over its deadline.
+    /// A request exceeded its deadline.
     Overdue,
-    /// An answer to nothing.
+    /// A completion entry arrived for a command that does not exist.
     Stray,
-    /// The controller said that it has a fatal fault, or does not make a queue.
+    /// The controller reported a fatal fault, or does not create a queue.
     Fatal,
     /// A queue was reset.
     QueueReset,

@@ -1,4 +1,4 @@
-//! The flight recorder of a queue: its last commands, answers and doorbells, in order.
+//! The flight recorder of a queue: its last commands, completion entries and doorbells, in order.
 //!
 //! All queues of a controller write into one [`Flight`]: memory of this process, or a file in shared memory that others can read
 //! while it is written, and that is there after this process was killed. When something goes wrong a queue's ring is kept, and written
@@ -30,7 +30,7 @@ pub enum Event {
     CompletionEntry(u32, CompletionEntry),
     /// The device was notified of commands: the tail, and whether the register was written (else only its shadow).
     Tail(u16, bool),
-    /// The device was given places for answers.
+    /// The device was notified of the head of the completion queue.
     Head(u16, bool),
     /// The queue was made anew.
     Reset,

@@ -1,7 +1,7 @@
-//! The writer of one ring of events: in memory that others may read meanwhile, and after this process was killed.
+//! The writer of one ring of events, in memory that other processes may read at the same time, or after this one was killed.
 //!
-//! One line of 64 bytes for an event. Whoever reads counts before and after: a line that may be written anew is not taken
-//! (`write_line`, `read_line`; tested in every order of events, by loom).
+//! Each event takes one line of 64 bytes. A reader reads the count before and after, and skips lines that may have been overwritten
+//! (`write_line`, `read_line`; loom tests every order of events).
 
 #[cfg(all(test, not(miri)))]
 use std::sync::atomic::Ordering::Acquire;
@@ -42,7 +42,7 @@ impl Word for AtomicU64 {
 /// Writes the event of a number, and says that it is there. Nothing but a hint to the compiler on x86-64.
 #[inline]
 pub(super) fn write_line<W: Word, const N: usize>(count: &W, line: &[W; N], number: u64, words: [u64; N]) {
-    // Who sees a word of this event sees that the one before it in this line is over.
+    // A reader that sees a word of this event also sees that the line's previous event is no longer valid.
     W::fence(Release);
     for (place, word) in line.iter().zip(words) {
         place.store(word, Relaxed);

@@ -21,7 +21,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Starts a thread that watches the connection: who sleeps on an event alone would not see it end.
+    /// Starts a thread that watches the connection, because a thread that sleeps on an event alone would not notice its end.
     pub fn new(client: &Arc<Client>, events: Vec<OwnedFd>) -> io::Result<Events> {
         let (client, events): (_, Arc<[OwnedFd]>) = (Arc::clone(client), events.into());
         client.wakes(&events);

@@ -71,14 +71,14 @@ impl Link {
     /// Connects to a socket by its path.
     ///
     /// # Errors
-    /// There is none, nobody listens, or too many wait there.
+    /// There is no such socket, no process listens on it, or its backlog is full.
     pub fn connect(path: &Path) -> io::Result<Link> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Link { socket })
     }
 
-    /// Whether the other side is closed.
+    /// Returns whether the other side has closed the connection.
     pub fn is_closed(&self) -> bool {
         // No event is requested: poll reports hang-ups and errors anyway.
         let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
@@ -86,7 +86,7 @@ impl Link {
         poll(&mut fds, Some(&none)).is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// Tells the other side that nothing more comes; it can still be seen to close.
+    /// Shuts down sending, so that the other side sees the end. This side can still notice when the other closes.
     pub fn finish(&self) {
         // If it is closed already, so much the better.
         let _ = shutdown(&self.socket, Shutdown::Write);

@@ -1,10 +1,10 @@
 //! Functions behind a vfio-user socket: a device in another process (libvfio-user's protocol, version 0.1).
 //!
-//! - [`wire`]: what is said. [`link`]: the socket, with a deadline for everything. Both are for servers, too.
-//! - `client`: one request at a time, each with its answer checked. `device`: the three traits above it.
+//! - [`wire`]: the messages. [`link`]: the socket, with a deadline for every operation. Servers use both, too.
+//! - `client`: one request at a time, each with its reply checked. `device`: the three traits on top of it.
 //!
-//! The server is hostile: lengths, identifiers, descriptors and areas are checked; whatever is wrong ends the connection, and a
-//! device without one is a device that was pulled out (docs/decisions/18-nvme-over-vfio-and-vfio-user.md).
+//! The server is not trusted: lengths, identifiers, descriptors and areas are checked. Any error ends the connection, and a device
+//! without a connection counts as removed (docs/decisions/18-nvme-over-vfio-and-vfio-user.md).
 
 mod client;
 mod device;
@@ -24,7 +24,7 @@ pub use link::{Link, LinkError};
 /// How a socket is used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UserOptions {
-    /// How long the server may take for an answer. Later it counts as gone.
+    /// How long the server may take to reply. After that it counts as gone.
     pub patience: Duration,
     /// The maximum number of interrupt vectors; each takes a descriptor on both sides.
     pub vectors_max: u16,

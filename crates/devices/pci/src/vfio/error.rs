@@ -19,7 +19,7 @@ pub enum VfioError {
         /// Its driver; none: it has none.
         driver: Option<String>,
     },
-    /// No IOMMU stands between the device and memory: nobody may let it loose from user space.
+    /// The device is behind no IOMMU, so user space must not control its access to memory.
     #[error(
         "{0} is behind no IOMMU: switch it on in the firmware (VT-d, AMD-Vi), and by the kernel's arguments where it is off by default \
          (intel_iommu=on)"
@@ -28,7 +28,7 @@ pub enum VfioError {
     /// The modules are not loaded.
     #[error("{} is missing: load the module (modprobe vfio-pci)", .0.display())]
     NoVfio(PathBuf),
-    /// The files of VFIO are somebody else's.
+    /// The user may not open the VFIO files.
     #[error("{0}: permission denied: give it to the user or group that runs this (chown USER {0})", .path.display())]
     NotPermitted {
         /// The file.
@@ -42,7 +42,7 @@ pub enum VfioError {
         /// The file that can be opened once.
         path: PathBuf,
     },
-    /// Devices that the IOMMU cannot tell apart have to be bound together.
+    /// Devices that the IOMMU cannot separate must be bound together.
     #[error("{address} shares its IOMMU group {group} with {others}: bind these to vfio-pci, too, or to no driver")]
     NotAlone {
         /// The device.
@@ -65,7 +65,7 @@ pub enum VfioError {
     System {
         /// What was tried.
         what: String,
-        /// Its answer.
+        /// The error that the kernel returned.
         error: io::Error,
     },
 }

@@ -94,7 +94,7 @@ fn by_group(tree: &Tree, place: &FunctionPath, number: &str) -> Result<Opened, V
     Ok(Opened { iommu: IommuInterface::Container(container, group), device, addresses: Some(addresses) })
 }
 
-/// What the IOMMU translates; where it does not tell (before Linux 5.4): what each does.
+/// Returns the addresses that the IOMMU translates; before Linux 5.4, which does not report them, those that every IOMMU translates.
 fn usable(container: BorrowedFd<'_>) -> io::Result<Addresses> {
     let (info, bytes) = ioctl::iommu_info(container)?;
     let ranges = super::caps::find(&bytes, info.cap_offset, vfio::VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE).map(super::caps::ranges);

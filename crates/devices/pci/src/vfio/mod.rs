@@ -1,10 +1,10 @@
-//! Functions of hardware, through the kernel's VFIO: the device is bound to vfio-pci, an IOMMU lets it reach what we name and no more
+//! Functions of hardware, through the kernel's VFIO. The device is bound to vfio-pci; an IOMMU restricts it to the mapped memory
 //! (docs/decisions/18-nvme-over-vfio-and-vfio-user.md).
 //!
 //! `iommu`: the container or iommufd between the device and memory. `device`: its descriptor. `bar`: its registers. `space`: its memory.
 //! `irq`: its interrupts. `ioctl`: the kernel's calls. `iova`, `caps`: addresses, and what the kernel says of them.
 //!
-//! No root is needed: whoever may open the device's group (/dev/vfio/N) and may lock enough memory (RLIMIT_MEMLOCK) can use it. The
+//! Root is not needed: any user that may open the device's group (/dev/vfio/N) and lock enough memory (RLIMIT_MEMLOCK) can use it. The
 //! kernel resets the device when it is opened, and when the last descriptor of it is closed, also by a killed process.
 
 mod bar;

@@ -106,7 +106,7 @@ impl DmaSpace for Space {
         if !inner.maps.get(&at.0).is_some_and(|mapped| Arc::ptr_eq(mapped, region)) {
             return;
         }
-        // If it fails, the region stays, and its addresses are nobody's.
+        // If it fails, the region is kept, and its addresses are not reused.
         if self.end(at.0, region).is_ok() {
             inner.maps.remove(&at.0);
             if let Some(addresses) = &mut inner.addresses {
