@@ -4,8 +4,8 @@
  * calls there, and all others on. It is what livepatch itself is made of, but may call the function it stands for.
  *
  * Unloading: without the hook no new call comes in. A call may have been redirected without having arrived, or have left without
- * having returned. Both happen only while its task runs or is preempted, which synchronize_rcu_tasks() waits for. The first time
- * unregister_ftrace_function() waits itself, because it frees its trampoline. Calls in between hold nfc_calls.
+ * having returned. Both happen only while its task runs or is preempted, which synchronize_rcu_tasks() waits for. Of the two waits,
+ * unregister_ftrace_function() does the first itself, because it frees its trampoline. Calls in between hold nfc_calls.
  */
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
