@@ -108,7 +108,7 @@ impl DirectWrites {
         self.unknown.load(SeqCst) > 0
     }
 
-    /// Answers a direct write when no reader can find older data or attributes in the kernel. `may_wait`: the answer may come later.
+    /// Replies to a direct write once no reader can find older data or attributes in the kernel. `may_wait`: the reply may come later.
     pub fn answer(&self, landed: &CompletedDirectWrite<'_>, may_wait: impl FnOnce() -> bool, answer: impl FnOnce() + Send + 'static) {
         let (ino, offset, length) = (landed.ino, landed.offset, landed.length);
         let given = landed.cached.take_attributes();

@@ -272,7 +272,7 @@ impl FuseFilesystem {
         full
     }
 
-    /// Answers a write whose data are in the file.
+    /// Replies to a write whose data is in the file.
     fn written(&self, file: &OpenFile, direct: bool, (offset, length): (u64, usize), may_wait: impl FnOnce() -> bool, reply: ReplyWrite) {
         let answer = move || reply.written(length as u32);
         if direct {

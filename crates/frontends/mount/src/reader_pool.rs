@@ -53,7 +53,7 @@ impl ReaderPool {
         }
     }
 
-    /// A thread has got a request; it is done with it when the answer is dropped.
+    /// Records that a thread took a request. It is done with it when the returned value is dropped.
     pub fn take(&self) -> BusyReader<'_> {
         if self.ready.fetch_sub(1, SeqCst) == 1 {
             self.calm.store(0, SeqCst);
@@ -75,7 +75,7 @@ impl ReaderPool {
     fn rest(&self) {
         let mut called = self.called.lock();
         self.resting.fetch_add(1, SeqCst);
-        // Whoever was the last to get a request before this saw nobody resting.
+        // The last thread that took a request before this saw no resting thread.
         if *called == 0 && self.ready.load(SeqCst) >= READY {
             self.bell.wait_for(&mut called, self.rest);
         }

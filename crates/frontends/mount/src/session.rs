@@ -93,7 +93,7 @@ pub enum MountError {
     },
 }
 
-/// Mounts the pair, calls `ready` once it answers, and serves it until it is unmounted or SIGTERM comes.
+/// Mounts the pair, calls `ready` once it replies to requests, and serves it until it is unmounted or SIGTERM comes.
 pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     take_away_dead_mounts(&options)?;
     let mountpoint = check_mountpoint(&options.mountpoint)?;
@@ -222,7 +222,7 @@ pub(crate) fn check_mountpoint(path: &Path) -> Result<PathBuf, MountError> {
     if there.iter().any(|mounted| mounted.mountpoint == real) {
         return Err(MountError::InUse { path: path.to_owned() });
     }
-    // systemd's automounter waits below the mount that it asked for.
+    // systemd's automounter waits below the mount that it requested.
     if let Some(kind) = source::type_at(&real).filter(|kind| kind != "autofs") {
         return Err(MountError::Taken { path: path.to_owned(), kind });
     }

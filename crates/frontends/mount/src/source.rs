@@ -48,7 +48,7 @@ pub struct MountEntry {
     pub ssd: PathBuf,
     /// The directory on the slow device.
     pub hdd: PathBuf,
-    /// The user who mounted it, as the kernel says. Its daemon runs as this user.
+    /// The user that mounted it, according to the kernel. Its daemon runs as this user.
     pub owner: u32,
 }
 

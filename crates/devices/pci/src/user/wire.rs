@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-/// The commands of messages.
+/// The commands that a message can carry.
 pub mod command {
     #![allow(missing_docs, reason = "the specification's names")]
     /// Negotiates the version and the capabilities of both sides.

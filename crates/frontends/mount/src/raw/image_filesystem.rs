@@ -294,7 +294,7 @@ impl ImageFilesystem {
         opened.file.write_at(data, offset)
     }
 
-    /// A change of the content ends them, whoever makes it.
+    /// A change of the content removes them, whichever process makes it.
     fn lose_capabilities(&self, node: &Node) -> Result<(), Error> {
         match self.inner.fs.remove_xattr(node, b"security.capability", &Creds { check: false, ..Creds::root() }) {
             Err(error) if error.errno() == Errno::NODATA => Ok(()),

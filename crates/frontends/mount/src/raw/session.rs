@@ -68,7 +68,7 @@ pub enum RawMountError {
     Close(rawfs::fs::Error),
 }
 
-/// Mounts a file system, calls `ready` once it answers, and serves it until it is unmounted or SIGTERM comes; closes it.
+/// Mounts a file system, calls `ready` once it replies to requests, and serves it until it is unmounted or SIGTERM comes; closes it.
 pub fn run(fs: Fs, options: &RawOptions, ready: impl FnOnce()) -> Result<(), RawMountError> {
     let mountpoint = check_mountpoint(&options.mountpoint)?;
     // Modes of new files are the caller's business.

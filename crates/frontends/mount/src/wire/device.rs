@@ -86,7 +86,7 @@ impl<'env, F: FileSystem> Readers<'env, F> {
                         return Ok(());
                     }
                 }
-                // ENOENT: who asked went away before we read it.
+                // ENOENT: the caller went away before the daemon read the request.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(Errno::NODEV) => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -108,7 +108,7 @@ impl<'env, F: FileSystem> Readers<'env, F> {
             Ok(op) => {
                 let _turn = reader_pool.map(ReaderPool::take);
                 let answer = answer();
-                // The answer that is owed is given when it is dropped.
+                // After a panic, dropping the pending reply sends EIO.
                 if catch_unwind(AssertUnwindSafe(|| perform(self.fs, self.owner, head, op, &self.blocking_pool, answer))).is_err() {
                     self.failed.store(true, Relaxed);
                 }

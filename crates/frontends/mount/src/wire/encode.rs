@@ -1,4 +1,4 @@
-//! From answers to the kernel's bytes.
+//! Encodes replies as the kernel's bytes.
 
 use std::time::Duration;
 

@@ -51,7 +51,7 @@ impl Request<'_> {
         self.executor.run(Box::new(job));
     }
 
-    /// Whether the answer may wait for the kernel to drop pages, which may wait for answers to others.
+    /// Returns whether the reply may wait until the kernel has dropped pages, which may itself wait for other replies.
     pub fn may_wait(&self) -> bool {
         self.executor.may_wait()
     }

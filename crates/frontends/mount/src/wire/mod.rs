@@ -34,5 +34,5 @@ pub use reply::{
 };
 pub use serve::{Transport, UringMode};
 
-/// The most data of one request, and of one answer.
+/// The maximum data of one request or reply, in bytes.
 pub const DATA_MAX: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! The way back of an answer.
+//! Sends replies to the kernel.
 //!
 //! Through the device it is one write(2), from whatever thread. In a queue the answer lies where the request was, and the thread that
 //! received it hands it over; so it is put down in the request's [`ReplySlot`], which that thread looks into.
@@ -18,11 +18,11 @@ use super::encode;
 const SHORT: usize = encode::ENTRY + 16;
 
 thread_local! {
-    /// Kept from answer to answer: fresh memory would be zeroed each time.
+    /// Reused between replies: fresh memory would be zeroed each time.
     static ROOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An answer that is owed. Dropped without one, it is an input/output error.
+/// A reply that the kernel waits for. Dropping it without a reply sends EIO.
 #[derive(Debug)]
 pub struct PendingReply {
     unique: u64,
@@ -186,7 +186,7 @@ impl PendingReply {
         let header = encode::header(self.unique, error, data.len());
         match rustix::io::writev(&self.device, &[IoSlice::new(&header), IoSlice::new(data)]) {
             Ok(_) => {}
-            // Who asked does not wait any more, or the mount has gone.
+            // The caller does not wait any more, or the mount is gone.
             Err(gone @ (Errno::NOENT | Errno::NODEV | Errno::PERM)) => tracing::debug!(unique = self.unique, %gone, "nobody waits"),
             Err(error) => tracing::error!(unique = self.unique, %error, "an answer was not taken"),
         }

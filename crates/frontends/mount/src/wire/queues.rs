@@ -46,7 +46,7 @@ struct CpuQueue {
     /// Waiting for a request, or about to.
     waiting: AtomicUsize,
     threads: AtomicUsize,
-    /// Threads whose answer waits for answers to others.
+    /// The number of threads whose reply waits for other replies.
     held: AtomicUsize,
 }
 
@@ -264,7 +264,7 @@ impl<'scope, 'env, F: FileSystem> QueueContext<'scope, 'env, F> {
         };
         place.note(is_waited_for(&op));
         let serving = &RequestExecutor { here: self, held: Cell::new(false) };
-        // After a panic the answer that is owed has been given, as it was dropped.
+        // After a panic the pending reply has been sent, because it was dropped.
         let outcome;
         let kept = match op.answered_in_place() {
             Some(op) => {
@@ -290,7 +290,7 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV | Errno::CANCELED))
 }
 
-/// Whether whoever caused the request does nothing until it is answered.
+/// Returns whether the process that caused the request blocks until the reply.
 fn is_waited_for(op: &FuseOp<'_>) -> bool {
     match op {
         FuseOp::Read { size, flags, .. } => (*size as usize) < LARGE || flags.cast_unsigned() & OFlags::DIRECT.bits() != 0,

@@ -1,4 +1,4 @@
-//! What a file system may answer, by the kind of request.
+//! The replies that a file system can send, by kind of request.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
