@@ -33,7 +33,7 @@ impl Open {
     /// Writes everything of the file below, durable there.
     ///
     /// # Errors
-    /// What the file below says.
+    /// Returns the error of the backing file.
     pub fn clean(&self) -> Result<(), Errno> {
         self.check()?;
         self.engine.ask(RequestKind::Clean, self.no, 0, 0).map(drop)

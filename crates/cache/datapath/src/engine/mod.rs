@@ -1,21 +1,21 @@
-//! The page engine of the cache stack: pages of numbered files in RAM, on the SSD, and below.
+//! The page engine of the cache stack: pages of numbered files in RAM, on the SSD and in backing files.
 //!
-//! (Paper 000, section III.) Several processes share one segment ([`Layout`]). A read goes one way, [`read`]: frames, then the SSD's
-//! map, then the file below; what was missed is submitted in one batch, and copied into frames when it is there. A write
-//! ([`write`]) goes into a frame and is done. All that moves data afterwards is the leader's: [`crate::migrate`]. Others ask him
-//! ([`request`]); [`flush`] is the asking.
+//! (Paper 000, section III.) Several processes share one segment ([`Layout`]). A read ([`read`]) checks the frames, then the SSD's map,
+//! then the backing file. All misses are submitted in one batch, and copied into frames on completion. A write ([`write`]) completes when
+//! its data is in a frame. The leader moves data afterwards ([`crate::migrate`]). Other processes send it requests ([`request`]);
+//! [`flush`] sends the requests that make data durable.
 //!
-//! Why it holds, in five rules:
-//! 1. The newest version of a page is in a frame, marked, until what the mark says is done and durable.
-//! 2. The SSD and the files below are written by the leader alone, one call after the other (except write-through: by the writer,
-//!    under the file's lock).
-//! 3. Nobody but the processes themselves touches shared memory: no device, no kernel call. So what a dead one had begun is
-//!    over when its process slot is dead.
-//! 4. Every request can be done twice.
-//! 5. A reader who found nothing puts what he read below into a frame only if nobody wrote the page meanwhile (tickets). What the SSD
-//!    has goes into a frame when it is asked for again: a clean page need not be in one (docs/decisions/24-reads-from-the-ssd.md).
+//! Five rules make this correct:
+//! 1. The newest version of a page is in a frame, marked, until the work that the mark stands for is done and durable.
+//! 2. Only the leader writes to the SSD and the backing files, one call after the other. The exception is write-through: the writer
+//!    writes, and holds the file's lock.
+//! 3. Only the processes access shared memory: no device and no kernel call does. So once a process slot is dead, all operations of that
+//!    process have ended.
+//! 4. Every request is idempotent.
+//! 5. After a miss, a reader inserts what it read from the backing file only if no write to the page came between (tickets). A page of the
+//!    SSD goes into a frame at its second request: a clean page need not be in one (docs/decisions/24-reads-from-the-ssd.md).
 //!
-//! [`reads`] is the same for who does not wait: what the SSD has comes through one queue of his own.
+//! [`AsyncReader`] does the same without blocking: it reads pages of the SSD through a queue that it owns.
 
 mod async_reader;
 mod catalogue;
@@ -69,142 +69,142 @@ pub(crate) use stall::Retries;
 use stall::{STALLED, StallWatch};
 pub use status::{Advice, EngineStatus, FileStatus};
 
-/// How long an asker sleeps before he looks whether somebody still leads, at first and then.
+/// Sleep of a requester before it checks whether a leader exists: the first time, and each later time.
 const LOOK_FIRST: Duration = Duration::from_millis(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How long an asker looks for a free slot. The leader frees those that nobody uses within half a second.
+/// How long a requester tries to find a free slot. The leader frees unused slots within half a second.
 const POST_MAX: Duration = Duration::from_secs(5);
-/// How often a request is posted whose slot was taken away.
+/// How often a request is posted again after its slot was taken away.
 const ASKED_ANEW: u32 = 100;
-/// A leader whose thread panicked leads again after this, unless another process leads by then.
+/// After a panic of its thread, a process tries to lead again after this delay, unless another process leads by then.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// A file below, open. Calls block.
+/// An open backing file. Its calls block.
 pub trait BackingFile: Send + Sync {
-    /// As pread: fewer bytes only at the end.
+    /// Reads as pread does: fewer bytes are read only at the end of the file.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize>;
-    /// All of it.
+    /// Writes all bytes of `from`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()>;
-    /// What was written survives, with the length.
+    /// Makes written data and the length durable.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     fn sync(&self) -> io::Result<()>;
-    /// ftruncate.
+    /// Sets the length, as ftruncate does.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// The range reads as zeroes, the length stays.
+    /// Punches a hole: the range reads as zeroes, and the length stays.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     fn punch(&self, at: u64, len: u64) -> io::Result<()>;
-    /// Gives it this time of modification, ns since 1970: that of the last write, not of our writing it back.
+    /// Sets the modification time, ns since 1970: the time of the last write by a program, not of the write-back.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     fn set_mtime(&self, ns: u64) -> io::Result<()>;
-    /// fstat.
+    /// Returns the file's stamp, as fstat reports it.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     fn stamp(&self) -> io::Result<Stamp>;
-    /// Returns whether it has no name any more.
+    /// Returns whether the file has no name any more.
     fn is_removed(&self) -> bool {
         false
     }
-    /// Returns where the file is now, if that can be told.
+    /// Returns the current path of the file, if it is known.
     fn path(&self) -> Option<std::path::PathBuf> {
         None
     }
 }
 
-/// What lies around the engine: the files below, and the time.
+/// The surroundings of the engine: backing files, clocks and reports.
 pub trait Environment: Send + Sync {
-    /// Opens the file of this key, for the leader; `path` is where it was, `process slots` the processes that have it open.
+    /// Opens the backing file of this key, for the leader. `path` is its last known path, `pids` are the processes that have it open.
     ///
     /// # Errors
-    /// It is gone (ENOENT: nothing of it matters any more), or the kernel's.
+    /// Returns ENOENT if the file is gone, so that its cached data is no longer needed; else the error of the kernel.
     fn open(&self, key: FileKey, path: &std::path::Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn BackingFile>>;
-    /// Returns how many files below the leader may have open at a time.
+    /// Returns how many backing files the leader may have open at a time.
     fn handles_max(&self) -> usize {
         64
     }
-    /// Milliseconds, the same in all processes; wraps.
+    /// Returns a clock in milliseconds that is the same in all processes; it wraps.
     fn now_ms(&self) -> u32;
-    /// Nanoseconds since 1970; coarse is good enough.
+    /// Returns the time in nanoseconds since 1970; coarse resolution is enough.
     fn realtime_ns(&self) -> u64;
-    /// Something people should know: a failing SSD, lost pages.
+    /// Reports an event that the operator should know: a failing SSD, lost pages.
     fn report(&self, words: &str);
-    /// Whether what is cached of a file may stay where others see it. It was at this path.
+    /// Returns whether cached data of a file may stay where other processes see it. `_path` is the file's last known path.
     fn may_keep(&self, _key: FileKey, _path: &std::path::Path) -> bool {
         true
     }
-    /// Whether it was noted that nothing was dirty on the SSD, and nothing can have become so since.
+    /// Returns whether the note says that the SSD has no dirty data, and none can have been written since.
     fn is_clean(&self) -> bool {
         false
     }
-    /// Notes that, durably, or that it is so no more.
+    /// Writes durably that the SSD has no dirty data, or that this is no longer so.
     ///
     /// # Errors
-    /// The kernel's: it may not be relied on.
+    /// Returns the error of the kernel: the note must not be relied on.
     fn note_clean(&self, _is_clean: bool) -> io::Result<()> {
         Ok(())
     }
-    /// Notes, durably, that what the SSD holds is not to be used again: it failed, and the files are written without it. `is_owed`:
-    /// and it has what no file has.
+    /// Writes durably that the SSD's content must not be used again, because the SSD failed and the files are written without it.
+    /// `_is_owed`: the SSD also has data that no backing file has.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     fn note_void(&self, _is_owed: bool) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// What an engine is made of.
+/// The parts that an engine is built from.
 pub struct Parts {
-    /// The segment.
+    /// The shared memory segment of the instance.
     pub region: Arc<Region>,
-    /// Its process slots, opened.
+    /// The opened process slots of the segment.
     pub processes: Arc<ProcessSlots>,
-    /// The SSD, for readers: any driver.
+    /// The SSD for readers, with any driver.
     pub device: Option<Arc<dyn Device>>,
-    /// The SSD again, for the leader: a driver whose calls are over when the process is dead (no io_uring).
+    /// The SSD for the leader: a driver whose calls end when the process dies (no io_uring).
     pub plain: Option<Arc<dyn Device>>,
-    /// The rest.
+    /// The environment: backing files, clocks and reports.
     pub world: Arc<dyn Environment>,
-    /// What the leader keeps to.
+    /// The limits that the leader keeps.
     pub limits: Limits,
 }
 
-/// What the leader keeps to.
+/// The limits that the leader keeps.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limits {
-    /// Marked pages are written at this age, ms.
+    /// The age at which marked pages are written, ms.
     pub dirty_age_ms: u32,
-    /// Writers wait when so many of a hundred frames are marked.
+    /// The percentage of frames that may be marked before writers wait.
     pub dirty_percent: u32,
-    /// Dirty pages on the SSD are written back from so many of a hundred of its pages on.
+    /// The percentage of the SSD's pages that are dirty before dirty pages are written back.
     pub ssd_dirty_percent: u32,
-    /// Bytes that are read ahead of a stream, at most.
+    /// The maximum number of bytes to read ahead of a stream.
     pub read_ahead: u32,
-    /// Bytes that are read below around a page that is asked for, at most, while the SSD has room; 0: that page alone.
+    /// The maximum number of bytes to read from the backing file around a requested page, while the SSD has room. 0: only the page.
     pub read_around: u32,
-    /// If the page alone takes less, nothing is read around it. Zero: that is not measured.
+    /// If a read of a single page takes less than this, nothing is read around it. Zero: latency is not measured.
     pub slow_below: Duration,
-    /// What is admitted to the SSD.
+    /// The limits of admission to the SSD.
     pub admission: ssdcache::AdmissionLimits,
 }
 
 impl Limits {
-    /// For an SSD of so many slots; 0: none.
+    /// Returns the default limits for an SSD of `slots` slots; 0: no SSD.
     pub fn new(slots: u32) -> Limits {
         let admission = ssdcache::AdmissionLimits::new(slots);
         Limits {
@@ -219,21 +219,21 @@ impl Limits {
     }
 }
 
-/// Why a segment was not attached.
+/// The reason why a segment could not be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineAttachError {
-    /// The segment itself.
+    /// The segment cannot be used.
     #[error(transparent)]
     Segment(#[from] SegmentError),
     /// All process slots are taken.
     #[error("{0}")]
     NoProcessSlot(String),
-    /// Its page cache, or its map of the SSD, is damaged.
+    /// The page cache of the segment, or its map of the SSD, is damaged.
     #[error("the segment is damaged: {0}")]
     Damaged(String),
 }
 
-/// One process's part in an instance.
+/// The part of one process in an instance.
 pub struct CacheEngine {
     pub(crate) header: Header,
     pub(crate) layout: Layout,
@@ -250,18 +250,18 @@ pub struct CacheEngine {
     pub(crate) world: Arc<dyn Environment>,
     pub(crate) limits: Limits,
     pub(crate) around: ReadAround,
-    /// Opens of this process, by file.
+    /// Number of opens in this process, by file.
     pub(crate) opens: Mutex<std::collections::HashMap<FileNo, u32>>,
-    /// The leader, where he is stepped by who asks (tests, and one process without threads).
+    /// The leader, if requesters run its steps (tests, and a single process without threads).
     inline: Mutex<Option<Box<Worker>>>,
     is_inline: AtomicBool,
-    /// The one that has him, if another one does.
+    /// The engine that owns the inline leader, if that is another one.
     led_by: OnceLock<Weak<CacheEngine>>,
     pub(crate) stopping: AtomicBool,
 }
 
 impl CacheEngine {
-    /// Makes a segment in a region of zeroes (see [`Layout::of`] for how long it has to be). Then attach.
+    /// Formats a segment in a zeroed region, which needs the length that [`Layout::of`] computes. Attach comes after.
     pub fn format(region: &Region, sizes: Sizes, limits: &Limits, mode: Mode, seed: u64, settings: &str) {
         let layout = Layout::of(sizes);
         assert!(layout.bytes <= region.len(), "a segment of {} bytes in a region of {}", layout.bytes, region.len());
@@ -275,16 +275,16 @@ impl CacheEngine {
         Layout::ready(region);
     }
 
-    /// Of a segment that was made for no SSD, as the one it should have had cannot be used: it says so.
+    /// Records in a segment without an SSD that the intended SSD cannot be used.
     pub fn without_ssd(region: &Region, errno: i32) {
         region.u32(Word::SsdErrno as usize).store(errno as u32, Ordering::Relaxed);
         region.u32(Word::SsdFailed as usize).store(layout::FAILED, Ordering::Relaxed);
     }
 
-    /// Takes a process slot.
+    /// Attaches to the instance and takes a process slot.
     ///
     /// # Errors
-    /// As [`EngineAttachError`] says.
+    /// See [`EngineAttachError`].
     pub fn attach(parts: Parts) -> Result<Arc<CacheEngine>, EngineAttachError> {
         let Parts { region, processes, device, plain, world, limits } = parts;
         let layout = Layout::read(&region)?;
@@ -330,24 +330,24 @@ impl CacheEngine {
         Ok((pages, view))
     }
 
-    /// The instance's mode.
+    /// Returns the mode of the instance.
     #[inline]
     pub fn mode(&self) -> Mode {
         self.header.mode()
     }
 
-    /// Counts the changes of mode, of the instance or of a file: each is in force when it is counted.
+    /// Returns how many mode changes of the instance or of files were made. A change is in force when it is counted.
     #[inline]
     pub fn mode_changes(&self) -> u32 {
         self.header.get(Word::ModeChanges)
     }
 
-    /// Whether there is an SSD, and it works.
+    /// Returns whether there is an SSD that works.
     pub fn has_ssd(&self) -> bool {
         self.view.is_some() && self.header.ssd_failed() == 0
     }
 
-    /// Counters of all processes.
+    /// Returns the counters of all processes.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -357,22 +357,22 @@ impl CacheEngine {
         self.counters.add(Count::SsdRead, pages * PAGE_BYTES as u64);
     }
 
-    /// The page cache's books.
+    /// Returns the metadata of the page cache.
     pub fn pages(&self) -> &SharedPages {
         &self.pages
     }
 
-    /// Who takes part.
+    /// Returns the process slots of the instance.
     pub fn processes(&self) -> &ProcessSlots {
         &self.processes
     }
 
-    /// Sizes.
+    /// Returns the sizes that the instance was made with.
     pub fn sizes(&self) -> Sizes {
         self.layout.sizes
     }
 
-    /// What the leader last said of the SSD.
+    /// Returns the state of the SSD that the leader last published.
     pub fn ssd_state(&self) -> SsdState {
         status::ssd_state(&self.header)
     }
@@ -385,32 +385,32 @@ impl CacheEngine {
         }
     }
 
-    /// Whether somebody leads, and has taken everything up. A call of the kernel.
+    /// Returns whether a leader exists and has completed its start. Makes a system call.
     pub(crate) fn is_led(&self) -> bool {
         self.header.get(Word::Beginning) == 0
             && (self.is_inline.load(Ordering::Acquire) || self.led_by.get().is_some() || self.processes.leader().is_some())
     }
 
-    /// Tells the leader of a page that was read below.
+    /// Reports to the leader a page that was read from the backing file.
     pub(crate) fn hint(&self, hint: Hint) {
-        // He who is awake looks for more before he sleeps.
+        // A leader that is awake checks for hints before it sleeps.
         if self.hints.tell(hint) && self.header.word(Word::Asleep).load(Ordering::SeqCst) != 0 {
             self.ring();
         }
     }
 
-    /// Asks the leader, and waits for his answer.
+    /// Sends a request to the leader and waits for the answer.
     ///
     /// # Errors
-    /// His; ESHUTDOWN when this process has detached; [`STALLED`] if he does not go on.
+    /// Returns the leader's error; ESHUTDOWN after this process detached; [`STALLED`] if the leader makes no progress.
     pub(crate) fn ask(&self, ask: RequestKind, file: FileNo, a: u64, b: u64) -> Result<u32, Errno> {
         self.ask_while(ask, file, a, b, &|| true).unwrap_or(Err(Errno::SHUTDOWN))
     }
 
-    /// As above, as long as the asker wants to wait; none: he did not. He is asked every 20 ms.
+    /// Like `ask`, while `waits` returns true; None: the requester gave up. `waits` is evaluated every 20 ms.
     pub(crate) fn ask_while(&self, ask: RequestKind, file: FileNo, a: u64, b: u64, waits: &dyn Fn() -> bool) -> Option<Result<u32, Errno>> {
         let mut patience = StallWatch::new(self);
-        // Somebody who may write to the slots takes them away from us: no more than so often.
+        // Another process with write access can take our slots away: the number of attempts is bounded.
         for _ in 0..ASKED_ANEW {
             let Some(posted) = self.post(ask, file, a, b) else { return Some(Err(Errno::IO)) };
             match self.wait_for(&posted, waits, &mut patience) {
@@ -422,7 +422,7 @@ impl CacheEngine {
         Some(Err(Errno::IO))
     }
 
-    /// None: no slot has become free for so long that somebody keeps them on purpose.
+    /// Returns None if no slot became free for so long that another process must hold them on purpose.
     fn post(&self, ask: RequestKind, file: FileNo, a: u64, b: u64) -> Option<request::Posted<'_>> {
         let mut begun = None;
         loop {
@@ -439,7 +439,7 @@ impl CacheEngine {
         }
     }
 
-    /// None: the asker waits no more.
+    /// Returns None if the requester gave up.
     fn wait_for(&self, posted: &request::Posted<'_>, waits: &dyn Fn() -> bool, patience: &mut StallWatch<'_>) -> Option<RequestState> {
         let mut sleep = LOOK_FIRST;
         loop {
@@ -450,7 +450,7 @@ impl CacheEngine {
             }
             let is_led = wait.is_zero() || self.processes.leader().is_some();
             if !is_led {
-                // Who would lead looks now and then; somebody waits, so he looks at once.
+                // Processes that can lead check only now and then; a request waits, so wake them now.
                 self.processes.nudge();
                 patience.begin_anew();
             }
@@ -467,18 +467,18 @@ impl CacheEngine {
         }
     }
 
-    /// Lets who asks do the leader's work. For one process without threads, and for simulations.
+    /// Lets requesters run the leader's steps. For a single process without threads, and for simulations.
     pub fn lead_inline(&self, worker: Box<Worker>) {
         *self.inline.lock() = Some(worker);
         self.is_inline.store(true, Ordering::Release);
     }
 
-    /// The leader is another one's of this process, who is stepped by whoever asks.
+    /// Makes requests run the steps of another engine's leader in this process.
     pub fn follow_inline(&self, leader: &Arc<CacheEngine>) {
         let _ = self.led_by.set(Arc::downgrade(leader));
     }
 
-    /// Does the leader's next piece of work, if he is stepped; whether he is.
+    /// Runs the next step of the inline leader. Returns whether there is one.
     pub fn step_inline(&self) -> bool {
         if let Some(leader) = self.led_by.get().and_then(Weak::upgrade) {
             return leader.step_inline();
@@ -494,11 +494,11 @@ impl CacheEngine {
         true
     }
 
-    /// Works as leader until the process detaches: waits for the place, takes it, works. In a thread of its own.
+    /// Works as leader until the process detaches: waits for leadership, takes it, works. Needs a dedicated thread.
     pub fn work(self: &Arc<Self>) {
         while self.processes.lead_unless(&self.stopping) {
             let ended = self.beside_a_pulse(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Worker::run(self))));
-            // Whatever ended it: another leads from here.
+            // Whatever ended the work, another process leads from here.
             self.processes.resign();
             if ended.is_err() {
                 if self.header.get(Word::Beginning) != 0 {
@@ -510,7 +510,7 @@ impl CacheEngine {
         }
     }
 
-    /// Gives up the process slot. Files have to be closed before; marked pages stay in the segment for who comes after.
+    /// Gives up the process slot. Close files first; marked pages stay in the segment for later processes.
     pub fn detach(&self) {
         if self.stopping.swap(true, Ordering::AcqRel) {
             return;
@@ -522,31 +522,31 @@ impl CacheEngine {
         }
     }
 
-    /// After the worker has ended.
+    /// Frees the process slot; call it after the worker has ended.
     pub fn free_process_slot(&self) {
         self.processes.detach(self.me);
     }
 
-    /// The instance's mode changes for all, when it is safe; ends when everything is as the new mode wants it.
+    /// Changes the instance's mode for all processes, when that is safe. Returns when all data is as the new mode requires.
     ///
     /// # Errors
-    /// Dirty pages that cannot be written.
+    /// Returns an error if dirty pages cannot be written.
     pub fn set_mode(&self, mode: Mode) -> Result<(), Errno> {
         self.ask(RequestKind::ModeOfAll, FileNo(u32::MAX), mode as u64, 0).map(drop)
     }
 
-    /// What only an SSD that failed had is given up, and what is below counts; how many pages these are.
+    /// Gives up the data that only a failed SSD had; the backing files count. Returns the number of pages given up.
     ///
     /// # Errors
-    /// The leader's.
+    /// Returns the error of the leader.
     pub fn accept_losses(&self) -> Result<u32, Errno> {
         self.ask(RequestKind::Accept, FileNo(u32::MAX), 0, 0)
     }
 
-    /// Waits until the first leader has looked at the SSD.
+    /// Waits until the first leader has checked the SSD.
     ///
     /// # Errors
-    /// EIO: it cannot be used, and nobody knows what is on it.
+    /// EIO: the SSD cannot be used, and its content is unknown.
     pub fn ready(&self) -> Result<(), Errno> {
         self.ask(RequestKind::Open, FileNo(u32::MAX), 0, 0).map(drop)
     }
@@ -557,42 +557,42 @@ impl CacheEngine {
     }
 }
 
-/// What the leader last said of the SSD.
+/// The state of the SSD that the leader last published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SsdState {
-    /// It failed, with this errno; it is not used any more.
+    /// The errno of the SSD's failure; after it the SSD is not used any more.
     pub failed: Option<u32>,
-    /// Pages there.
+    /// The number of valid pages on the SSD.
     pub live: u64,
-    /// Of these newer than below.
+    /// The number of them that are newer than the backing file.
     pub dirty: u64,
-    /// Dirty pages that were lost with it.
+    /// The number of dirty pages that were lost with the SSD.
     pub lost: u64,
-    /// Dirty pages that only it had, of files that nobody can name.
+    /// The number of dirty pages only on the SSD, of files that cannot be named.
     pub unknown: u32,
-    /// Nobody knows what is on it.
+    /// Whether the content of the SSD is unknown.
     pub is_unsure: bool,
-    /// Bytes written to it since it was formatted.
+    /// Bytes written to the SSD since it was formatted.
     pub written_ever: u64,
-    /// Pages that the last recovery found.
+    /// The number of pages that the last recovery found.
     pub found: u64,
-    /// How long the last leader's recovery took.
+    /// The duration of the last leader's recovery, ms.
     pub recovery_ms: u32,
-    /// How many leaders there were.
+    /// The number of leaders so far.
     pub leaders: u32,
-    /// Files that the leader has at hand.
+    /// The number of files that the leader has loaded.
     pub known: u32,
 }
 
-/// Where a stream has come to.
+/// The position of a sequential stream.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     /// The byte after the last one read.
     pub(crate) next: AtomicU64,
-    /// Bytes read in sequence.
+    /// Bytes read in sequence so far.
     pub(crate) run: AtomicU64,
-    /// What the caller says of his reads, see [`Advice`].
+    /// The caller's advice for its reads, see [`Advice`].
     pub(crate) advice: AtomicU32,
-    /// Failures of the file that this handle was told of.
+    /// Number of failures of the file that this handle has reported.
     pub(crate) seen: AtomicU32,
 }

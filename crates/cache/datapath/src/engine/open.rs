@@ -1,4 +1,4 @@
-//! A file comes and goes.
+//! Opening and closing of cached files.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::request::RequestKind;
 use super::stall::STALLED;
 use super::{BackingFile, CacheEngine, Stream};
 
-/// One user's open file.
+/// An open file of one user of the engine.
 pub struct Open {
     pub(super) engine: Arc<CacheEngine>,
     pub(super) no: FileNo,
@@ -28,40 +28,40 @@ pub struct Open {
     pub(super) stream: Stream,
 }
 
-/// Why a file is not cached.
+/// The reason why a file is not cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpenFileError {
-    /// Use it without the cache.
+    /// No record is free: use the file without the cache.
     #[error("no record is free for it: too many files are open")]
     NoRecord,
-    /// Use it without the cache.
+    /// The path is too long: use the file without the cache.
     #[error("its path is longer than {PATH_MAX} bytes")]
     LongPath,
-    /// Its owner has to decide.
+    /// The file's owner has to resolve a conflict.
     #[error("it was changed outside of the cache while the cache held newer pages of it")]
     Conflict,
-    /// The SSD cannot be read, and may have newer pages of it.
+    /// The SSD cannot be read, and may have newer pages of the file.
     #[error("the cache's SSD cannot be read, and may hold newer pages of it than there are below")]
     Unsure,
-    /// The leader could not take it in.
+    /// The leader could not register the file.
     #[error("the cache: {0}")]
     Failed(Errno),
 }
 
-/// How a file is opened.
+/// Options for opening a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenOptions {
-    /// The mode wanted: the file has the one that trusts the SSD least of all its opens, within the instance's at each call.
+    /// The mode wanted. The file gets the mode that trusts the SSD least among all its opens, within the instance's mode at each call.
     pub mode: Mode,
-    /// Admission to the SSD.
+    /// The rule for admission of its pages to the SSD.
     pub rule: AdmissionRule,
 }
 
 impl CacheEngine {
-    /// Takes in a file that was opened.
+    /// Registers an opened file with the cache.
     ///
     /// # Errors
-    /// As [`OpenFileError`] says.
+    /// See [`OpenFileError`].
     pub fn open(self: &Arc<Self>, key: FileKey, path: &Path, how: OpenOptions, below: Arc<dyn BackingFile>) -> Result<Open, OpenFileError> {
         use std::os::unix::ffi::OsStrExt;
         if path.as_os_str().as_bytes().len() > PATH_MAX || key.0 == 0 {
@@ -72,7 +72,7 @@ impl CacheEngine {
         let of = FileNameHash::new(pagecache::FileNo(no.0));
         let open = Open { engine: Arc::clone(self), no, of, key, record, below, stream: Stream::default() };
         open.stream.seen.store(self.records.get(no).failures().0, Ordering::Relaxed);
-        // Who finds a record that is not taken in yet asks again: it is answered at once.
+        // A caller that finds a record not yet registered sends the request again: the leader answers at once.
         if self.view.is_some() && self.records.get(no).on_ssd().is_none() && self.has_ssd() {
             let told = self.ask(RequestKind::Open, no, 0, 0);
             if told.is_err() && self.is_unsure(no) {
@@ -93,15 +93,15 @@ impl CacheEngine {
             self.ask(RequestKind::Mode, no, how.mode as u64, 0).map_err(OpenFileError::Failed)?;
         }
         if open.bypasses_cache() && self.view.is_some() && open.is_dirty().map_err(OpenFileError::Failed)? {
-            // Left on the SSD in another mode; from here on it is read below.
+            // Dirty data left on the SSD from another mode; from here on the file is read from the backing file.
             open.clean().map_err(OpenFileError::Failed)?;
         }
-        // Looked at anew: the leader may just have ended what a crash had cut off.
+        // Check again: the leader may just have completed what a crash interrupted.
         open.look_below()?;
         Ok(open)
     }
 
-    /// Whether an SSD that failed may have pages of it that nobody knows of.
+    /// Returns whether a failed SSD may have unknown pages of the file.
     fn is_unsure(&self, no: FileNo) -> bool {
         match self.header.ssd_failed() {
             0 => false,
@@ -120,7 +120,7 @@ impl CacheEngine {
         };
         let record = self.records.get(no);
         if found.is_none() {
-            // Looked at only now that nobody of us has it: who had it a moment ago may have written to it.
+            // Take the stamp only now that no process of the instance has the file: the last one may just have written to it.
             let stamp = below.stamp().map_err(|error| OpenFileError::Failed(errno_of(&error)))?;
             record.clear();
             record.set_path(path);
@@ -133,13 +133,13 @@ impl CacheEngine {
             record.set_path(path);
         }
         if found.is_some() && record.open_by().load(Ordering::Acquire) == 0 && how.mode < record.mode() && !record.has(flag::MAPPED) {
-            // Those who asked for less trust in the cache have closed it. What was done past the cache is found by the look that follows.
+            // The opens that trusted the cache less are closed. The check that follows finds changes made past the cache.
             record.set_mode(how.mode);
             self.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
         }
         record.flags().fetch_and(!flag::MISSING, Ordering::AcqRel);
         if found.is_some() && record.has(flag::OWED) {
-            // It may have been taken for shorter than it is, while nothing told.
+            // The record may have a length that is too short, from a time when no process reported changes.
             let stamp = below.stamp().map_err(|error| OpenFileError::Failed(errno_of(&error)))?;
             record.size().fetch_max(stamp.size, Ordering::AcqRel);
         }
@@ -152,15 +152,14 @@ impl CacheEngine {
         Ok((no, found.is_none()))
     }
 
-    /// A record nobody has open, without dirty pages; what was cached in RAM under it goes. The lock is held. `opens`: what this process
-    /// has
-    /// open, whatever the segment says.
+    /// Returns a record that no process has open, without dirty pages, and drops the frames cached under it. The lock is held. `opens`:
+    /// the files that this process has open, whatever the segment says.
     pub(crate) fn free_record(&self, key: FileKey, opens: &HashMap<FileNo, u32>) -> Option<FileNo> {
-        // One that is free and open at once, somebody else made free under those who have it open.
+        // A record both free and open was freed by a foreign write, while processes have it open.
         let is_open = |no: FileNo, record: Record<'_>| record.open_by().load(Ordering::Acquire) != 0 || opens.contains_key(&no);
         if let Some((no, record)) = self.records.set_of(key).find(|(no, record)| record.is_free() && !is_open(*no, *record)) {
             if !record.is_given_back() {
-                // Likewise: frames of the file that had it must not become this one's.
+                // Likewise after a foreign write: frames of the record's last file must not pass to this one.
                 (self.pages.invalidate(pagecache::FileNo(no.0), 0..u64::MAX) == Leftover::None).then_some(())?;
             }
             return Some(no);
@@ -178,14 +177,13 @@ impl CacheEngine {
 }
 
 impl CacheEngine {
-    /// The file's lock; what a dead owner had begun is ended first.
+    /// Takes the file's lock, and completes the unfinished work of an owner that died.
     ///
     /// # Errors
-    /// [`STALLED`]: a process that does not go on keeps it, or what was begun with it from being ended. Only this file's users suffer
-    /// from that.
+    /// [`STALLED`]: a process that makes no progress keeps the lock, or blocks that unfinished work. Only users of this file are affected.
     pub(crate) fn lock_file(&self, no: FileNo) -> Result<OwnedLockGuard<'_>, Errno> {
         let held = self.hold_file(no)?;
-        // Who truncates has the lock, or changes the file: now that we have it, nobody does, whatever the words say.
+        // Truncations and changes of the file need the lock: now that we have it nobody does either, whatever the words say.
         let record = self.records.get(no);
         let is_begun = || record.truncations().load(Ordering::Acquire) % 2 == 1 || record.own().is_open_by(Writer::LockHolder);
         if held.was_abandoned() || is_begun() {
@@ -198,48 +196,48 @@ impl CacheEngine {
         Ok(held)
     }
 
-    /// Ends what the lock's last owner had begun when he died: a truncation, a write that is below and not in the frames, or one that
-    /// makes the file longer and has not told.
+    /// Completes what the lock's last owner left unfinished when it died: a truncation; a write that reached the backing file but not the
+    /// frames; or one that extends the file but did not publish the new length.
     ///
     /// # Errors
-    /// [`STALLED`]: it is not ended, and the next owner has to.
+    /// [`STALLED`]: it is not completed, and the next owner has to complete it.
     pub(crate) fn mend(&self, no: FileNo, ask: &mut dyn FnMut(RequestKind, u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {
         let unless_stalled = |result: Result<(), Errno>| if result == Err(STALLED) { result } else { Ok(()) };
         let record = self.records.get(no);
         if record.truncations().load(Ordering::Acquire) % 2 == 1 {
-            // If that fails the file is longer below than its users think, which the next truncation mends.
+            // If that fails, the backing file is longer than the length users see, which the next truncation repairs.
             unless_stalled(self.truncate(no, record.size().load(Ordering::Acquire), ask))?;
             record.truncations().fetch_add(1, Ordering::AcqRel);
         }
         if record.own().is_open_by(Writer::LockHolder) {
-            // If that fails the window stays open, and nobody takes what is below for a change from outside.
+            // If that fails, the window stays open: nobody takes the backing file's stamp for a change from outside.
             unless_stalled(ask(RequestKind::Stale, 0, 0))?;
         }
         self.drop_behind_end(no)
     }
 
-    /// What is in frames behind the end: put there by who died before he told of it. The file's lock is held; who lives, and was
-    /// overtaken by a truncation, writes it again after this.
+    /// Drops the frames past the end of the file: a writer put them there and died before it published the length. The file's lock is
+    /// held. A live writer that a truncation overtook writes its data again afterwards.
     ///
     /// # Errors
-    /// [`STALLED`]: some may be there still.
+    /// [`STALLED`]: some frames may still be there.
     pub(crate) fn drop_behind_end(&self, no: FileNo) -> Result<(), Errno> {
         let (len, page) = (self.records.get(no).size().load(Ordering::Acquire), PAGE_BYTES as u64);
         self.cut_tail(no, len)?;
         self.drop_frames(no, len.div_ceil(page)..u64::MAX)
     }
 
-    /// The rest of the frame the file ends in is zero.
+    /// Zeroes the frame that the file ends in, past the end.
     pub(crate) fn cut_tail(&self, no: FileNo, len: u64) -> Result<(), Errno> {
         let page = PAGE_BYTES as u64;
         let is_cut = len.is_multiple_of(page) || self.pages.cut_tail(self.name(no, len / page), (len % page) as usize);
         if is_cut { Ok(()) } else { Err(STALLED) }
     }
 
-    /// Nothing of these pages is in frames any more.
+    /// Drops all frames of these pages.
     ///
     /// # Errors
-    /// [`STALLED`]: some may be there still.
+    /// [`STALLED`]: some frames may still be there.
     pub(crate) fn drop_frames(&self, no: FileNo, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         match self.pages.invalidate(pagecache::FileNo(no.0), pages) {
             Leftover::Stuck => Err(STALLED),
@@ -247,27 +245,28 @@ impl CacheEngine {
         }
     }
 
-    /// Frames behind the end go, and the rest of the last one is zero; the leader does the same on the SSD and below.
+    /// Drops the frames past the new end, and zeroes the rest of the last one. The leader does the same on the SSD and in the backing
+    /// file.
     pub(super) fn truncate(
         &self,
         no: FileNo,
         len: u64,
         ask: &mut dyn FnMut(RequestKind, u64, u64) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        // The leader cuts the frame, too, before it can put it anywhere; but somebody may have brought it as it was.
+        // The leader also truncates the frame before writing it anywhere; but a reader may have inserted the old bytes since.
         ask(RequestKind::Truncate, len, 0)?;
         self.cut_tail(no, len)?;
-        // Last: while they are there nobody sees what is older, on the SSD or below.
+        // This comes last: while the frames are there, nobody sees the older bytes on the SSD or in the backing file.
         self.drop_frames(no, len.div_ceil(PAGE_BYTES as u64)..u64::MAX)
     }
 
-    /// Returns whether pages of the file are newer than the file.
+    /// Returns whether cached pages are newer than the backing file.
     pub(super) fn is_dirty(&self, no: FileNo) -> Result<bool, Errno> {
         Ok(self.pages.has_marked(pagecache::FileNo(no.0), Marks::DIRTY)
             || (self.view.is_some() && self.ask(RequestKind::Open, no, 1, 0)? > 0))
     }
 
-    /// Drops what is cached of a file and not newer than the file: on the SSD first, durably, for the frames cover what is older there.
+    /// Drops cached pages that are not newer than the backing file. The SSD's go first, durably, for the frames cover older pages there.
     pub(crate) fn drop_not_dirty(&self, no: FileNo, ask: &mut dyn FnMut(RequestKind) -> Result<(), Errno>) -> Result<(), Errno> {
         if self.has_ssd() {
             ask(RequestKind::DropClean)?;
@@ -278,10 +277,10 @@ impl CacheEngine {
         }
     }
 
-    /// Drops the frames of these pages that have no mark. Returns whether no marked one is left.
+    /// Drops the frames of these pages that have no mark. Returns whether no marked frame is left.
     ///
     /// # Errors
-    /// [`STALLED`]: some may be there still.
+    /// [`STALLED`]: some frames may still be there.
     pub(crate) fn drop_unmarked(&self, no: FileNo, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
         let marks = Marks::DIRTY | Marks::SSD_STALE;
         match self.pages.drop_range_without(pagecache::FileNo(no.0), pages, marks) {
@@ -290,7 +289,7 @@ impl CacheEngine {
         }
     }
 
-    /// Gives up what is cached of a file, dirty or not; the file as it is below counts. None: nobody knows where that is. The file's
+    /// Drops all cached pages of a file, dirty or not; the backing file counts. `below` is None if its location is unknown. The file's
     /// lock is held.
     pub(super) fn give_up(&self, no: FileNo, below: Option<&dyn BackingFile>) -> Result<(), Errno> {
         let record = self.records.get(no);
@@ -311,22 +310,22 @@ impl CacheEngine {
         if dropped == Err(STALLED) {
             self.leave_undecided(no);
         }
-        // In a conflict the leader writes nothing, so what was changed since then is found by the next look.
+        // In a conflict the leader writes nothing, so the next check finds whatever changed since then.
         own.close(Writer::LockHolder, || if is_conflict { now } else { stamp() })?;
         dropped
     }
 
-    /// As above, if that is still to be decided.
+    /// Does the same if the decision is still open.
     ///
     /// # Errors
-    /// ENOENT: somebody else has decided, and what is dirty now is newer. The leader's.
+    /// ENOENT: another process has decided, and pages that are dirty now are newer. Else the error of the leader.
     pub(super) fn give_up_stranded(&self, no: FileNo, why: u32, below: Option<&dyn BackingFile>) -> Result<(), Errno> {
         let _held = self.lock_file(no)?;
         if self.records.get(no).has(why) { self.give_up(no, below) } else { Err(Errno::NOENT) }
     }
 
-    /// Nothing of these pages is cached any more. The leader does it where there is an SSD: the frames go when what they were
-    /// newer than is gone for good.
+    /// Drops these pages from the cache. If there is an SSD the leader does it: a frame goes only after the older page that it covers is
+    /// permanently gone.
     pub(super) fn drop_cached(&self, no: FileNo, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         if self.view.is_some() {
             return self.ask(RequestKind::Drop, no, pages.start, pages.end).map(drop);
@@ -336,7 +335,7 @@ impl CacheEngine {
 }
 
 impl Open {
-    /// The length all users see.
+    /// Returns the length that all users see.
     #[inline]
     pub fn size(&self) -> u64 {
         self.record.size().load(Ordering::Acquire)
@@ -347,21 +346,21 @@ impl Open {
         self.record.get()
     }
 
-    /// Its key.
+    /// Returns the key of the file.
     pub fn key(&self) -> FileKey {
         self.key
     }
 
-    /// Whether the record is still this file's.
+    /// Returns whether the record still belongs to this file.
     #[inline(always)]
     pub(super) fn is_ours(&self) -> bool {
         self.record.is_of(self.key)
     }
 
-    /// Looks whether the file's record is whole, before anything is done by it.
+    /// Checks that the file's record is sound, before any operation uses it.
     ///
     /// # Errors
-    /// EIO: somebody wrote over it. No other file suffers from that.
+    /// EIO: another process overwrote the record. No other file is affected.
     #[inline]
     pub fn check(&self) -> Result<(), Errno> {
         if self.record().is_sound(self.key) { Ok(()) } else { Err(self.broken()) }
@@ -375,18 +374,18 @@ impl Open {
         Errno::IO
     }
 
-    /// Its record.
+    /// Returns the number of the file's record.
     pub fn no(&self) -> FileNo {
         self.no
     }
 
-    /// The engine.
+    /// Returns the engine that the file belongs to.
     #[inline]
     pub fn engine(&self) -> &Arc<CacheEngine> {
         &self.engine
     }
 
-    /// The file's mode.
+    /// Returns the effective mode of the file.
     #[inline]
     pub fn mode(&self) -> Mode {
         self.record().mode().within(self.engine.mode())
@@ -398,48 +397,48 @@ impl Open {
         self.record().mode().bypasses_cache(self.engine.mode())
     }
 
-    /// Whether that is write-back.
+    /// Returns whether the effective mode is write-back.
     #[inline(always)]
     pub(super) fn is_write_back(&self) -> bool {
         self.record().is_write_back() && self.engine.header.is_write_back()
     }
 
-    /// Whether a look at the file below shows a change that is not ours.
+    /// Returns whether the stamp `now` of the backing file shows a change that is not ours.
     pub fn is_changed(&self, now: Stamp) -> bool {
         self.record().own().differs(now)
     }
 
-    /// Whether pages of it are newer than below. What is only older on the SSD than below does not count.
+    /// Returns whether cached pages are newer than the backing file. A page that is only older on the SSD does not count.
     ///
     /// # Errors
-    /// The leader's.
+    /// Returns the error of the leader.
     pub fn is_dirty(&self) -> Result<bool, Errno> {
         self.check()?;
         self.engine.is_dirty(self.no)
     }
 
-    /// The leader opens it below now: later it may not be allowed to, and what was written would have no way there.
+    /// Makes the leader open the backing file now: later it may lack permission, and written data could not reach the file.
     ///
     /// # Errors
-    /// The leader's.
+    /// Returns the error of the leader.
     pub fn prepare_to_write(&self) -> Result<(), Errno> {
         self.engine.ask(RequestKind::Open, self.no, 2, 0).map(drop)
     }
 
-    /// Somebody else changed the file: what is cached of it and not dirty is dropped, without a word. The file's lock is held. False:
-    /// one of us changed it meanwhile, and it is to be looked at again.
+    /// Drops the cached pages that are not dirty after another program changed the file. The file's lock is held. Returns false if a
+    /// process of the instance changed the file meanwhile: check again.
     ///
     /// # Errors
-    /// `Conflict`: its bytes were changed, and it had dirty pages. Nothing is dropped, and each sync fails until its owner has decided.
+    /// `Conflict`: the content changed, and there are dirty pages. Nothing is dropped, and each sync fails until the owner decides.
     pub(super) fn drop_changed(&self, change: &Change) -> Result<bool, OpenFileError> {
         let record = self.record();
         let size = record.size().load(Ordering::Acquire);
         let is_content = difference(change.known, change.now) == Difference::Content;
-        // The change is known last of all: who looks before that finds it, too, and so does who comes after our death.
+        // The change is adopted last: an earlier check, or the next owner after our death, finds it again.
         for is_dropped in [false, true] {
-            // Also of pages that were as below, and were written since: then they have bytes from before the change.
+            // Also for pages that were clean and were written since: they contain bytes from before the change.
             if is_content && self.is_dirty().map_err(OpenFileError::Failed)? {
-                // The leader may have changed it since: then it is not known whose change that was.
+                // The leader may have changed the file since: then it is unknown whose change that was.
                 if record.own().is_open() || record.own().get() != change.known {
                     return Ok(false);
                 }
@@ -452,13 +451,13 @@ impl Open {
             }
         }
         if is_content {
-            // Whoever wrote since we looked keeps the length he gave it.
+            // A writer that came after the check keeps the length that it set.
             let _ = record.size().compare_exchange(size, change.now.size, Ordering::AcqRel, Ordering::Acquire);
         }
         Ok(record.own().adopt(change, Writer::LockHolder))
     }
 
-    /// Its owner has to decide. The leader says so, also to who comes after a restart.
+    /// Marks a conflict for the owner to decide. The leader records it, so that it survives a restart.
     fn mark_conflict(&self) {
         let record = self.record();
         if !record.has(flag::CONFLICT) {
@@ -467,53 +466,53 @@ impl Open {
         }
     }
 
-    /// Nothing of it is cached any more, dirty or not: its owner wants what is below.
+    /// Drops all cached pages, dirty or not: the owner wants the content of the backing file.
     ///
     /// # Errors
-    /// The leader's.
+    /// Returns the error of the leader.
     pub fn discard(&self) -> Result<(), Errno> {
         let _held = self.engine.lock_file(self.no)?;
         self.engine.give_up(self.no, Some(&*self.below))
     }
 
-    /// It has no name any more: nothing of it needs to be kept when it is closed.
+    /// Marks the file as unlinked: at its last close its data need not be kept.
     pub fn unlinked(&self) {
         self.record().flags().fetch_or(flag::UNLINKED, Ordering::AcqRel);
     }
 
-    /// It has another name.
+    /// Records that the file has another name.
     pub fn renamed(&self, path: &Path) {
-        // Else it is looked for by its old name, and by the processes that have it open.
+        // Without the lock, the file is still found by its old name, and through the processes that have it open.
         let Ok(_held) = self.engine.lock_records() else { return };
         self.record().set_path(path);
     }
 
-    /// Does what changes the file's attributes below in our name (chmod, rename): afterwards that is no change from outside.
+    /// Runs a call of ours that changes the file's attributes (chmod, rename), so that it is not taken for a change from outside.
     ///
     /// # Errors
-    /// What `change` answers.
+    /// Returns the error of `change`.
     pub fn ours<T>(&self, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         Open::ours_of(&[self], change)
     }
 
-    /// Likewise what may change its size or its time of modification (fallocate, utimens).
+    /// Does the same for a call that may change size or modification time (fallocate, utimens).
     ///
     /// # Errors
-    /// What `change` answers, or the leader.
+    /// Returns the error of `change`, or of the leader.
     pub fn ours_timed<T>(&self, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         if self.engine.has_ssd() && !self.record().has(flag::THROUGH) {
-            // The file's entry on the SSD says so first, durably: else, after a crash, that would be another program's change.
+            // First the file's entry on the SSD records it durably: after a crash the change would look like another program's.
             self.engine.ask(RequestKind::Through, self.no, 0, 0)?;
         }
         self.ours(change)
     }
 
-    /// Likewise what changes several files, such as an exchange of names.
+    /// Does the same for a call that changes several files, such as an exchange of names.
     ///
     /// # Errors
-    /// What `change` answers.
+    /// Returns the error of `change`.
     pub fn ours_of<T>(opens: &[&Open], change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-        // One order for everybody who takes several of these locks.
+        // All callers that take several of these locks use one order.
         let mut opens = opens.to_vec();
         opens.sort_unstable_by_key(|open| open.no);
         opens.dedup_by_key(|open| open.no);
@@ -535,11 +534,11 @@ impl Open {
         result
     }
 
-    /// Before our own change hides another program's: what that changed is dropped, or is a conflict, which stays marked, and each sync
-    /// says so. The file's lock is held.
+    /// Checks for changes by other programs before a change of ours hides them. Stale pages are dropped; a conflict stays marked, and each
+    /// sync reports it. The file's lock is held.
     ///
     /// # Errors
-    /// It is not known what is below, or what is cached could not be dropped.
+    /// The stamp of the backing file could not be read, or cached pages could not be dropped.
     pub(super) fn look_locked(&self) -> Result<(), Errno> {
         for _ in 0..super::status::LOOKS {
             let super::own_stamp::StampCheck::Changed(change) =
@@ -556,23 +555,23 @@ impl Open {
         Ok(())
     }
 
-    /// Drops the frames of these pages that are not newer than the file. Returns whether no newer one is left.
+    /// Drops the frames of these pages that are not newer than the backing file. Returns whether no newer one is left.
     ///
     /// # Errors
-    /// ETIMEDOUT: a process that does not go on keeps one.
+    /// ETIMEDOUT: a process that makes no progress keeps a frame.
     pub fn drop_clean_range(&self, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
         self.engine.drop_unmarked(self.no, pages)
     }
 
-    /// Nothing of these pages is cached any more: they were written past the cache.
+    /// Drops these pages from the cache, because they were written past it.
     ///
     /// # Errors
-    /// The leader's.
+    /// Returns the error of the leader.
     pub fn drop_pages(&self, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         self.engine.drop_cached(self.no, pages)
     }
 
-    /// When it was written last, ns since 1970; 0: not since it was opened first.
+    /// Returns when the file was last written, ns since 1970; 0: not since its first open.
     pub fn written_ns(&self) -> u64 {
         self.record().written().load(Ordering::Relaxed)
     }
@@ -584,7 +583,7 @@ impl Drop for Open {
         let record = engine.records.get(self.no);
         let is_last_here = engine.opens.lock().get(&self.no).is_some_and(|count| *count == 1);
         if is_last_here && !engine.stopping.load(Ordering::Acquire) && self.has_to_be_held() {
-            // While this process still has it open, wherever it was moved to. If that fails it is looked for by its name.
+            // Do it while this process still has the file open, wherever it was moved. If it fails, the file is found by its name.
             let _ = engine.ask(RequestKind::Hold, self.no, 0, 0);
         }
         let is_last = {
@@ -609,7 +608,7 @@ impl Drop for Open {
 }
 
 impl Open {
-    /// Whether it has dirty pages, and only processes that have it open know where it is.
+    /// Returns whether the file has dirty pages, and only the processes that have it open know its location.
     fn has_to_be_held(&self) -> bool {
         let record = self.record();
         if record.has(flag::HELD | flag::UNLINKED) || record.key() != Some(self.key) || !self.engine.processes.is_alive(self.engine.me) {
@@ -618,7 +617,7 @@ impl Open {
         if record.written().load(Ordering::Relaxed) == 0 {
             return false;
         }
-        // What the SSD has of it the leader knows.
+        // The leader knows which pages of it the SSD has.
         self.engine.view.is_some() || self.engine.pages.has_marked(pagecache::FileNo(self.no.0), Marks::DIRTY)
     }
 }

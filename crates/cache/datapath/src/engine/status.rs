@@ -261,7 +261,7 @@ impl CacheEngine {
     /// After a conflict: what is below counts, changes that were not written there are forgotten.
     ///
     /// # Errors
-    /// The leader's.
+    /// Returns the error of the leader.
     pub fn discard(&self, key: FileKey, below: &dyn BackingFile) -> Result<(), Errno> {
         let Some(no) = self.records.find(key) else { return Ok(()) };
         match self.give_up_stranded(no, flag::CONFLICT, Some(below)) {

@@ -66,7 +66,7 @@ impl Open {
     /// Gives up what is cached of a file that nobody can find.
     ///
     /// # Errors
-    /// The leader's.
+    /// Returns the error of the leader.
     pub fn discard_missing(&self) -> Result<(), Errno> {
         self.engine.give_up_stranded(self.no, flag::MISSING, None)
     }
