@@ -1,4 +1,4 @@
-//! The path of a flush: the leader is asked, and what he says is told to each handle once.
+//! The path of a flush: a request to the leader. Each handle reports each failure once.
 
 use std::sync::atomic::Ordering;
 
@@ -9,11 +9,11 @@ use super::record::{FileNo, flag};
 use super::{CacheEngine, RequestKind};
 
 impl Open {
-    /// Every acknowledged byte of the file survives anything when this returns well.
+    /// Makes every acknowledged byte of the file durable.
     ///
     /// # Errors
-    /// What kept it from that; EIO and others once more if an earlier write-back failed and this handle was not told; ESTALE
-    /// while the file is in conflict with a change from outside.
+    /// Returns the error that prevented it. Returns EIO or another error once if an earlier write-back failed and this handle has not
+    /// reported it; ESTALE while the file is in conflict with a change from outside.
     pub fn sync(&self) -> Result<(), Errno> {
         self.check()?;
         let record = self.record();
@@ -30,7 +30,7 @@ impl Open {
         }
     }
 
-    /// Writes everything of the file below, durable there.
+    /// Writes all dirty data of the file to the backing file, durably.
     ///
     /// # Errors
     /// Returns the error of the backing file.
@@ -42,7 +42,7 @@ impl Open {
     /// Writes the dirty frames of these pages back, durably.
     ///
     /// # Errors
-    /// What the SSD or the backing file says.
+    /// Returns the error of the SSD or of the backing file.
     pub fn write_back_range(&self, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         self.check()?;
         self.engine.ask(RequestKind::WriteBack, self.no, pages.start, pages.end).map(drop)
@@ -50,10 +50,10 @@ impl Open {
 }
 
 impl CacheEngine {
-    /// Writes everything below, durable there, step by step; `progress` hears how many dirty pages are left.
+    /// Writes all dirty data to the backing files, durably, step by step. `progress` gets the number of dirty pages left after each step.
     ///
     /// # Errors
-    /// What the files below say; what could be written was.
+    /// Returns the error of a backing file; all data that could be written was.
     pub fn clean_all(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Errno> {
         loop {
             let left = self.ask(RequestKind::Clean, FileNo(u32::MAX), 0, 0)?;

@@ -1,16 +1,16 @@
-//! Files that are in use or were lately: one record each in the segment.
+//! Records of files that are in use or were lately: one for each file, in the segment.
 //!
 //! ```text
 //!   0 key (0: free)        8 size              16 process slots that have it open    24 length of the path, flags
 //!  32 lock  36 truncations (odd: one goes on)  40 mode  44 the SSD's number of it, plus 1
 //!  48 errors (count, errno, over)              56 stamp: size, mtime, ctime (ns)
 //!  80 rule, used         88 written (ns)     96 check of the key
-//! 104 windows of our writers (ours.rs)              128 path
+//! 104 windows of our writers (own_stamp.rs)         128 path
 //! ```
 //!
-//! Every process of the group can write these words. So each is checked where it is read: a length is a [`Length`], never beyond what
-//! pages can name; an errno is one; a key counts only with its check, which no word of another record has. A record with a word that
-//! no process of ours leaves there is *broken*: calls on its file fail with EIO, and no other file suffers ([`Record::is_sound`]).
+//! Every process of the group can write these words, so each is checked where it is read. A length is a [`Length`], never beyond what
+//! pages can name. An errno is checked to be one. A key counts only with its check, which no word of another record has. A record with a
+//! word that no correct process writes is *broken*: calls on its file fail with EIO, and no other file is affected ([`Record::is_sound`]).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,28 +22,28 @@ use ssdcache::{AdmissionRule, FileKey, Mode};
 
 use super::own_stamp::OwnStamp;
 
-/// Bytes of a record.
+/// The size of a record, bytes.
 pub(crate) const RECORD_BYTES: usize = 1024;
-/// Where the length is.
+/// Offset of the length.
 const SIZE: usize = 8;
-/// Longest path, bytes; a file with a longer one is not cached.
+/// The longest path of a cached file, bytes; a file with a longer path is not cached.
 pub const PATH_MAX: usize = RECORD_BYTES - 128;
 
-/// Where the check of the key is.
+/// Offset of the key's check.
 const CHECK: usize = 96;
-/// Where the path is.
+/// Offset of the path.
 const PATH_AT: usize = 128;
-/// Stands for the key in the check of a record that was given back. A key is never so.
+/// Stands for the key in the check of a record that was freed. No key has this value.
 const GIVEN_BACK: u64 = 0;
-/// Longest file that is cached, bytes: a page's name has 40 bits. A longer one is used past the cache.
+/// The longest file that is cached, bytes, for a page's name has 40 bits. A longer file bypasses the cache.
 pub const FILE_BYTES_MAX: u64 = 1 << 52;
 
-/// An errno that was read from shared memory, or comes from outside in another way. EIO if it is none.
+/// Returns the errno for a number from shared memory or another outside source. EIO if the number is not an errno.
 pub fn errno_from(raw: i32) -> Errno {
     if (1..4096).contains(&raw) { Errno::from_raw_os_error(raw) } else { Errno::IO }
 }
 
-/// The length of a file as it stands in shared memory: what is read is never more than [`FILE_BYTES_MAX`].
+/// The length of a file in shared memory: loads never return more than [`FILE_BYTES_MAX`].
 #[derive(Clone, Copy)]
 pub(crate) struct Length<'a>(&'a AtomicU64);
 
@@ -65,31 +65,31 @@ impl Length<'_> {
         self.0.compare_exchange(old, new.min(FILE_BYTES_MAX), done, otherwise)
     }
 
-    /// Whether it is one that a process of ours writes.
+    /// Returns whether a correct process may have written this length.
     fn is_sound(self) -> bool {
         self.0.load(Ordering::Acquire) <= FILE_BYTES_MAX
     }
 }
 
-/// What stands beside a key: depends on the key and on the record's place, so that it is right nowhere else.
+/// Returns the check for a key: it depends on the key and on the record's position, so that it is valid nowhere else.
 fn check_of(key: u64, at: usize) -> u64 {
     let product = u128::from(key ^ 0x243f_6a88_85a3_08d3) * u128::from((at as u64) << 1 ^ 0x1319_8a2e_0370_7345);
     (product as u64) ^ (product >> 64) as u64
 }
 
-/// Of the failures' word: the last one is over.
+/// Bit of the failures' word: the last failure is resolved.
 const OVER: u64 = 1 << 48;
-/// Records that a key can have.
+/// Number of records that a key can use.
 const WAYS: u32 = 16;
 
-/// A file's record, by number.
+/// The number of a file's record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileNo(pub u32);
 
-/// What tells whether somebody else changed a file.
+/// The attributes that show whether another program changed a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stamp {
-    /// Bytes.
+    /// The size of the file, bytes.
     pub size: u64,
     /// Modification time, ns since 1970.
     pub mtime: i64,
@@ -98,45 +98,45 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// No file's.
+    /// A stamp that no file has.
     pub(crate) const NEVER: Stamp = Stamp { size: u64::MAX, mtime: i64::MIN, ctime: i64::MIN };
 }
 
 /// Bits of a record's flags.
 pub(crate) mod flag {
-    /// It has no name any more: nothing of it is to be kept.
+    /// The file has no name any more: its data need not be kept.
     pub const UNLINKED: u32 = 2;
-    /// It is being written through, and its catalogue entry says so.
+    /// The file is being written through, and its catalogue entry records it.
     pub const THROUGH: u32 = 8;
-    /// Pages of it are being punched out below: frames may still have them.
+    /// A hole is being punched into the backing file: frames may still have its pages.
     pub const PUNCHING: u32 = 16;
-    /// Only an SSD that failed has pages of it: its record stays.
+    /// Only a failed SSD has pages of the file: its record stays.
     pub const OWED: u32 = 32;
-    /// It changed outside while pages of it were dirty.
+    /// Another program changed the file while pages of it were dirty.
     pub const CONFLICT: u32 = 4;
-    /// It was written below, by us or by who had it before: that is not durable before a sync there.
+    /// The backing file was written, by the cache or by the file's last user: that is not durable before a sync of the file.
     pub const UNSYNCED: u32 = 64;
-    /// It has dirty pages, and nobody knows where it is now: another program moved or removed it.
+    /// The file has dirty pages, and its location is unknown: another program moved or removed it.
     pub const MISSING: u32 = 128;
-    /// The leader has it open, wherever it is moved to.
+    /// The leader has the file open, wherever it is moved.
     pub const HELD: u32 = 256;
-    /// A program maps it: its mode stays.
+    /// A program maps the file: its mode stays.
     pub const MAPPED: u32 = 512;
-    /// Its owner has to decide what becomes of its dirty pages.
+    /// The owner must decide what happens to the dirty pages.
     pub const STRANDED: u32 = CONFLICT | MISSING;
-    /// All there are.
+    /// All flags that are defined.
     pub const ALL: u32 = UNLINKED | CONFLICT | THROUGH | PUNCHING | OWED | UNSYNCED | MISSING | HELD | MAPPED;
 }
 
 type Wide = [AtomicU64; RECORD_BYTES / 8];
 type Narrow = [AtomicU32; RECORD_BYTES / 4];
 
-/// All records. The lock at `at` is for taking and freeing them.
+/// All records. The lock at `at` protects taking and freeing them.
 #[derive(Debug)]
 pub(crate) struct Records {
     region: Arc<Region>,
     at: usize,
-    /// The same bytes in both.
+    /// Both slices cover the same bytes.
     wide: SharedSlice<Wide>,
     narrow: SharedSlice<Narrow>,
     pub(crate) count: u32,
@@ -144,7 +144,7 @@ pub(crate) struct Records {
     me: ProcessSlot,
 }
 
-/// One record.
+/// A view of one record.
 #[derive(Clone, Copy)]
 pub(crate) struct Record<'a> {
     wide: &'a Wide,
@@ -153,7 +153,7 @@ pub(crate) struct Record<'a> {
     at: usize,
 }
 
-/// A record whose place is known.
+/// A record whose position is resolved.
 #[derive(Debug)]
 pub(crate) struct CachedRecord {
     wide: SharedRef<Wide>,
@@ -162,14 +162,14 @@ pub(crate) struct CachedRecord {
 }
 
 impl CachedRecord {
-    /// As [`Record::size`].
+    /// Returns the length, as [`Record::size`] does.
     #[inline]
     pub(crate) fn size(&self) -> Length<'_> {
         Length(&self.wide[SIZE / 8])
     }
 
-    /// Whether the record is still this file's: its number may have been given away under an open file, by a process that had no right to.
-    /// Without the check of the key, for it is asked at each hit.
+    /// Returns whether the record is still this file's: a process without the right to may have reassigned an open file's number. It does
+    /// not verify the key's check, because each hit calls it.
     #[inline(always)]
     pub(crate) fn is_of(&self, key: FileKey) -> bool {
         self.wide[0].load(Ordering::Relaxed) == key.0
@@ -182,7 +182,7 @@ impl CachedRecord {
 }
 
 impl Records {
-    /// Those of a region that has them all: `count`, one at least, from `at` on.
+    /// Returns the records in a region that holds `count` of them, at least one, from `at` on.
     pub(crate) fn new(region: &Arc<Region>, at: usize, count: u32, processes: &Arc<ProcessSlots>, me: ProcessSlot) -> Records {
         let (first, all) = (at + 64, count as usize);
         let (wide, narrow) = (SharedSlice::new(region, first, all), SharedSlice::new(region, first, all));
@@ -193,14 +193,14 @@ impl Records {
         OwnedLock::new(&self.region, self.at, &self.processes, self.me)
     }
 
-    /// A record; a number from outside that is too large names the last.
+    /// Returns a record; a number from outside that is too large gives the last record.
     #[inline]
     pub(crate) fn get(&self, no: FileNo) -> Record<'_> {
         let number = no.0.min(self.count - 1) as usize;
         Record { wide: &self.wide[number], narrow: &self.narrow[number], region: &self.region, at: self.at + 64 + number * RECORD_BYTES }
     }
 
-    /// One record, for who asks for it often.
+    /// Returns a record with its position resolved, for frequent access.
     pub(crate) fn kept(&self, no: FileNo) -> CachedRecord {
         let at = self.get(no).at;
         CachedRecord { wide: SharedRef::new(&self.region, at), narrow: SharedRef::new(&self.region, at), at }
@@ -210,7 +210,7 @@ impl Records {
         (0..self.count).map(|no| (FileNo(no), self.get(FileNo(no)))).filter(|(_, record)| record.key().is_some())
     }
 
-    /// The records a key can have: sixteen, so that finding it needs no index.
+    /// Returns the sixteen records that a key can use: a lookup needs no index.
     pub(crate) fn set_of(&self, key: FileKey) -> impl Iterator<Item = (FileNo, Record<'_>)> {
         let ways = WAYS.min(self.count);
         let set = (key.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % (self.count / ways);
@@ -221,12 +221,12 @@ impl Records {
         self.set_of(key).find(|(_, record)| record.key() == Some(key)).map(|(no, _)| no)
     }
 
-    /// The file's lock: appends, truncations, writes through.
+    /// Returns the file's lock, for appends, truncations and write-through.
     pub(crate) fn lock_of(&self, no: FileNo) -> OwnedLock<'_> {
         OwnedLock::new(&self.region, self.get(no).at + 32, &self.processes, self.me)
     }
 
-    /// A dead process slot has nothing open, also no record that lost its key.
+    /// Closes all files of a dead process slot, including records that lost their key.
     pub(crate) fn reap(&self, process: ProcessSlot) {
         for no in (0..self.count).map(FileNo) {
             let record = self.get(no);
@@ -249,13 +249,13 @@ impl<'a> Record<'a> {
         &self.narrow[at / 4]
     }
 
-    /// None: it is free, or broken.
+    /// Returns the key. None: the record is free, or broken.
     pub(crate) fn key(self) -> Option<FileKey> {
         let key = self.u64(0).load(Ordering::Acquire);
         (key != 0 && self.u64(CHECK).load(Ordering::Relaxed) == check_of(key, self.at)).then_some(FileKey(key))
     }
 
-    /// Whether no file has it.
+    /// Returns whether no file uses the record.
     pub(crate) fn is_free(self) -> bool {
         self.u64(0).load(Ordering::Acquire) == 0
     }
@@ -271,15 +271,15 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Whether a free record has no frames: it was given back by a process of ours, which drops them before that, or nobody ever had it.
-    /// No one or two words that somebody writes over make a record so: its check would have to be that of its place, or all of its head
-    /// zero, in which its mode, its path and its times are.
+    /// Returns whether a free record has no frames: a correct process freed it, which drops them first, or it was never used. Overwriting
+    /// one or two words cannot make a record look so. Its check would have to match its position, or all of its head be zero, which holds
+    /// its mode, path and times.
     pub(crate) fn is_given_back(self) -> bool {
         let is_untouched = || self.wide[..PATH_AT / 8].iter().all(|word| word.load(Ordering::Relaxed) == 0);
         self.is_free() && (self.u64(CHECK).load(Ordering::Relaxed) == check_of(GIVEN_BACK, self.at) || is_untouched())
     }
 
-    /// Whether it is this file's, and every word of it is one that a process of ours writes.
+    /// Returns whether it is this file's record, and each word has a value that a correct process writes.
     pub(crate) fn is_sound(self, key: FileKey) -> bool {
         self.key() == Some(key)
             && self.size().is_sound()
@@ -312,13 +312,13 @@ impl<'a> Record<'a> {
         self.u32(36)
     }
 
-    /// Pass-through, the mode that trusts the cache least, if it is broken.
+    /// Returns the file's mode. If the word is broken: pass-through, the mode that trusts the cache least.
     #[inline]
     pub(crate) fn mode(self) -> Mode {
         mode_of_code(self.u32(40).load(Ordering::Acquire)).unwrap_or(Mode::PassThrough)
     }
 
-    /// Whether its mode is that.
+    /// Returns whether the file's mode is write-back.
     #[inline(always)]
     pub(crate) fn is_write_back(self) -> bool {
         self.u32(40).load(Ordering::Acquire) == code_of(Mode::WriteBack)
@@ -328,7 +328,7 @@ impl<'a> Record<'a> {
         self.u32(40).store(code_of(mode), Ordering::Release);
     }
 
-    /// Its number in the SSD's books.
+    /// Returns the file's number in the metadata of the SSD.
     pub(crate) fn on_ssd(self) -> Option<u32> {
         self.u32(44).load(Ordering::Acquire).checked_sub(1)
     }
@@ -337,12 +337,12 @@ impl<'a> Record<'a> {
         self.u32(44).store(number.map_or(0, |number| number.saturating_add(1)), Ordering::Release);
     }
 
-    /// Whether what failed last was done since, or given up by its owner.
+    /// Returns whether the last failure is resolved: the work was done since, or its owner gave it up.
     pub(crate) fn is_over(self) -> bool {
         self.u64(48).load(Ordering::Acquire) & OVER != 0
     }
 
-    /// All of the file could be written: who was not told of the failure is told, but nothing is in trouble any more.
+    /// Marks the last failure as resolved, because all of the file was written. Handles that have not reported the failure still do.
     pub(crate) fn succeeded(self) {
         let word = self.u64(48);
         if word.load(Ordering::Acquire) & !OVER != 0 {
@@ -350,7 +350,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// How many write-backs failed so far, and how the last one did.
+    /// Returns the number of failed write-backs, and the error of the last one.
     pub(crate) fn failures(self) -> (u32, Option<Errno>) {
         let word = self.u64(48).load(Ordering::Acquire);
         let errno = (word >> 32) as u16;
@@ -363,7 +363,7 @@ impl<'a> Record<'a> {
         self.u64(48).store(word, Ordering::Release);
     }
 
-    /// The last stamp that is known to be ours.
+    /// Returns the last stamp that is known to be ours.
     pub(crate) fn own(self) -> OwnStamp<'a> {
         OwnStamp { windows: self.u64(104), stamp: [self.u64(56), self.u64(64), self.u64(72)] }
     }
@@ -385,13 +385,13 @@ impl<'a> Record<'a> {
         self.u32(80).store(value, Ordering::Relaxed);
     }
 
-    /// When it was opened last, for who needs a record.
+    /// The time of the last open or write, ms: the search for a record to reuse compares it.
     #[inline]
     pub(crate) fn used(self) -> &'a AtomicU32 {
         self.u32(84)
     }
 
-    /// When it was written last, ns since 1970.
+    /// The time of the last write, ns since 1970.
     #[inline]
     pub(crate) fn written(self) -> &'a AtomicU64 {
         self.u64(88)
@@ -405,25 +405,25 @@ impl<'a> Record<'a> {
         std::ffi::OsString::from_vec(bytes).into()
     }
 
-    /// Under the file's lock, or before anybody knows the record.
+    /// Sets the path, under the file's lock or before other processes know the record.
     pub(crate) fn set_path(self, path: &Path) {
         use std::os::unix::ffi::OsStrExt;
         let bytes = path.as_os_str().as_bytes();
         let bytes = &bytes[..bytes.len().min(PATH_MAX)];
         self.u32(24).store(0, Ordering::Release);
         self.region.write(self.at + 128, bytes);
-        // Nothing stays of a longer one.
+        // Erase the rest of a longer path.
         self.region.fill(self.at + 128 + bytes.len()..self.at + RECORD_BYTES, 0);
         self.u32(24).store(bytes.len() as u32, Ordering::Release);
     }
 
-    /// Everything zero.
+    /// Sets the whole record to zero.
     pub(crate) fn clear(self) {
         self.region.fill(self.at..self.at + RECORD_BYTES, 0);
     }
 }
 
-/// Modes as they stand in shared memory: far from each other, and from what a stray write leaves.
+/// The codes of modes in shared memory: far from each other, and from the values that a stray write leaves.
 const MODES: [(Mode, u32); 5] = [
     (Mode::WriteBack, 0x3c5a_91e1),
     (Mode::WriteThrough, 0x58c7_26b2),
@@ -437,12 +437,12 @@ pub(crate) const fn code_of(mode: Mode) -> u32 {
     MODES[mode as usize].1
 }
 
-/// None: no mode.
+/// Returns the mode of a code. None: the code is invalid.
 pub(crate) fn mode_of_code(code: u32) -> Option<Mode> {
     MODES.iter().find(|(_, known)| *known == code).map(|(mode, _)| *mode)
 }
 
-/// A mode as its number, of a request. None: no mode.
+/// Returns the mode of a number in a request. None: the number is invalid.
 pub(crate) fn mode_of_number(number: u64) -> Option<Mode> {
     MODES.get(usize::try_from(number).ok()?).map(|(mode, _)| *mode)
 }

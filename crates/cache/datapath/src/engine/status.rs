@@ -1,4 +1,4 @@
-//! What can be seen without moving anything: for status, for who does not take part, for calls by path.
+//! Inspection without moving data: for status commands, for processes that are not attached, and for calls by path.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -18,40 +18,40 @@ use super::record::{FileNo, Record, Records, Stamp, flag};
 use super::stall::STALLED;
 use super::{BackingFile, CacheEngine, EngineAttachError, RequestKind, SsdState};
 
-/// A file with a record.
+/// The status of a file with a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileStatus {
-    /// Its number.
+    /// The number of the file's record.
     pub no: FileNo,
-    /// Its key.
+    /// The key of the file.
     pub key: FileKey,
-    /// Where it was when it was last looked for.
+    /// The path of the file at its last open or rename.
     pub path: PathBuf,
-    /// Its length.
+    /// The length of the file, bytes.
     pub size: u64,
-    /// Its mode.
+    /// The cache mode of the file.
     pub mode: Mode,
-    /// One bit for each process slot that has it open.
+    /// One bit for each process slot that has the file open.
     pub open_by: u64,
-    /// Changed outside while pages were dirty.
+    /// Whether another program changed the file while pages were dirty.
     pub is_conflict: bool,
-    /// It has dirty pages, and nobody knows where it is.
+    /// Whether the file has dirty pages and its location is unknown.
     pub is_missing: bool,
-    /// How many write-backs failed, and how the last did.
+    /// The number of failed write-backs, and the error of the last one.
     pub failures: (u32, Option<Errno>),
-    /// What failed could be done since.
+    /// Whether the failed work was done since.
     pub is_over: bool,
-    /// Only an SSD that failed has pages of it.
+    /// Whether pages of the file are only on a failed SSD.
     pub is_owed: bool,
 }
 
 impl Layout {
-    /// Where the table of the process slots is.
+    /// Returns the position of the process slots in the segment, bytes.
     pub fn processes_at(&self) -> usize {
         self.processes
     }
 
-    /// What was decided when the instance was made.
+    /// Returns the sizes that were set when the instance was made.
     pub fn sizes(&self) -> Sizes {
         self.sizes
     }
@@ -97,7 +97,7 @@ pub(super) fn ssd_state(header: &Header) -> SsdState {
     }
 }
 
-/// A segment as somebody sees it who takes no part: no process slot, no locks, nothing is changed.
+/// A read-only view of a segment for a process that is not attached: it has no process slot, takes no locks and changes nothing.
 pub struct EngineStatus {
     header: Header,
     layout: Layout,
@@ -108,11 +108,13 @@ pub struct EngineStatus {
 }
 
 impl EngineStatus {
+    /// Opens a view of the segment in `region`.
+    ///
     /// # Errors
-    /// The segment cannot be used.
+    /// Returns an error if the segment cannot be used.
     pub fn at(region: &Arc<Region>, processes: &Arc<ProcessSlots>) -> Result<EngineStatus, EngineAttachError> {
         let layout = Layout::read(region)?;
-        // Of no use but to name somebody: nothing that needs a process slot is called.
+        // This slot only names an owner: nothing that needs a process slot is called.
         let me = ProcessSlot(0);
         let damaged = |error: pagecache::DamagedError| EngineAttachError::Damaged(error.to_string());
         let pages = SharedPages::attach(region, layout.pages, layout.pages_bytes, processes, me).map_err(damaged)?;
@@ -129,37 +131,37 @@ impl EngineStatus {
         })
     }
 
-    /// The mode in force.
+    /// Returns the mode in force.
     pub fn mode(&self) -> Mode {
         self.header.mode()
     }
 
-    /// What the leader last said of the SSD.
+    /// Returns the state of the SSD that the leader last published.
     pub fn ssd_state(&self) -> SsdState {
         ssd_state(&self.header)
     }
 
-    /// Counters of all processes.
+    /// Returns the counters of all processes.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The page cache's books.
+    /// Returns the metadata of the page cache.
     pub fn pages(&self) -> &SharedPages {
         &self.pages
     }
 
-    /// Who takes part.
+    /// Returns the process slots of the instance.
     pub fn processes(&self) -> &ProcessSlots {
         &self.processes
     }
 
-    /// What was decided when it was made.
+    /// Returns the sizes that were set when the instance was made.
     pub fn sizes(&self) -> Sizes {
         self.layout.sizes
     }
 
-    /// Bytes of a file that only the SSD has: if it failed, and gives them back no more, they are lost.
+    /// Returns the byte ranges of a file that only the SSD has: they are lost if it fails and stays unreadable.
     pub fn only_on_ssd(&self, file: &FileStatus) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         let (Ok(view), Some(number)) =
@@ -180,7 +182,7 @@ impl EngineStatus {
         ranges
     }
 
-    /// Bytes of a file that are newer here than below.
+    /// Returns how many bytes of a file are newer in the cache than in the backing file.
     pub fn dirty_bytes(&self, file: &FileStatus) -> u64 {
         let mut marked = Vec::new();
         self.pages.marked(MarkFilter::File(pagecache::FileNo(file.no.0)), usize::MAX, &mut marked);
@@ -188,33 +190,33 @@ impl EngineStatus {
         on_ssd.max(marked.len() as u64 * PAGE_BYTES as u64).min(file.size)
     }
 
-    /// Frames that may be marked before writers wait.
+    /// Returns how many frames may be marked before writers wait.
     pub fn dirty_limit(&self) -> u32 {
         self.header.get(Word::DirtyLimit)
     }
 
-    /// All files with a record.
+    /// Returns the status of all files with a record.
     pub fn files(&self) -> Vec<FileStatus> {
         self.records.seen()
     }
 }
 
 impl CacheEngine {
-    /// As [`EngineStatus`], for one who takes part.
+    /// Returns an [`EngineStatus`] of this instance.
     ///
     /// # Errors
-    /// The segment was damaged meanwhile.
+    /// Returns an error if the segment was damaged meanwhile.
     pub fn look(&self) -> Result<EngineStatus, EngineAttachError> {
         EngineStatus::at(self.header.region(), &self.processes)
     }
 
-    /// Length, and when it was written last (ns since 1970), of a file with a record; none if what is below says that others
-    /// changed it, and nothing of ours is newer.
+    /// Returns the length and last write time (ns since 1970) of a file with a record. None if the stamp `below` shows a change by another
+    /// program, and no cached data is newer.
     pub fn peek(&self, key: FileKey, below: Stamp) -> Option<(u64, u64)> {
         let no = self.records.find(key)?;
         let record = self.records.get(no);
-        // Calls go past the cache: what is below counts, unless what was cached before is still to be written there. A window that a dead
-        // leader left open says nothing of what was written past the cache.
+        // Calls bypass the cache: the backing file counts, unless data cached before is still to be written there. A window that a dead
+        // leader left open tells nothing about what was written past the cache.
         if record.mode().bypasses_cache(self.mode()) && !self.pages.marked_of(pagecache::FileNo(no.0)) {
             return None;
         }
@@ -225,16 +227,16 @@ impl CacheEngine {
         (record.key() == Some(key)).then_some(found)
     }
 
-    /// Whether a file has a record.
+    /// Returns whether a file has a record.
     pub fn knows(&self, key: FileKey) -> bool {
         self.records.find(key).is_some()
     }
 
-    /// A file that not all who share the segment may see any more: what is dirty goes below, nothing of it stays here, neither bytes nor
-    /// its name, and from then on all use it past the cache.
+    /// Withdraws a file that some users of the segment may no longer see. Its dirty data is written back, its bytes and its name are
+    /// removed from the segment, and from then on all users bypass the cache.
     ///
     /// # Errors
-    /// What was dirty cannot be written: it stays.
+    /// Returns an error if dirty data cannot be written: it stays.
     pub fn withdraw(&self, key: FileKey) -> Result<(), Errno> {
         let Some(no) = self.records.find(key) else { return Ok(()) };
         let record = self.records.get(no);
@@ -250,7 +252,7 @@ impl CacheEngine {
         let _held = self.lock_records()?;
         if record.key() == Some(key) {
             record.set_path(std::path::Path::new(""));
-            // Nobody has it open: it is as if it had never been here.
+            // No process has the file open: remove its record.
             if record.open_by().load(Ordering::Acquire) == 0 && !record.has(flag::OWED) {
                 record.set_key(None);
             }
@@ -258,40 +260,40 @@ impl CacheEngine {
         Ok(())
     }
 
-    /// After a conflict: what is below counts, changes that were not written there are forgotten.
+    /// Discards changes that were not written after a conflict: the backing file counts.
     ///
     /// # Errors
     /// Returns the error of the leader.
     pub fn discard(&self, key: FileKey, below: &dyn BackingFile) -> Result<(), Errno> {
         let Some(no) = self.records.find(key) else { return Ok(()) };
         match self.give_up_stranded(no, flag::CONFLICT, Some(below)) {
-            // Somebody else has decided.
+            // Another process has decided.
             Err(Errno::NOENT) => Ok(()),
             given_up => given_up,
         }
     }
 }
 
-/// What a caller says of the reads to come.
+/// A caller's advice about its coming reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u32)]
 pub enum Advice {
-    /// Nothing: found out by looking.
+    /// No advice: the access pattern is detected.
     #[default]
     Normal,
-    /// From begin to end.
+    /// Reads go from start to end.
     Sequential,
-    /// Here and there.
+    /// Reads go to random places.
     Random,
 }
 
 impl Open {
-    /// Reads ahead accordingly.
+    /// Sets how the following reads are read ahead.
     pub fn advise(&self, advice: Advice) {
         self.stream.advice.store(advice as u32, Ordering::Relaxed);
     }
 
-    /// Bytes of sequence to go by: what was seen, or what the caller says.
+    /// Returns the bytes of sequential reading to assume: the number seen, or what the caller's advice says.
     pub(super) fn advised(&self, in_stream: u64, limit: u64) -> u64 {
         match self.stream.advice.load(Ordering::Relaxed) {
             advice if advice == Advice::Sequential as u32 => limit,
@@ -300,44 +302,44 @@ impl Open {
         }
     }
 
-    /// Its times were set: they count, not when it was written.
+    /// Records that the file's times were set: these count, not the time of the last write.
     pub fn times_were_set(&self) {
         self.record().written().store(0, Ordering::Relaxed);
     }
 
-    /// Why a write-back failed since this handle was last told; it is told now.
+    /// Returns why a write-back failed, if this handle has not reported it yet.
     pub fn untold(&self) -> Option<Errno> {
         let (failures, errno) = self.record().failures();
         let seen = self.stream.seen.swap(failures, Ordering::AcqRel);
         errno.filter(|_| seen != failures)
     }
 
-    /// Another mode for the file, within the instance's, for all who have it open.
+    /// Changes the file's mode for all processes that have it open, within the instance's mode.
     ///
     /// # Errors
-    /// Dirty pages that cannot be written.
+    /// Returns an error if dirty pages cannot be written.
     pub fn set_mode(&self, mode: Mode) -> Result<(), Errno> {
         self.engine.ask(RequestKind::Mode, self.no, mode as u64, 0).map(drop)
     }
 }
 
 impl Open {
-    /// Looks whether somebody else changed the file, and drops what is cached of it if so.
+    /// Checks whether another program changed the file, and if so drops its cached pages.
     ///
-    /// The leader and those who write through change the file, too: a look counts only if the record said the same before and
-    /// after it. Else it is not known, and looked at again; who writes all the time is one of us.
+    /// The leader and write-through writers change the file, too. So a check counts only if the record is the same before and after it;
+    /// else it is repeated. If it never is, a process of the instance writes all the time.
     ///
     /// # Errors
-    /// `Conflict`: its bytes were changed, and it had dirty pages; each sync fails until its owner has decided.
+    /// `Conflict`: the content changed, and there were dirty pages. Each sync fails until the owner decides.
     pub fn look_below(&self) -> Result<(), OpenFileError> {
         let own: OwnStamp<'_> = self.record().own();
         let stamp = || self.below.stamp().map_err(|error| OpenFileError::Failed(errno_of(&error)));
         for _ in 0..LOOKS {
             match own.look(stamp)? {
-                // Our own changes since do not end it.
+                // Changes of our own since do not resolve the conflict.
                 Compared::Ours(_) if self.record().has(flag::CONFLICT) => return Err(OpenFileError::Conflict),
                 Compared::Ours(_) => return Ok(()),
-                // Of a writer that could not close its window, and went on: who has the lock closes it.
+                // A writer could not close its window and went on: the next owner of the lock closes it.
                 Compared::Busy if own.is_open_by(Writer::LockHolder) && self.engine.records.lock_of(self.no).try_lock().is_some() => {}
                 Compared::Busy => continue,
                 Compared::Changed(_) => {}
@@ -357,5 +359,5 @@ impl Open {
     }
 }
 
-/// Looks at a file that changes while one looks.
+/// The number of checks of a file that changes all the time.
 pub(super) const LOOKS: usize = 10;

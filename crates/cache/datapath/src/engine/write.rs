@@ -1,4 +1,5 @@
-//! The path of a write: into a frame, marked; with write-through and write-around below too, before the call returns.
+//! The path of a write: into a frame, which is marked. With write-through and write-around the backing file is written too, before the
+//! call returns.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -15,34 +16,34 @@ use super::record::{FILE_BYTES_MAX, Record, flag};
 use super::stall::STALLED;
 use super::{RequestKind, Retries};
 
-/// Times that room is made for a writer, before the time counts: what was made others may take, and each may take as long as the file
-/// below is slow.
+/// Attempts to make room for a writer before the time limit applies. Others may take the room, and each attempt may take as long as the
+/// backing file is slow.
 const ROOMS: u32 = 1000;
 
-/// Where a write ends.
+/// Returns the end of a write, as a byte of the file.
 ///
 /// # Errors
-/// EFBIG: no page has a name there. Who writes so far uses the file past the cache.
+/// EFBIG: no page has a name there. The caller must write so far past the cache.
 fn end_of(at: u64, from: &[u8]) -> Result<u64, Errno> {
     at.checked_add(from.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::FBIG)
 }
 
-/// What became of a page that a writer brought.
+/// The result of an attempt to insert a page for a writer.
 enum InsertStep {
-    /// It is written.
+    /// The page is written.
     Done,
-    /// Somebody else was at it.
+    /// Another thread or process changed the page: try again.
     Again,
-    /// Room was made for it.
+    /// Room was made: try again.
     Room,
 }
 
 impl Open {
-    /// As pwrite: all of it.
+    /// Writes all of `from` at byte `at`, as pwrite does.
     ///
     /// # Errors
-    /// EROFS in read-only mode; EIO, ENOSPC and others when room has to be made first and the file below takes nothing; what
-    /// the file below says when it is written through. Part of it may have been written then.
+    /// EROFS in read-only mode; EIO, ENOSPC and others if room must be made first and the backing file takes nothing; with write-through
+    /// the error of the backing file. Part of the data may be written then.
     #[inline]
     pub fn write(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
         match self.predict_page(at) {
@@ -51,8 +52,8 @@ impl Open {
         }
     }
 
-    /// When it was written. No atomic change: it would wait until the copy has left the store buffer. Both clocks tick together, so
-    /// one of them is asked at each write.
+    /// Records the time of a write. A plain store: an atomic read-modify-write would wait until the copy has left the store buffer. Both
+    /// clocks tick together, so each write reads only one.
     #[inline(always)]
     pub(super) fn note_time(&self, record: Record<'_>, now_ns: u64) {
         if record.written().load(Ordering::Relaxed) != now_ns {
@@ -61,7 +62,7 @@ impl Open {
         }
     }
 
-    /// Likewise what is not written at once ([`super::PageHint::write`]).
+    /// Does the same as [`Open::write`] where the fast path ([`super::PageHint::write`]) does not apply.
     ///
     /// # Errors
     /// As [`Open::write`].
@@ -89,7 +90,7 @@ impl Open {
         Ok(from.len())
     }
 
-    /// As write with O_APPEND: all of it at the end, which nobody else's append can come between. The place it went to.
+    /// Appends all of `from`, as write with O_APPEND does: no other append can come in between. Returns the byte where it starts.
     ///
     /// # Errors
     /// As [`Open::write`].
@@ -106,8 +107,8 @@ impl Open {
         Ok(at)
     }
 
-    /// Below first, then the frames; the file's lock is held. Who dies in between leaves frames that are older than the file,
-    /// which whoever gets the lock next drops ([`super::CacheEngine::lock_file`]).
+    /// Writes to the backing file first, then to the frames; the file's lock is held. A writer that dies in between leaves frames older
+    /// than the file, which the next owner of the lock drops ([`super::CacheEngine::lock_file`]).
     fn write_through(&self, at: u64, from: &[u8], end: u64) -> Result<(), Errno> {
         let mut marks = if self.engine.view.is_some() { Marks::SSD_STALE } else { Marks::NONE };
         let record = self.record();
@@ -116,7 +117,7 @@ impl Open {
         }
         self.look_locked()?;
         if self.is_dirty_on_ssd(at / PAGE_BYTES as u64..end.div_ceil(PAGE_BYTES as u64))? {
-            // Left from another mode: written back later it would go over what is written now. Unless all of it is written anew.
+            // Dirty from another mode: written back later, it would overwrite the new data. That does not matter for pages written whole.
             let cleaned = self.clean();
             for page in self.in_part(at, end).filter(|_| cleaned.is_err()) {
                 if self.is_dirty_on_ssd(page..page + 1)? {
@@ -127,7 +128,7 @@ impl Open {
                 if record.has(flag::CONFLICT) {
                     return cleaned;
                 }
-                // Newer than what the SSD has, which is dirty there: it must not be dropped before that is.
+                // The frames are newer than the SSD's dirty pages: they must not be dropped before those are.
                 marks = marks | Marks::DIRTY;
             }
         }
@@ -135,12 +136,12 @@ impl Open {
         let begun = Instant::now();
         let written = self.below.write_at(at, from).map_err(|error| errno_of(&error));
         self.engine.counters.write_took(Tier::Below, begun.elapsed().as_nanos() as u64);
-        // Afterwards: a sync that began before does not count.
+        // Set it afterwards: a sync that started before does not count.
         record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
         let framed = written.and_then(|()| self.write_frames(at, from, end, marks));
         if framed.is_err() {
-            // What is below is not known: nobody shall read from frames what it may not have. What was dirty before stays: it was
-            // acknowledged, and is still to be written.
+            // The backing file's content is unknown: readers must not get from frames what it may not have. Data that was dirty before
+            // stays: its writes were acknowledged, and it must still be written.
             let dropped = self.engine.drop_not_dirty(self.no, &mut |ask| self.engine.ask(ask, self.no, 0, 0).map(drop));
             if dropped == Err(STALLED) {
                 self.engine.leave_undecided(self.no);
@@ -148,7 +149,7 @@ impl Open {
             dropped?;
         }
         if record.own().close(Writer::LockHolder, || self.below.stamp()).is_ok() && framed.is_err() {
-            // What is dirty may be behind that.
+            // Dirty pages may lie past that.
             match record.own().get().size {
                 size if self.is_dirty()? => _ = record.size().fetch_max(size, Ordering::AcqRel),
                 size => record.size().store(size, Ordering::Release),
@@ -159,7 +160,7 @@ impl Open {
         framed
     }
 
-    /// The pages that a write covers in part: the first and the last, perhaps.
+    /// Returns the pages that a write covers in part: the first, the last, both or none.
     fn in_part(&self, at: u64, end: u64) -> impl Iterator<Item = u64> {
         let page = PAGE_BYTES as u64;
         let first = (!at.is_multiple_of(page)).then_some(at / page);
@@ -167,12 +168,12 @@ impl Open {
         first.into_iter().chain(last)
     }
 
-    /// Frames that are newer than below. Who makes the file longer has its lock meanwhile: so what is in frames behind the end belongs to
-    /// whoever has that, or had it and died.
+    /// Writes to frames, which become newer than the backing file. A writer that extends the file holds its lock meanwhile. So frames past
+    /// the end belong to the owner of the lock, or to one that died.
     fn write_back(&self, at: u64, from: &[u8], end: u64) -> Result<(), Errno> {
         let mut tries = Retries::new();
         while tries.again() {
-            // A truncation meanwhile may have taken what we wrote: then it is written after it.
+            // A truncation may have dropped this data meanwhile: then write it again after the truncation.
             let before = self.truncations()?;
             if end > self.size() {
                 let _held = self.engine.lock_file(self.no)?;
@@ -187,7 +188,7 @@ impl Open {
         Err(Errno::IO)
     }
 
-    /// With the file's lock held.
+    /// Writes to frames with the file's lock held, and extends the file.
     fn write_frames(&self, at: u64, from: &[u8], end: u64, marks: Marks) -> Result<(), Errno> {
         let record = self.record();
         let size_before = self.size();
@@ -212,8 +213,8 @@ impl Open {
         Ok(())
     }
 
-    /// A file that has become longer: pages it ended in meanwhile may have been taken, without what was behind the end. What of this
-    /// write is in them is written once more.
+    /// Writes again the parts of this write that lie in pages where the file ended meanwhile. Such a page may have been copied before the
+    /// file grew, without the data past the old end.
     fn touch_again(&self, at: u64, from: &[u8], ends: [u64; 3], marks: Marks) -> Result<(), Errno> {
         let page_bytes = PAGE_BYTES as u64;
         let end = at + from.len() as u64;
@@ -238,11 +239,11 @@ impl Open {
         }
     }
 
-    /// The page is not here, or it will have a mark that it had not: there may be too many.
+    /// Writes to a page that is not in a frame, or that gets a new mark: there may be too many marked pages.
     fn write_unmarked(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<(), Errno> {
         if !marks.is_none() {
             if marks.has(Marks::DIRTY) && self.record().has(flag::CONFLICT) {
-                // It could never be written.
+                // The page could never be written back.
                 return Err(Errno::STALE);
             }
             self.throttle()?;
@@ -269,8 +270,8 @@ impl Open {
         }
     }
 
-    /// Puts the page, with what is written of it, into a frame, or says why it has to be looked again. (The memory for it is cleared
-    /// only here: that costs as much as to find a page.)
+    /// Inserts the page, with the part that is written, into a frame, or returns why to try again. (Only this function clears memory for a
+    /// page: that costs as much as a lookup.)
     #[inline(never)]
     fn bring(&self, page: u64, offset: usize, from: &[u8], marks: Marks) -> Result<InsertStep, Errno> {
         let name = self.engine.name(self.no, page);
@@ -293,7 +294,8 @@ impl Open {
             Inserted::Present | Inserted::Stale => Ok(InsertStep::Again),
             Inserted::Locked => Err(STALLED),
             Inserted::NoRoom => {
-                // What of this write is in frames already may be all there is to make room with: it has to be in the file.
+                // The frames that this write filled may be the only ones to evict: the file must cover them, so that they can be written
+                // back.
                 let before = page * PAGE_BYTES as u64 + offset as u64;
                 self.record().size().fetch_max(before, Ordering::AcqRel);
                 self.make_room()?;
@@ -302,7 +304,7 @@ impl Open {
         }
     }
 
-    /// Too much is marked: the leader gets on with it first.
+    /// Waits for the leader if too many frames are marked.
     #[inline]
     fn throttle(&self) -> Result<(), Errno> {
         if self.engine.pages.marked_count() <= self.engine.header.get(Word::DirtyLimit) {
@@ -311,7 +313,7 @@ impl Open {
         self.wait_for_fewer()
     }
 
-    /// While nobody leads, writers may use half of what is above the limit too: a leader that dies shall not hold them up.
+    /// While there is no leader, writers may also use half of the frames above the limit: the death of a leader should not block them.
     #[inline(never)]
     fn wait_for_fewer(&self) -> Result<(), Errno> {
         let engine = &self.engine;
@@ -332,17 +334,17 @@ impl Open {
         self.engine.ask(RequestKind::Room, self.no, 0, 0).map(drop)
     }
 
-    /// The lock is held by who truncates; if he died, whoever gets it ends what he had begun.
+    /// Waits for the lock, which the truncating process holds. If it died, the next owner completes the truncation.
     fn wait_for_truncation(&self) -> Result<(), Errno> {
         self.engine.lock_file(self.no).map(drop)
     }
 
-    /// How many truncations there were, twice; waits while there is one.
+    /// Returns twice the number of truncations so far; waits while one is in progress.
     ///
     /// # Errors
     /// See [`super::CacheEngine::lock_file`].
     pub(super) fn truncations(&self) -> Result<u32, Errno> {
-        // Somebody who writes over the count all the time does not keep us here: what is read meanwhile is looked at again.
+        // A process that overwrites the count all the time must not block us: the caller checks again what it reads meanwhile.
         let mut tries = Retries::new();
         while tries.again() {
             let now = self.record().truncations().load(Ordering::Acquire);
@@ -354,16 +356,17 @@ impl Open {
         Ok(self.record().truncations().load(Ordering::Acquire))
     }
 
-    /// Whether one began since then: what was read below may be older than what it took from the SSD.
+    /// Returns whether a truncation started since then: data read from the backing file may be older than what the truncation dropped from
+    /// the SSD.
     #[inline]
     pub(super) fn was_truncated(&self, before: u32) -> bool {
         self.record().truncations().load(Ordering::Acquire) != before
     }
 
-    /// As ftruncate.
+    /// Sets the length of the file, as ftruncate does.
     ///
     /// # Errors
-    /// EROFS in read-only mode, or what the file below says.
+    /// EROFS in read-only mode, EFBIG, or the error of the backing file.
     pub fn set_len(&self, len: u64) -> Result<(), Errno> {
         if self.mode() == Mode::ReadOnly {
             return Err(Errno::ROFS);
@@ -379,7 +382,7 @@ impl Open {
         record.size().store(len, Ordering::Release);
         let told = self.engine.truncate(self.no, len, &mut |ask, a, b| self.engine.ask(ask, self.no, a, b).map(drop));
         if told == Err(STALLED) {
-            // It may be cut yet: whoever has the lock next, and can, cuts it.
+            // The truncation may still happen: the next owner of the lock that is able to completes it.
             return told;
         }
         if told.is_err() {
@@ -389,7 +392,7 @@ impl Open {
         told
     }
 
-    /// The range reads as zeroes and needs no space (fallocate with PUNCH_HOLE and KEEP_SIZE).
+    /// Punches a hole: the range reads as zeroes and needs no space (fallocate with PUNCH_HOLE and KEEP_SIZE).
     ///
     /// # Errors
     /// As [`Open::set_len`].
@@ -406,12 +409,12 @@ impl Open {
         let _held = self.engine.lock_file(self.no)?;
         self.look_locked()?;
         if self.record().has(flag::CONFLICT) {
-            // Nor are the parts of pages at its ends.
+            // The partial pages at its ends could not be written back either.
             return Err(Errno::STALE);
         }
         let (first, last) = (at.div_ceil(page), end / page);
         let size = self.size();
-        // Parts of pages are zeroes written; whole pages go.
+        // Zeroes are written to partial pages; whole pages are dropped.
         let edge = |from: u64, to: u64| -> Result<(), Errno> {
             let to = to.min(size);
             let zeroes = [0; PAGE_BYTES];
@@ -428,7 +431,7 @@ impl Open {
         }
         edge(at, first * page)?;
         edge(last * page, end)?;
-        // As in a truncation: nobody takes in what is below before the newer pages on the SSD are gone with it.
+        // As in a truncation: nobody may insert pages of the backing file before the newer ones on the SSD are gone too.
         let record = self.record();
         record.truncations().fetch_add(1, Ordering::AcqRel);
         let told = self.engine.ask(RequestKind::Punch, self.no, first, last).map(drop);
