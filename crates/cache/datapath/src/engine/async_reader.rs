@@ -1,23 +1,23 @@
-//! Reads that nobody stands and waits for: what is in frames is copied at once, what the SSD has comes through one queue, many pages
-//! in one submission, and is copied by whoever asks for what has ended. Anything else ([`Outcome::Slow`]) is the caller's to do by
-//! [`Open::read`], where it may wait.
+//! Asynchronous reads. Data in frames is copied at once. Pages on the SSD are read through one queue, many in one submission, and copied
+//! when the caller takes a completion. All other reads ([`Outcome::Slow`]) are left to the caller, which uses [`Open::read`] where it may
+//! block.
 //!
 //! The life of a read:
 //!
 //! ```text
-//!   begin --- all in frames --------------------------------> ended, Read
-//!     |  page by page: a frame, or a part for the queue
-//!     |---- a page that neither has, or that is uncertain --> slow ----.
-//!     |---- no place in the queue: waits, goes on in reap              | when its last part has ended
+//!   begin --- all in frames --------------------------------> completed, Read
+//!     |  page by page: from a frame, or as a part for the queue
+//!     |---- a page in neither tier, or uncertain -----------> slow ----.
+//!     |---- queue full: waits until a slot is free                     | when its last part has completed
 //!     v                                                                v
-//!   under way --- each part verified ----> ended, Read      ended, Slow: nothing it wrote counts
+//!   in flight --- each part verified ---> completed, Read    completed, Slow: discard what was written
 //! ```
 //!
-//! The device writes into memory of this process alone. A page that left its place on the SSD meanwhile fails its checksum, and the
-//! read is slow: it looks again.
+//! The device writes into private memory of this process. If a page moved on the SSD meanwhile, its checksum is wrong and the read becomes
+//! slow: [`Open::read`] looks it up again.
 //!
-//! What goes to memory that was made for that ([`AsyncReader::know`]) the device writes there itself. Such a read ends only when the device
-//! has let go of it, or is lost with a device that never does.
+//! Memory that was registered for it ([`AsyncReader::know`]) is written by the device directly. Such a read completes only when the device
+//! has released the memory; if it never does, the memory is lost with the device.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -36,63 +36,64 @@ use super::prepared::PreparedRead;
 use super::read::{Piece, pieces};
 use super::ssd::bytes_at;
 
-/// Pages under way of one [`AsyncReader`], at most. More wait.
+/// The maximum number of pages in flight of one [`AsyncReader`]. Further pages wait.
 const PARTS_MAX: u32 = 256;
-/// Completions taken from the queue at once.
+/// The number of completions taken from the queue at once.
 const BATCH: usize = 32;
-/// One read of so many is timed: the clock costs a good part of a hit.
+/// One read of this many is timed: reading the clock costs a good part of a hit.
 const TIMED: u32 = 64;
 
-/// How [`AsyncReader`] are used; see [`QueueOptions`], whose words these are.
+/// Options of an [`AsyncReader`], with the terms of [`QueueOptions`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AsyncReaderOptions {
-    /// One thread alone begins reads and takes what has ended. Another one that does is a mistake, and panics.
+    /// One thread alone submits reads and takes completions. Use by another thread is a bug, and panics.
     pub single_issuer: bool,
-    /// It waits rather than looks: a look that finds nothing costs a system call.
+    /// The caller waits rather than polls: a poll that finds nothing costs a system call.
     pub waits: bool,
-    /// With both: how long a wait stays awake, whatever that costs of the processor. Zero: as long as it is measured to cost no more.
+    /// How long a wait spins, with both options above, whatever CPU time that costs. Zero: as long as measurements show that it costs no
+    /// more.
     pub looks: Duration,
-    /// How long the SSD is waited for.
+    /// The timeouts for requests to the SSD.
     pub patience: Timeouts,
 }
 
-/// How a read ended.
+/// The outcome of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// So many bytes; fewer than the buffer has: the end of the file.
+    /// The number of bytes read; fewer than the buffer holds at the end of the file.
     Read(usize),
-    /// It has to go below, or to wait: [`Open::read`] does it.
+    /// The read needs the backing file, or has to wait: use [`Open::read`].
     Slow,
-    /// The SSD was given up in the middle of it, and may still write where it was to: memory of [`AsyncReader::know`], which is not to be
-    /// used any more.
+    /// The SSD was given up during the read, and may still write into the buffer. That memory ([`AsyncReader::know`]) must not be used any
+    /// more.
     Lost,
 }
 
-/// What became of a read.
+/// The result of submitting a read.
 #[derive(Debug)]
 #[must_use]
 pub enum SubmitResult<J> {
-    /// It ended at once.
+    /// The read completed at once.
     Ended(J, Outcome),
-    /// It will end: [`AsyncReader::take`].
+    /// The read is in flight: [`AsyncReader::take`] returns it.
     UnderWay,
-    /// No place: as many as there may be are under way, or ended and not taken.
+    /// The limit of reads in flight, or completed and not taken, is reached.
     Full(J),
 }
 
-/// A read that has a job.
+/// A read that owns a job.
 #[derive(Clone, Copy, Default)]
 struct Read {
-    /// Of `files`.
+    /// Index into `files`.
     file: u32,
-    /// Where in the file, and how much of it.
+    /// Position in the file, and length.
     at: u64,
     len: usize,
-    /// Bytes that were looked for.
+    /// Bytes for which the lookup is done.
     looked: usize,
-    /// Parts in the queue.
+    /// Number of parts in the queue.
     parts: u32,
-    /// It is in `waiting`.
+    /// Whether the read is in `waiting`.
     is_waiting: bool,
     is_slow: bool,
     is_lost: bool,
@@ -113,7 +114,8 @@ impl Read {
     }
 }
 
-/// Files of reads, with how many. Counted here, by who has the reads, so that a read changes no word that threads share.
+/// The files of reads, with the number of reads for each. Only the owner of the reads counts, so that a read changes no word that threads
+/// share.
 struct Files<F>(Vec<Option<(F, u32)>>);
 
 impl<F: AsRef<Open>> Files<F> {
@@ -122,7 +124,7 @@ impl<F: AsRef<Open>> Files<F> {
         self.0.get(file as usize)?.as_ref().map(|(file, _)| file.as_ref())
     }
 
-    /// For one more read.
+    /// Adds one read of a file.
     #[inline]
     fn take(&mut self, open: &Open, share: impl FnOnce() -> F) -> u32 {
         for (at, place) in self.0.iter_mut().enumerate() {
@@ -146,7 +148,7 @@ impl<F: AsRef<Open>> Files<F> {
         at as u32
     }
 
-    /// For one read less. What no read needs any more is handed out: to close it may take long.
+    /// Removes one read of a file. Returns the file if no read needs it any more: closing it may take long.
     #[inline]
     fn release(&mut self, file: u32) -> Option<F> {
         let place = self.0.get_mut(file as usize)?;
@@ -160,7 +162,7 @@ impl<F: AsRef<Open>> Files<F> {
 struct PageMiss<'a> {
     piece: Piece,
     in_frames: &'a LookupKey,
-    /// Where to look for it.
+    /// The key for its lookup on the SSD.
     on_ssd: Option<&'a ssdcache::LookupKey>,
 }
 
@@ -170,27 +172,27 @@ struct PagePart {
     read: u32,
     piece: Piece,
     found: ViewHit,
-    /// Its page is to go into a frame.
+    /// The ticket for the page's insertion into a frame.
     ticket: Option<Ticket>,
-    /// The device writes into memory of the caller, not of the place.
+    /// The device writes into the caller's memory, not into the slot's.
     is_straight: bool,
-    /// It is over its time, and the device still has that memory.
+    /// The part timed out, and the device still owns its memory.
     is_kept: bool,
 }
 
-/// A place in the queue, with its memory.
+/// A slot of the queue, with its memory.
 struct QueueSlot {
     buf: Buf,
     part: Option<PagePart>,
 }
 
-/// What the queue said has ended, and what of it was not looked at yet. A page is verified only when it is asked for: the device may have
-/// nothing to do meanwhile, and hears of the next requests as soon as the first page is taken.
+/// A batch of completions of the queue, some not yet processed. A page is verified only when it is taken, so the first completion returns
+/// sooner, and an idle device gets the next requests earlier.
 struct CompletionBatch {
     completions: Box<[Completion; BATCH]>,
     next: usize,
     count: usize,
-    /// When the queue said so, if that is of use.
+    /// When the batch was polled, if that is needed.
     at: Option<Instant>,
 }
 
@@ -199,28 +201,28 @@ impl CompletionBatch {
         self.next == self.count
     }
 
-    /// It had no room for more, which there may be.
+    /// Returns whether the batch was full, so that the queue may have more.
     fn was_full(&self) -> bool {
         self.count == BATCH
     }
 }
 
-/// The queue of the SSD.
+/// The queue of the SSD that a reader owns.
 struct SsdQueue {
     queue: Tracked<Box<dyn Queue>>,
     slots: Box<[QueueSlot]>,
     free: Vec<u32>,
-    /// Blocks of a page.
+    /// Blocks per page.
     blocks: u32,
     timeout: Duration,
-    /// Something was submitted since the last ring; all of it has this deadline.
+    /// Deadline of all requests submitted since the last ring; None: there are none.
     due: Option<Time>,
-    /// Where a page that is only read in part is verified.
+    /// Buffer to verify a page that is only read in part.
     scratch: Box<Page>,
     told: CompletionBatch,
-    /// Memory of callers that the queue was told of.
+    /// Memory of callers that is registered with the queue.
     memory: Vec<Arena>,
-    /// The queue ended: nothing more comes of it.
+    /// The queue has ended: it delivers no more completions.
     is_over: bool,
 }
 
@@ -255,14 +257,14 @@ impl SsdQueue {
         })
     }
 
-    /// The device may write into this memory, if that is possible.
+    /// Registers memory that the device may write into, if that is possible.
     fn know(&mut self, arena: &Arena) {
         if self.queue.register(arena).is_ok() {
             self.memory.push(arena.clone());
         }
     }
 
-    /// Where the device can write a whole page by itself.
+    /// Returns the span for a whole page that the device can write directly.
     #[inline]
     fn straight(&self, to: &[u8]) -> Option<Span> {
         let at = to.as_ptr() as usize;
@@ -276,7 +278,7 @@ impl SsdQueue {
         self.memory.iter().find_map(within)
     }
 
-    /// A page of a read, which goes to these bytes of its memory. False: there is no place.
+    /// Submits a page of a read, for these bytes of its memory. Returns false if there is no free slot.
     #[inline]
     fn submit(&mut self, read: u32, piece: Piece, found: &ViewHit, ticket: Option<Ticket>, to: &[u8]) -> bool {
         let Some(&slot) = self.free.last() else { return false };
@@ -301,20 +303,20 @@ impl SsdQueue {
         }
     }
 
-    /// The queue ended, and all that was in it.
+    /// Returns whether the queue has ended, and no parts are left in it.
     fn is_spent(&self) -> bool {
         self.is_over && self.slots.iter().all(|slot| slot.part.is_none())
     }
 
-    /// A part has ended: its bytes go to the caller. False: they are not what they should be.
+    /// Completes a part: verifies its bytes and copies them to the caller. Returns false if they are wrong.
     #[inline]
     fn complete(&mut self, slot: u32, open: &Open, to: &mut [u8]) -> bool {
         let QueueSlot { buf, part: Some(part) } = &self.slots[slot as usize] else { return false };
         let (piece, scratch) = (part.piece, &mut *self.scratch);
         let is_good = match to.get_mut(piece.at..piece.at + piece.len).and_then(|to| <&mut Page>::try_from(to).ok()) {
             Some(to) => {
-                // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts. But the caller's memory is
-                // not ours to believe: what goes into a frame is verified in ours.
+                // Verify the page in place, which saves a copy: if it is wrong, the read's data does not count. But the caller can change
+                // its memory: what goes into a frame is verified in ours.
                 if !part.is_straight {
                     buf.read(0, to);
                 }
@@ -341,7 +343,7 @@ impl SsdQueue {
         is_good
     }
 
-    /// A place has no part any more. Its memory is free again, unless the device still has it.
+    /// Removes the part of a slot. The slot becomes free, unless the device still owns its memory.
     #[inline]
     fn free(&mut self, slot: u32, is_held: bool) {
         self.slots[slot as usize].part = None;
@@ -352,7 +354,7 @@ impl SsdQueue {
 }
 
 impl Read {
-    /// Looks for its pages, as far as there are places. False: there is none for the next.
+    /// Looks up the pages of the read while there are free slots. Returns false if there is none for the next page.
     fn look(&mut self, index: u32, open: &Open, lane: &mut SsdQueue, to: &mut [u8]) -> bool {
         let from = self.looked;
         for piece in pieces(self.at + from as u64, self.len - from) {
@@ -374,7 +376,7 @@ impl Read {
         true
     }
 
-    /// Looks on the SSD for a piece that is in no frame. False: there is no place for it in the queue.
+    /// Looks up on the SSD a piece that is in no frame. Returns false if the queue has no free slot.
     #[inline(always)]
     fn look_for(&mut self, missed: &PageMiss<'_>, index: u32, open: &Open, lane: &mut SsdQueue, to: &[u8]) -> bool {
         if lane.free.is_empty() {
@@ -385,7 +387,7 @@ impl Read {
         let mut ticket = None;
         if matches!(seen, ViewLookup::Hit(_)) && open.wants_sought(piece, in_frames) {
             ticket = open.engine.pages.ticket_of_missing(in_frames);
-            // What was looked at has to be newer than the ticket. Few are wanted.
+            // The lookup must be newer than the ticket. Few pages need this.
             seen = open.look_again(on_ssd);
         }
         let ViewLookup::Hit(found) = seen else {
@@ -395,7 +397,7 @@ impl Read {
         if !lane.submit(index, piece, &found, ticket, to) {
             return false;
         }
-        // Now, while its word is near.
+        // Do it now, while its word is in the CPU cache.
         open.touch_on_ssd(&found);
         self.parts += 1;
         self.looked = piece.at + piece.len;
@@ -403,34 +405,34 @@ impl Read {
     }
 }
 
-/// Reads under way of one process, used by one thread at a time; see the module. `F` is a share of an open file, `J` the memory its
-/// bytes go to with what else its owner wants to know of it, owned until the read has ended.
+/// The asynchronous reads of one process, used by one thread at a time. `F` is a share of an open file. `J` is the memory for a read's
+/// bytes, with any data of its owner; the reader owns it until the read is taken.
 pub struct AsyncReader<F, J> {
     engine: Arc<CacheEngine>,
     options: AsyncReaderOptions,
-    /// Under way, or ended and not taken; by the numbers that `free` lacks, which have jobs.
+    /// Reads in flight, or completed and not taken. They have the numbers that `free` lacks, and jobs.
     reads: Box<[Read]>,
     jobs: Box<[Option<J>]>,
     files: Files<F>,
     free: Vec<u32>,
-    /// Reads with pages for which the queue had no place.
+    /// Reads with pages for which the queue had no slot.
     waiting: VecDeque<u32>,
     ended: VecDeque<u32>,
-    /// That the device may write into.
+    /// Memory that the device may write into.
     memory: Vec<Arena>,
     /// None until the first page of the SSD is read.
     lane: Option<SsdQueue>,
-    /// The SSD has no queue for us: all of it is slow.
+    /// The SSD gives us no queue: all reads of it are slow.
     is_without: bool,
     begun: u32,
-    /// Of those under way, how many are timed.
+    /// How many of the reads in flight are timed.
     timed: u32,
-    /// Found on the SSD, and not counted yet.
+    /// Hits on the SSD that are not counted yet.
     hits: u64,
 }
 
 impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
-    /// For so many reads, under way or ended and not taken.
+    /// Creates a reader for `depth` reads in flight, or completed and not taken.
     pub fn new(engine: &Arc<CacheEngine>, depth: u32, options: AsyncReaderOptions) -> AsyncReader<F, J> {
         AsyncReader {
             engine: Arc::clone(engine),
@@ -450,13 +452,13 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         }
     }
 
-    /// Whose pages they are.
+    /// Returns the engine whose pages the reader reads.
     pub fn engine(&self) -> &Arc<CacheEngine> {
         &self.engine
     }
 
-    /// Pages of the SSD that are read whole into this memory, at multiples of their size, come there without a copy. It is kept as long
-    /// as reads may be under way. Else it is memory like any other.
+    /// Registers memory, so that whole pages of the SSD read into it, at multiples of their size, need no copy. It is kept as long as
+    /// reads may be in flight. If registration fails it is used like any other memory.
     pub fn know(&mut self, memory: &Arena) {
         if let Some(lane) = &mut self.lane {
             lane.know(memory);
@@ -464,18 +466,18 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         self.memory.push(memory.clone());
     }
 
-    /// Reads that have not ended.
+    /// Returns the number of reads that have not completed.
     pub fn under_way(&self) -> usize {
         self.reads.len() - self.free.len() - self.ended.len()
     }
 
-    /// Whether none is under way, or ended and not taken.
+    /// Returns whether no read is in flight, or completed and not taken.
     pub fn is_idle(&self) -> bool {
         self.free.len() == self.reads.len()
     }
 
-    /// Begins a read of a file, which `share` gives a share of if one is needed. The device hears of it at the next `ring`, `take` or
-    /// `wait`.
+    /// Submits a read of a file; `share` provides a share of the file if one is needed. The device is notified at the next `ring`, `take`
+    /// or `wait`.
     #[inline]
     pub fn begin(&mut self, open: &Open, share: impl FnOnce() -> F, at: u64, job: J) -> SubmitResult<J> {
         match open.expect(at) {
@@ -484,7 +486,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         }
     }
 
-    /// Likewise one that was announced.
+    /// Submits a read that was prepared with [`Open::expect`].
     #[inline]
     pub fn submit_prepared(&mut self, expected: &PreparedRead<'_>, share: impl FnOnce() -> F, mut job: J) -> SubmitResult<J> {
         let (open, at) = (expected.open, expected.at);
@@ -553,7 +555,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         self.lane.is_some()
     }
 
-    /// If a read has ended it is to be taken.
+    /// Queues a read for `take` if it has completed.
     #[inline]
     fn see(&mut self, index: u32) {
         let read = &mut self.reads[index as usize];
@@ -579,14 +581,14 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         read.outcome()
     }
 
-    /// Tells the device of all that was begun.
+    /// Notifies the device of all submitted requests.
     pub fn ring(&mut self) {
         if let Some(lane) = &mut self.lane {
             lane.ring();
         }
     }
 
-    /// One that has ended, if there is one. Rings if it has to look for it.
+    /// Takes a completed read, if there is one. Rings and polls if none is known yet.
     pub fn take(&mut self) -> Option<(J, Outcome)> {
         self.take_seen().or_else(|| {
             self.poll();
@@ -594,7 +596,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         })
     }
 
-    /// One of those that were seen to have ended.
+    /// Takes a read that is known to have completed, without polling.
     #[inline]
     pub fn take_seen(&mut self) -> Option<(J, Outcome)> {
         while self.ended.is_empty() && self.end_next() {}
@@ -603,12 +605,12 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         Some((job, self.give_place(index)))
     }
 
-    /// Whether some were seen to have ended and not taken.
+    /// Returns whether some completions are known and not taken.
     fn has_seen(&self) -> bool {
         !self.ended.is_empty() || self.lane.as_ref().is_some_and(|lane| !lane.told.is_empty())
     }
 
-    /// Rings, and sees what has ended, unless some that were seen were not taken.
+    /// Rings and polls for completions, unless some known ones are not taken.
     pub fn poll(&mut self) {
         self.ring();
         if !self.has_seen() {
@@ -616,8 +618,8 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         }
     }
 
-    /// Rings, waits until one may have ended, or for `at_most`, and sees which have. Returns early at will; at once if some that were
-    /// seen were not taken.
+    /// Rings, waits for a completion or for `at_most`, and polls. May return early; returns at once if some known completions are not
+    /// taken.
     pub fn wait(&mut self, at_most: Duration) {
         if self.has_seen() {
             return self.ring();
@@ -628,13 +630,13 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         }
     }
 
-    /// For who waits for other things, too: readable when a read may have ended after [`AsyncReader::arm`] said that it is waiting. None:
-    /// nothing to wait for, or not in this way.
+    /// Returns a descriptor for callers that also wait for other events. It is readable when a read may have completed after
+    /// [`AsyncReader::arm`] returned that it is waiting. None: nothing to wait for, or not supported.
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
         self.lane.as_ref()?.queue.event()
     }
 
-    /// Asks for the event.
+    /// Arms the event of [`AsyncReader::event`]; `Ready`: completions may be there already.
     pub fn arm(&mut self) -> Armed {
         match &mut self.lane {
             Some(lane) if self.ended.is_empty() && lane.told.is_empty() => {
@@ -645,7 +647,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         }
     }
 
-    /// Asks the queue what has ended, after waiting for it if that is asked for.
+    /// Polls the queue for completions, after a wait of at most `wait` if it is given.
     fn look(&mut self, wait: Option<Duration>) {
         let Some(SsdQueue { queue, told, .. }) = &mut self.lane else { return };
         told.next = 0;
@@ -659,7 +661,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         }
     }
 
-    /// Does what the next completion says that was not looked at. False: there is none.
+    /// Processes the next known completion. Returns false if there is none.
     #[inline]
     fn end_next(&mut self) -> bool {
         let Some(SsdQueue { told, .. }) = &mut self.lane else { return false };
@@ -681,7 +683,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         true
     }
 
-    /// After all that the queue told of.
+    /// Finishes a batch of completions.
     fn settle(&mut self) {
         self.count_hits();
         if let Some(lane) = self.lane.as_mut().filter(|lane| lane.is_over || lane.queue.is_gone()) {
@@ -696,12 +698,12 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         self.go_on();
     }
 
-    /// Whether it is still the read that waits: another one may have its number.
+    /// Returns whether the read still waits: another one may have its number by now.
     fn is_waiting(&self, index: u32) -> bool {
         self.reads[index as usize].is_waiting
     }
 
-    /// There is no queue any more for those that have no place in it.
+    /// Makes reads that wait for a slot slow, because there is no queue any more.
     fn give_up_waiting(&mut self) {
         while let Some(index) = self.waiting.pop_front() {
             if self.is_waiting(index) {
@@ -711,7 +713,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         }
     }
 
-    /// The device does not let go of it any more.
+    /// Completes the parts whose memory the device never releases, as lost.
     #[cold]
     fn lose_kept(&mut self) {
         for slot in 0..self.lane.as_ref().map_or(0, |lane| lane.slots.len()) {
@@ -719,7 +721,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         }
     }
 
-    /// A part over its time is at its end, too.
+    /// Completes a part that timed out.
     #[cold]
     fn end_kept(&mut self, slot: u32, is_lost: bool) {
         let Some(lane) = &mut self.lane else { return };
@@ -731,7 +733,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         self.see(part.read);
     }
 
-    /// What a completion says. Whether it was a hit.
+    /// Processes a completion. Returns whether it was a hit.
     #[inline]
     fn end_part(&mut self, completion: Completion) -> bool {
         let Some(lane) = &mut self.lane else { return false };
@@ -742,7 +744,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         let is_held = completion.status.is_err() && lane.queue.owns_buffer(completion.tag);
         lane.is_over |= completion.status == Err(Error::Gone);
         if is_held && part.is_straight {
-            // Named when it is released, or lost with the queue.
+            // The queue names it when the memory is released, or it is lost with the queue.
             part.is_kept = true;
             return false;
         }
@@ -755,7 +757,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         is_good
     }
 
-    /// Memory that the device had kept is free again.
+    /// Takes back slots whose memory the device has released.
     fn take_back(&mut self) {
         while let Some(tag) = self.lane.as_mut().and_then(|lane| lane.queue.take_released()) {
             self.end_kept(tag.0 as u32, false);
@@ -764,7 +766,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         }
     }
 
-    /// Places are free again.
+    /// Continues waiting reads, because slots are free again.
     fn go_on(&mut self) {
         for _ in 0..self.waiting.len() {
             if self.lane.as_ref().is_none_or(|lane| lane.free.is_empty()) {

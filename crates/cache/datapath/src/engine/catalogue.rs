@@ -1,11 +1,11 @@
-//! What the SSD knows of each file: a page of its log for each, of file key 0, at the file's key modulo 2^33.
+//! The SSD's metadata of each file: one page of its log per file, of file key 0, at the file's key modulo 2^33.
 //!
 //! ```text
 //!  0 magic    8 key     16 size            24 mtime   32 ctime   40 stamp's size
-//! 48 flags: 1 we write to it, 2 cut, 4 written through           52 length of the path   56 path   1024 cut to
+//! 48 flags: 1 we write to it, 2 truncated, 4 written through     52 length of the path   56 path   1024 truncated to
 //! ```
 //!
-//! The log checks the page's sum. Two files whose keys meet at one place take turns: the one that is not there has no pages.
+//! The log verifies the page's checksum. Two files whose keys share one place take turns: the file without an entry has no pages.
 
 use std::path::{Path, PathBuf};
 
@@ -13,39 +13,39 @@ use ssdcache::{FileKey, PAGE_BYTES, PAGE_INDEX_END, Page, PageIndex};
 
 use super::record::{PATH_MAX, Stamp};
 
-/// Behind the longest path.
+/// Offset after the longest path.
 const CUT: usize = 1024;
 const _: () = assert!(56 + PATH_MAX <= CUT);
 const MAGIC: u64 = u64::from_le_bytes(*b"hs-file1");
-/// Whose pages these are.
+/// The key of the file that holds the catalogue's pages.
 pub const CATALOGUE: FileKey = FileKey(0);
 
-/// One file.
+/// The catalogue entry of one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// Its key.
+    /// The key of the file.
     pub key: FileKey,
-    /// Where it was when it was last opened.
+    /// The path of the file at its last open.
     pub path: PathBuf,
-    /// Its length, which may be beyond that below while pages are dirty.
+    /// The length of the file, which may be beyond the backing file's end while pages are dirty.
     pub size: u64,
-    /// How it was below when we last looked.
+    /// The stamp of the backing file at our last check.
     pub stamp: Stamp,
-    /// We may have written to it below since.
+    /// Whether the cache may have written to the backing file since.
     pub writing: bool,
-    /// It was cut below to this length, or is about to be, and that may not be durable.
+    /// The length of a truncation of the backing file that is done or about to be, and may not be durable.
     pub cut: Option<u64>,
-    /// It is being written through or around: what is clean on the SSD may be older than below.
+    /// Whether the file is being written through or around: clean pages on the SSD may be older than the backing file.
     pub through: bool,
 }
 
-/// Where a file's entry is.
+/// Returns the page of the catalogue that holds a file's entry.
 pub fn place(key: FileKey) -> PageIndex {
     PageIndex(key.0 & (PAGE_INDEX_END - 1))
 }
 
 impl Entry {
-    /// For the log.
+    /// Returns the entry as a page for the log.
     pub fn encode(&self) -> Box<Page> {
         use std::os::unix::ffi::OsStrExt;
         let mut page = Box::new([0; PAGE_BYTES]);
@@ -62,7 +62,7 @@ impl Entry {
         page
     }
 
-    /// None: no entry, or not one of ours.
+    /// Returns the entry of a page. None: the page holds no valid entry.
     pub fn decode(page: &Page) -> Option<Entry> {
         use std::os::unix::ffi::OsStrExt;
         let word = |n: usize| u64::from_le_bytes(page[8 * n..8 * n + 8].try_into().expect("eight"));

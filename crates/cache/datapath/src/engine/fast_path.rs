@@ -1,5 +1,5 @@
-//! Hits of one page that is where it is thought to be, in two steps: see [`pagecache::FrameHint`]. They neither wait nor fail nor
-//! ask anybody. What is not done by them the long way does, from its begin.
+//! Fast path for hits of one page at its predicted place, in two steps: see [`pagecache::FrameHint`]. It neither blocks nor fails nor
+//! sends requests. The long path redoes from the start what the fast path cannot do.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use ssdcache::PAGE_BYTES;
 
 use super::open::Open;
 
-/// A place of a file, whose page's record is on its way to the processor.
+/// A position in a file, whose frame metadata is being prefetched into the CPU cache.
 #[derive(Clone, Copy)]
 pub struct PageHint<'a> {
     open: &'a Open,
@@ -17,17 +17,17 @@ pub struct PageHint<'a> {
 }
 
 impl Open {
-    /// Where its page is thought to be: see [`pagecache::SharedPages::think`].
+    /// Predicts the frame of the page at byte `at`: see [`pagecache::SharedPages::predict_frame`].
     ///
     /// # Errors
-    /// [`FastPathMiss`]: the page is not in memory, or that is not certain.
+    /// [`FastPathMiss`]: the page is not in memory, or that is uncertain.
     #[inline(always)]
     pub fn predict_frame<const BY_INDEX: bool>(&self, at: u64) -> Result<PageHint<'_>, FastPathMiss> {
         let page = self.engine.pages.predict_frame::<BY_INDEX>(self.of, at / PAGE_BYTES as u64)?;
         Ok(PageHint { open: self, at, page })
     }
 
-    /// Likewise, in one way or the other.
+    /// Predicts the frame by guess, or by index if guessing does not apply.
     #[inline(always)]
     pub(super) fn predict_page(&self, at: u64) -> Option<PageHint<'_>> {
         match self.predict_frame::<false>(at) {
@@ -38,19 +38,19 @@ impl Open {
 }
 
 impl PageHint<'_> {
-    /// Its bytes will be looked at, too: the first of them is on its way. Where they are, if it is the page.
+    /// Prefetches the first byte that will be read. Returns the address of the data, if the prediction is right.
     #[inline(always)]
     pub fn prefetch(self) -> *const u8 {
         self.page.prefetch(self.offset())
     }
 
-    /// Where in its page it is.
+    /// Returns the offset in the page.
     #[inline(always)]
     fn offset(self) -> usize {
         (self.at % PAGE_BYTES as u64) as usize
     }
 
-    /// How many of so many bytes are before the end of the file. None: it is behind the end.
+    /// Returns how many of `len` bytes are before the end of the file. None: the position is past the end.
     #[inline(always)]
     fn within_file(self, len: usize) -> Option<usize> {
         let size = self.open.size();
@@ -60,29 +60,30 @@ impl PageHint<'_> {
         Some(len.min(usize::try_from(size - self.at).unwrap_or(usize::MAX)))
     }
 
-    /// As [`Open::read`].
+    /// Reads bytes of the predicted page, as [`Open::read`] does. None: use the long path.
     #[inline(always)]
     pub fn read(self, to: &mut [u8]) -> Option<usize> {
         let len = self.within_file(to.len()).filter(|len| *len <= PAGE_BYTES - self.offset())?;
         let lane = self.open.engine.pages.lane();
-        // The long way asks for the time.
+        // Timed reads take the long path.
         let is_read = !lane.is_read_timed() && self.page.read(self.offset(), &mut to[..len], lane);
         is_read.then_some(len)
     }
 
-    /// As [`Open::pin`]. `note` gets the page and how many bytes there are before the page is pinned; what it noted means nothing if it
-    /// is not.
+    /// Pins the predicted page, as [`Open::pin`] does. `note` gets the page and the number of bytes before the page is pinned; its result
+    /// is invalid if pinning fails.
     #[inline(always)]
     pub fn pin<R>(self, len: usize, note: impl FnOnce(Pin, usize) -> R) -> Option<R> {
         let len = self.within_file(len)?.min(PAGE_BYTES - self.offset());
         self.page.pin(|pin| note(pin, len))
     }
 
-    /// As [`Open::write`], of what has a mark already: nothing is to be asked. False: it is not written, or is to be written once more.
+    /// Writes to a page that is already marked dirty, as [`Open::write`] does. Returns false if the data is not written, or must be
+    /// written again.
     #[inline(always)]
     pub fn write(self, from: &[u8]) -> bool {
         let Open { engine, .. } = self.open;
-        // First, for what comes after the copy waits until it has left the processor.
+        // Do this first: code after the copy waits until the copy has left the store buffer.
         let now_ns = engine.world.realtime_ns();
         let lane = engine.pages.lane();
         if from.is_empty() || from.len() > PAGE_BYTES - self.offset() || !self.open.is_write_back() || lane.is_write_timed() {

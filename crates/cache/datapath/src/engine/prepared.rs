@@ -1,22 +1,22 @@
-//! Reads that are announced: where the first page is looked for is worked out then, once, and is near when they begin.
+//! Prepared reads: the lookup keys of the first page are computed in advance, once, and prefetched before the read starts.
 
 use ssdcache::PAGE_BYTES;
 
 use super::open::Open;
 
-/// A read that begins soon.
+/// A read that starts soon.
 #[derive(Clone, Copy)]
 pub struct PreparedRead<'a> {
     pub(super) open: &'a Open,
-    /// At this byte of the file.
+    /// The byte of the file where it starts.
     pub(super) at: u64,
     pub(super) in_frames: pagecache::LookupKey,
-    /// None: it cannot be there.
+    /// The lookup key on the SSD. None: the page cannot be there.
     pub(super) on_ssd: Option<ssdcache::LookupKey>,
 }
 
 impl Open {
-    /// A read at this byte begins soon: where its first page is looked for comes nearer. None: the file ends before.
+    /// Prepares a read at this byte, and prefetches the lookup of its first page. None: the position is past the end of the file.
     #[inline(always)]
     pub fn expect(&self, at: u64) -> Option<PreparedRead<'_>> {
         if at >= self.size() {
@@ -33,7 +33,7 @@ impl Open {
 }
 
 impl PreparedRead<'_> {
-    /// It is one of the next: what was found where it is looked for comes nearer.
+    /// Prefetches what the lookup found, because this is one of the next reads.
     #[inline]
     pub fn is_next(&self) {
         if let (Some(view), Some(sought)) = (&self.open.engine.view, &self.on_ssd) {

@@ -1,16 +1,16 @@
-//! What processes ask the leader for, and what they tell him in passing.
+//! Requests of processes to the leader, and hints about pages that were read.
 //!
-//! A request is a slot of 64 bytes: state (a futex), the asker's process slot, what, and the answer. Each can be done again, so that a
-//! new leader takes up what the last one had begun. Hints go into a ring whose oldest are overwritten.
+//! A request is a slot of 64 bytes: state (a futex), process slot of the requester, kind, arguments and answer. Each request is
+//! idempotent, so a new leader repeats the unfinished work of the last one. Hints go into a ring that overwrites the oldest.
 //!
 //! ```text
 //! state:  31        3 2     0
-//!        | turn      | what  |     turn: counts the slot's uses, and its asker keeps it in memory of its own
+//!        | generation| what  |     generation: counts the slot's uses; the requester keeps it in private memory
 //! ```
 //!
-//! Every process of the group can write to the slots. An asker that finds its slot in another turn, or in a state that does not lead to
-//! an answer, posts the request anew ([`RequestState::Lost`]); the leader frees slots in which nothing can happen any more
-//! ([`Requests::recycle`]), and refuses numbers that cannot be ([`Request::is_sane`]).
+//! Every process of the group can write to the slots. A requester that finds another generation, or a state that leads to no answer, posts
+//! the request anew ([`RequestState::Lost`]). The leader frees slots in which nothing can happen any more ([`Requests::recycle`]), and
+//! refuses invalid numbers ([`Request::is_sane`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,9 +31,9 @@ const CLAIMED: u32 = 1;
 const POSTED: u32 = 2;
 const TAKEN: u32 = 3;
 const DONE: u32 = 4;
-/// Taken, and the asker waits no more.
+/// Taken by the leader, and the requester waits no more.
 const GIVEN_UP: u32 = 5;
-/// Bits of a state that say what it is.
+/// The bits of a state that hold the state proper, without the generation.
 const WHAT: u32 = 7;
 const ONE_TURN: u32 = 8;
 
@@ -41,48 +41,48 @@ fn what(state: u32) -> u32 {
     state & WHAT
 }
 
-/// The same turn in another state.
+/// Returns another state of the same generation.
 fn becomes(state: u32, what: u32) -> u32 {
     state & !WHAT | what
 }
 
-/// What is asked.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RequestKind {
-    /// A file was opened: know it, look it up in the catalogue. Answer: 0. With a = 1: how many pages of it are dirty on the SSD; with 2:
-    /// open it below now, while that can be done.
+    /// A file was opened: register it and look it up in the catalogue. The answer is 0. With a = 1: how many pages of it are dirty on the
+    /// SSD. With a = 2: open the backing file now, while that is possible.
     Open,
-    /// Every acknowledged byte of the file shall survive.
+    /// Make every acknowledged byte of the file durable.
     Sync,
-    /// The file, or all if the number is `u32::MAX`, shall be below, and durable.
+    /// Write the file back, or all files if the number is `u32::MAX`, durably.
     Clean,
-    /// Pages a..b of the file are cached no more, dirty or not (changed outside, unlinked).
+    /// Drop pages a..b of the file, dirty or not (changed outside, unlinked).
     Drop,
-    /// The file gets the length a, everywhere.
+    /// Set the length of the file to a, in all tiers.
     Truncate,
-    /// Frames shall be freed.
+    /// Free frames for a writer.
     Room,
-    /// The file's mode (a).
+    /// Set the file's mode to a.
     Mode,
-    /// The instance's mode (a).
+    /// Set the instance's mode to a.
     ModeOfAll,
-    /// Pages a..b of the file read as zeroes, below too.
+    /// Make pages a..b of the file read as zeroes, in the backing file too.
     Punch,
-    /// The file will be written through.
+    /// Prepare for write-through of the file.
     Through,
-    /// Who wrote the file through has died: what is cached of it and not dirty may be older than below.
+    /// A write-through writer of the file died: its cached pages that are not dirty may be older than the backing file.
     Stale,
-    /// What is clean of the file on the SSD is older than below.
+    /// Drop clean pages of the file from the SSD: they are older than the backing file.
     DropClean,
-    /// What only an SSD that failed had is given up: what is below counts. Answer: how many pages.
+    /// Give up the data that only a failed SSD had: the backing files count. The answer is the number of pages.
     Accept,
-    /// The file will be closed with dirty pages: the leader opens it, so that it is found wherever it is moved to.
+    /// The file will be closed with dirty pages: open it, so that it is found wherever it is moved.
     Hold,
-    /// After a conflict: what is below is known now, and the pages that are newer here are written over it.
+    /// After a conflict: take the backing file's state for known, and write the newer cached pages over it.
     Force,
-    /// Another program changed the file, and there are dirty pages of it.
+    /// Another program changed the file while it had dirty pages.
     Conflict,
-    /// The dirty frames of pages a..b of the file are written back, durably.
+    /// Write the dirty frames of pages a..b of the file back, durably.
     WriteBack,
 }
 
@@ -110,7 +110,7 @@ const ASKS: [RequestKind; 17] = [
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) slot: usize,
-    /// Who asked.
+    /// The process slot of the requester.
     pub(crate) process: ProcessSlot,
     pub(crate) ask: RequestKind,
     pub(crate) file: FileNo,
@@ -119,7 +119,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whether its numbers can be: whoever wrote them into the segment may have had no such file, range or length in mind.
+    /// Returns whether the numbers are valid: a process may have written an impossible file, range or length into the segment.
     fn is_sane(&self, files: u32) -> bool {
         let is_file = self.file.0 < files || self.file.0 == u32::MAX;
         let is_range = self.a <= self.b && self.a <= FILE_BYTES_MAX;
@@ -133,39 +133,39 @@ impl Request {
     }
 }
 
-/// The slots.
+/// The request slots of a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Requests {
     pub(crate) region: Arc<Region>,
     pub(crate) at: usize,
-    /// Files there are.
+    /// The number of file records.
     pub(crate) files: u32,
 }
 
-/// A slot that is ours until it is dropped.
+/// A request slot that we own until it is dropped.
 pub(crate) struct Posted<'a> {
     requests: &'a Requests,
     slot: usize,
-    /// The state it was posted with.
+    /// The state with which the request was posted.
     posted: u32,
 }
 
-/// How a request stands.
+/// The progress of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RequestState {
-    /// Nobody has answered yet.
+    /// The request has no answer yet.
     Open,
-    /// Done, or failed.
+    /// The request is done, or failed.
     Done(Result<u32, Errno>),
-    /// The slot is not ours any more, and nobody will answer: to be posted anew.
+    /// We lost the slot, and there will be no answer: post the request anew.
     Lost,
 }
 
-/// Slots in a state that should pass, and since when: what only the leader knows.
+/// Slots in a state that should be short, with that state and the time it was first seen. Only the leader has this.
 #[derive(Debug, Default)]
 pub(crate) struct StaleSlots(std::collections::HashMap<usize, (u32, u32)>);
 
-/// How long a slot may stay claimed or answered without its asker's doing anything about it, ms.
+/// How long a slot may stay claimed or answered without any action of its requester, ms.
 const PASSING_MS: u32 = 500;
 
 impl Requests {
@@ -177,13 +177,13 @@ impl Requests {
         self.word(slot, 0)
     }
 
-    /// From one state to another in the same turn.
+    /// Changes one state to another of the same generation.
     fn change(&self, slot: usize, from: u32, to: u32) -> bool {
         let state = self.state(slot).load(Ordering::Acquire);
         what(state) == from && self.state(slot).compare_exchange(state, becomes(state, to), Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// None: all slots are taken.
+    /// Posts a request. None: all slots are taken.
     pub(crate) fn post(&self, me: ProcessSlot, ask: RequestKind, file: FileNo, a: u64, b: u64) -> Option<Posted<'_>> {
         let begin = (usize::from(me.0) * 4) % REQUESTS;
         let claim = |slot: usize| {
@@ -201,15 +201,15 @@ impl Requests {
         self.region.u64(base + 16).store(a, Ordering::Relaxed);
         self.region.u64(base + 24).store(b, Ordering::Relaxed);
         let posted = becomes(claimed, POSTED);
-        // If it is not ours any more, the asker finds that out when it looks.
+        // If the slot is not ours any more, the requester finds that out at its next check.
         let _ = self.state(slot).compare_exchange(claimed, posted, Ordering::Release, Ordering::Relaxed);
         Some(Posted { requests: self, slot, posted })
     }
 
-    /// The leader takes what was posted.
+    /// Takes all posted requests, for the leader.
     pub(crate) fn take(&self, out: &mut Vec<Request>) {
         for slot in 0..REQUESTS {
-            // It has answered all that it had taken: what is still taken, somebody else made so.
+            // The leader has answered all that it took: another process wrote a state that is still "taken".
             if !self.change(slot, POSTED, TAKEN) && what(self.state(slot).load(Ordering::Relaxed)) != TAKEN {
                 continue;
             }
@@ -237,17 +237,17 @@ impl Requests {
         }
     }
 
-    /// Whether its asker still waits, as far as the slot says: only that it has given up is believed.
+    /// Returns whether the requester still waits. Of the slot's states, only "given up" is trusted here.
     pub(crate) fn is_wanted(&self, slot: usize) -> bool {
         what(self.state(slot).load(Ordering::Acquire)) != GIVEN_UP
     }
 
-    /// Nobody waits for the answer.
+    /// Frees a slot whose requester gave up.
     fn bury(&self, slot: usize) {
         self.change(slot, GIVEN_UP, FREE);
     }
 
-    /// A new leader: what the last one had taken is posted again.
+    /// Posts again the requests that the last leader had taken, for a new leader.
     pub(crate) fn again(&self) {
         for slot in 0..REQUESTS {
             self.change(slot, TAKEN, POSTED);
@@ -255,7 +255,7 @@ impl Requests {
         }
     }
 
-    /// What a dead process asked is asked by nobody: others may have written since what it wanted cut.
+    /// Frees the slots of a dead process: other processes may have written since what its requests would truncate.
     pub(crate) fn reap(&self, dead: ProcessSlot) {
         for slot in 0..REQUESTS {
             if self.word(slot, 4).load(Ordering::Relaxed) == u32::from(dead.0) {
@@ -264,8 +264,8 @@ impl Requests {
         }
     }
 
-    /// Frees slots that nobody frees: in a state that is none, or for too long in one that passes. Their askers, if there are any, post
-    /// anew. For the leader, now and then, while it has no request in hand.
+    /// Frees abandoned slots: those in an invalid state, or for too long in a short one. Their requesters, if any, post anew. The leader
+    /// calls it now and then, while it has no request in hand.
     pub(crate) fn recycle(&self, stale: &mut StaleSlots, now_ms: u32) {
         for slot in 0..REQUESTS {
             let state = self.state(slot).load(Ordering::Acquire);
@@ -291,7 +291,7 @@ impl Requests {
 }
 
 impl Posted<'_> {
-    /// Waits for at most so long.
+    /// Waits for an answer, at most for this duration.
     pub(crate) fn wait(&self, at_most: Duration) -> RequestState {
         let state = self.requests.state(self.slot);
         let now = state.load(Ordering::Acquire);
@@ -316,7 +316,7 @@ impl Posted<'_> {
 
 impl Drop for Posted<'_> {
     fn drop(&mut self) {
-        // While the leader is at it, it frees the slot when it answers, or its successor does.
+        // While the leader works on the request, it frees the slot with its answer, or its successor does.
         let state = self.requests.state(self.slot);
         loop {
             let now = state.load(Ordering::Acquire);
@@ -331,22 +331,22 @@ impl Drop for Posted<'_> {
     }
 }
 
-/// A page that was read below: file (20 bits), page (40), and three more bits.
+/// A page that was read from the backing file: file (20 bits), page (40), and three more bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hint {
     pub(crate) file: FileNo,
     pub(crate) page: u64,
     pub(crate) in_stream: bool,
-    /// The reader waited for it: nobody should again. It is in a frame, for now.
+    /// The read was slow, and should not be repeated. The page is in a frame for now.
     pub(crate) was_slow: bool,
-    /// Nobody asked for it: it lay around one that was asked for.
+    /// No reader requested the page: it lay around one that was requested.
     pub(crate) is_around: bool,
 }
 
-/// The leader is woken for so many hints.
+/// The leader is woken after this many hints.
 const HINTS_RING: u64 = 64;
 
-/// The ring.
+/// The ring of hints in the segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Hints {
     pub(crate) region: Arc<Region>,
@@ -354,18 +354,18 @@ pub(crate) struct Hints {
 }
 
 impl Hints {
-    /// Whether the leader should be woken for it.
+    /// Adds a hint. Returns whether the leader should be woken for it.
     #[must_use]
     pub(crate) fn tell(&self, hint: Hint) -> bool {
         let count = self.region.u64(self.at).fetch_add(1, Ordering::Relaxed);
         let bits = 1 << 63 | u64::from(hint.in_stream) << 62 | u64::from(hint.was_slow) << 61 | u64::from(hint.is_around) << 60;
         let word = bits | u64::from(hint.file.0) << 40 | (hint.page & ((1 << 40) - 1));
         self.region.u64(self.at + 64 + 8 * (count as usize % HINTS)).store(word, Ordering::Relaxed);
-        // Of what lay around another page he hears by that one's hint.
+        // The hint of the requested page wakes the leader for the pages around it, too.
         !hint.is_around && (hint.was_slow || count % HINTS_RING == HINTS_RING - 1)
     }
 
-    /// Takes up to `most`; `read` is how far the reader has come.
+    /// Takes up to `most` hints; `read` is the reader's position.
     pub(crate) fn take(&self, read: &mut u64, most: usize, out: &mut Vec<Hint>) {
         let head = self.region.u64(self.at).load(Ordering::Relaxed);
         *read = (*read).max(head.saturating_sub(HINTS as u64)).min(head);

@@ -1,4 +1,4 @@
-//! Pages of the SSD, through queues: a lane of each reader, and the leader's.
+//! I/O on pages of the SSD through queues: one for each reading thread, and the leader's.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use block::{Arena, Buf, Device, DeviceCapabilities, Error, Handle, OpenError, Pa
 use parking_lot::{Condvar, Mutex};
 use ssdcache::{DevicePage, PAGE_BYTES, Page};
 
-/// Pages a lane reads at once.
+/// The number of pages that a queue reads at once.
 pub(super) const LANE_PAGES: usize = 64;
 /// Pages that the leader writes in one piece: a batch and its summary.
 pub(super) const BATCH_PAGES: usize = 128;
 
-/// A queue with memory.
+/// A queue of the SSD, with its buffers.
 pub(crate) struct SsdQueue {
     handle: Handle<Box<dyn Queue>>,
     buffers: Vec<Option<Buf>>,
     arena: Arena,
-    /// The queue ended: nothing more comes of it.
+    /// The queue has ended: it delivers no more completions.
     is_over: bool,
 }
 
-/// A page of the device, as an address of bytes.
+/// Returns the byte address of a page of the device.
 pub(super) fn bytes_at(at: DevicePage) -> u64 {
     at.0 * PAGE_BYTES as u64
 }
@@ -37,8 +37,7 @@ impl SsdQueue {
         Ok(SsdQueue { handle, buffers, arena, is_over: false })
     }
 
-    /// Reads pages, at most as many as a lane has; `each` gets them as they come, by number, with the bytes if they could be
-    /// read.
+    /// Reads pages, at most [`LANE_PAGES`]. `each` gets them in order of their numbers, with the bytes or the error.
     pub(super) fn read(&mut self, pages: &[DevicePage], page: &mut Page, mut each: impl FnMut(usize, Result<&Page, Error>)) {
         let mut tickets = [None; LANE_PAGES];
         for (n, at) in pages.iter().enumerate() {
@@ -74,28 +73,28 @@ impl SsdQueue {
     }
 }
 
-/// A page where every device can write it.
+/// A page that is aligned for every device.
 #[repr(C, align(4096))]
 struct Aligned(Page);
 
 thread_local! {
-    /// Of each thread, so that a read needs neither a lock nor an allocation.
+    /// One page for each thread, so that a read needs neither a lock nor an allocation.
     static OWN: RefCell<Box<Aligned>> = RefCell::new(Box::new(Aligned([0; PAGE_BYTES])));
 }
 
-/// The readers' side of an SSD: lanes are made as they are needed, and kept.
+/// The queues of an SSD for readers: they are opened when needed, and kept.
 pub(crate) struct SsdQueues {
     device: Arc<dyn Device>,
     capabilities: DeviceCapabilities,
     idle: Mutex<Idle>,
-    /// One is idle, or may be made.
+    /// Signals that a queue is idle, or that one may be opened.
     free: Condvar,
 }
 
 #[derive(Default)]
 struct Idle {
     lanes: Vec<SsdQueue>,
-    /// Idle or not.
+    /// The number of queues, idle or not.
     made: usize,
 }
 
@@ -104,12 +103,12 @@ impl SsdQueues {
         SsdQueues { capabilities: device.capabilities(), device, idle: Mutex::default(), free: Condvar::new() }
     }
 
-    /// Whether queues end with the process that has the SSD: the next one has it then.
+    /// Returns whether queues end with the process that owns the SSD, and the next owner provides new ones.
     pub(super) fn comes_back(&self) -> bool {
         self.capabilities.comes_back
     }
 
-    /// Whether a read failed only for that, and nothing is known of the page.
+    /// Returns whether a read failed only because the SSD is away, which says nothing about the page.
     pub(super) fn is_away(&self, error: Error) -> bool {
         let of_the_way =
             matches!(error, Error::Gone | Error::Timeout | Error::Reset | Error::Cancelled | Error::NotPermitted | Error::NoResources);
@@ -126,7 +125,7 @@ impl SsdQueues {
         Ok(result)
     }
 
-    /// None: one may be made.
+    /// Takes an idle queue. None: the caller may open one.
     fn idle(&self) -> Option<SsdQueue> {
         let mut idle = self.idle.lock();
         loop {
@@ -141,7 +140,7 @@ impl SsdQueues {
         }
     }
 
-    /// A lane is idle again, or is no more.
+    /// Returns a queue to the idle ones, or removes one if it is None.
     fn end(&self, lane: Option<SsdQueue>) {
         let mut idle = self.idle.lock();
         idle.made -= usize::from(lane.is_none());
@@ -152,9 +151,9 @@ impl SsdQueues {
         }
     }
 
-    /// Reads one page with this thread, into memory of its own. None: that is not possible here, or did not work; the lanes know why.
+    /// Reads one page with the calling thread, into a per-thread buffer. None: that is not supported, or failed; a queue finds the error.
     pub(super) fn read_now<T>(&self, at: DevicePage, look: impl FnOnce(&Page) -> T) -> Option<T> {
-        // A signal handler may read in the middle of a read.
+        // A signal handler may interrupt a read and read itself.
         OWN.try_with(|own| {
             let mut page = own.try_borrow_mut().ok()?;
             self.device.read_now(bytes_at(at), &mut page.0)?.ok()?;
@@ -163,7 +162,8 @@ impl SsdQueues {
         .ok()?
     }
 
-    /// The same into memory of the caller's, at a multiple of 4096. False: not possible, or it did not work, and anything may be in it.
+    /// Reads one page into the caller's memory, aligned to 4096. Returns false if that is not supported or failed; the memory may be
+    /// changed then.
     pub(super) fn read_into(&self, at: DevicePage, to: &mut Page) -> bool {
         matches!(self.device.read_now(bytes_at(at), to), Some(Ok(())))
     }
@@ -173,7 +173,7 @@ impl SsdQueues {
     }
 }
 
-/// The leader's side: one call after the other.
+/// The SSD for the leader: one call after the other.
 pub(super) struct Disk {
     handle: Handle<Box<dyn Queue>>,
     arena: Arena,
@@ -182,7 +182,7 @@ pub(super) struct Disk {
 impl Disk {
     pub(super) fn open(device: &dyn Device) -> Result<Disk, OpenError> {
         let failed = |error: Error| OpenError::Unusable(format!("a queue of the SSD: {error}"));
-        // A thread each: one call at a time is all there is, unless one hangs.
+        // Depth is the number of threads: one call runs at a time, unless one hangs.
         let options = QueueOptions { depth: 4, ..QueueOptions::default() };
         let mut handle = Handle::new(device.queue(&options)?, Params::default()).map_err(failed)?;
         let arena = device.arena(2 * BATCH_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD", error))?;
@@ -198,7 +198,7 @@ impl Disk {
         self.arena.allocate(bytes).ok_or(Error::NoResources)
     }
 
-    /// Whole pages, at most a batch.
+    /// Reads whole pages, at most a batch.
     pub(super) fn read(&mut self, at: DevicePage, to: &mut [u8]) -> Result<(), Error> {
         let buf = self.buffer(to.len())?;
         let done = self.handle.read(bytes_at(at), buf);

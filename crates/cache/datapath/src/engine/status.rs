@@ -25,7 +25,7 @@ pub struct FileStatus {
     pub no: FileNo,
     /// The key of the file.
     pub key: FileKey,
-    /// The path of the file at its last open or rename.
+    /// The last known path of the file.
     pub path: PathBuf,
     /// The length of the file, bytes.
     pub size: u64,
