@@ -50,8 +50,7 @@ pub struct AsyncReaderOptions {
     pub single_issuer: bool,
     /// The caller waits rather than polls: a poll that finds nothing costs a system call.
     pub waits: bool,
-    /// How long a wait spins, with both options above, whatever CPU time that costs. Zero: as long as measurements show that it costs no
-    /// more.
+    /// How long a wait spins before it sleeps, with both options above. Zero: it sleeps at once.
     pub looks: Duration,
     /// The timeouts for requests to the SSD.
     pub patience: Timeouts,

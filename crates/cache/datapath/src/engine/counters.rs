@@ -1,4 +1,4 @@
-//! What is counted: one block of words for each process slot, written by its process alone and summed by who asks.
+//! Counters: one block of words for each process slot. Only the slot's process writes it; readers add the blocks up.
 //!
 //! Latencies go into 96 buckets a tier: bucket `4 * log2(ns / 64) + quarter`, so 64 ns to 1 s in steps of a quarter octave.
 
@@ -7,29 +7,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shm::{ProcessSlot, ProcessSlots, Region};
 
-/// Where a read was answered.
+/// The tier where a read was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Tier {
-    /// A frame.
+    /// A frame in memory.
     Ram,
     /// The SSD.
     Ssd,
-    /// The file below.
+    /// The backing file.
     Below,
 }
 
-/// What is counted.
+/// The events and amounts that are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Count {
     /// Pages read from the SSD for readers.
     SsdHits,
-    /// Pages read below for readers.
+    /// Pages read from the backing file for readers.
     Misses,
     /// Pages read ahead.
     ReadAhead,
-    /// Pages that writers brought. (Writes into pages that were here are counted by the page cache.)
+    /// Pages that writers inserted. (The page cache counts writes into pages that were in frames.)
     Writes,
     /// Calls of sync.
     Syncs,
@@ -37,17 +37,17 @@ pub enum Count {
     SsdRead,
     /// Bytes written to the SSD: pages, summaries, superblocks.
     SsdWritten,
-    /// Bytes of pages put for the first time (not put again).
+    /// Bytes of pages written for the first time (not inserted again).
     SsdData,
-    /// Bytes read below.
+    /// Bytes read from backing files.
     BelowRead,
-    /// Bytes written below.
+    /// Bytes written to backing files.
     BelowWritten,
-    /// Write calls below.
+    /// Write calls on backing files.
     BelowWrites,
-    /// Dirty pages written below.
+    /// Dirty pages written to backing files.
     WrittenBack,
-    /// Pages put on the SSD because they were read twice.
+    /// Pages promoted to the SSD because they were read twice.
     Promoted,
     /// Pages that a reader found damaged on the SSD.
     Damaged,
@@ -55,29 +55,29 @@ pub enum Count {
     Throttled,
     /// Flushes of the SSD.
     SsdFlushes,
-    /// Pages that were read for the first time, and so not put on the SSD.
+    /// Pages not admitted to the SSD because they were read for the first time.
     RefusedFirst,
-    /// Pages of streams, likewise.
+    /// Pages not admitted because they belong to a stream.
     RefusedStream,
-    /// Pages, read or written, for which the day's bytes were used up.
+    /// Pages, read or written, that exceeded the day's write budget of the SSD.
     RefusedBudget,
-    /// Pages of files that the rules keep off the SSD.
+    /// Pages of files that the rules exclude from the SSD.
     RefusedRule,
-    /// Pages that the SSD's books had no place for.
+    /// Pages for which the SSD's metadata had no room.
     RefusedFull,
-    /// Pages read below because they lay around one that was asked for.
+    /// Pages read from the backing file because they lay around a requested one.
     ReadAround,
 }
 
 const COUNTS: usize = 22;
 const TIERS: usize = 3;
 const _: () = assert!(Count::ReadAround as usize + 1 == COUNTS && Tier::Below as usize + 1 == TIERS);
-/// Quarters of octaves from 64 ns to a second.
+/// Latency buckets: quarter octaves from 64 ns to a second.
 const BUCKETS: usize = 96;
-/// Reads of each tier, then writes.
+/// Bytes of a process's block: counts, then the buckets of reads in each tier, then those of writes.
 const PROCESS_BYTES: usize = (COUNTS + 2 * TIERS * BUCKETS) * 8;
 
-/// The blocks.
+/// The blocks of counters in the segment.
 #[derive(Clone, Debug)]
 pub struct Counters {
     pub(super) region: Arc<Region>,
@@ -86,7 +86,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// In the segment.
+    /// The size of all blocks in the segment.
     pub const BYTES: usize = ProcessSlots::COUNT * PROCESS_BYTES;
 
     fn word(&self, process: usize, n: usize) -> &AtomicU64 {
@@ -103,29 +103,29 @@ impl Counters {
         self.word(usize::from(self.me.0), COUNTS + tier as usize * BUCKETS + bucket(ns)).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A write took so long.
+    /// Records the latency of a write.
     #[inline]
     pub(crate) fn write_took(&self, tier: Tier, ns: u64) {
         let at = COUNTS + (TIERS + tier as usize) * BUCKETS + bucket(ns);
         self.word(usize::from(self.me.0), at).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Of all processes since the instance was made.
+    /// Returns the count of all processes since the instance was made.
     pub fn sum(&self, what: Count) -> u64 {
         added((0..ProcessSlots::COUNT).map(|process| self.word(process, what as usize).load(Ordering::Relaxed)))
     }
 
-    /// Of this process, and of those that had its process slot before.
+    /// Returns the count of this process, with that of earlier owners of its process slot.
     pub fn own(&self, what: Count) -> u64 {
         self.word(usize::from(self.me.0), what as usize).load(Ordering::Relaxed)
     }
 
-    /// How many reads took how long: the buckets of all processes.
+    /// Returns the read latencies of all processes: the number of reads in each bucket.
     pub fn latencies(&self, tier: Tier) -> [u64; BUCKETS] {
         self.buckets(tier as usize)
     }
 
-    /// The same of writes: into frames, of batches to the SSD, of merged pieces below.
+    /// Returns the write latencies: of writes into frames, of batches to the SSD, of merged pieces to backing files.
     pub fn write_latencies(&self, tier: Tier) -> [u64; BUCKETS] {
         self.buckets(TIERS + tier as usize)
     }
@@ -138,7 +138,7 @@ impl Counters {
     }
 }
 
-/// The words may be damaged.
+/// Adds words, some of which may be damaged: the addition saturates.
 fn added(words: impl Iterator<Item = u64>) -> u64 {
     words.fold(0, u64::saturating_add)
 }
@@ -150,13 +150,13 @@ fn bucket(ns: u64) -> usize {
     ((octave - 6) as usize * 4 + quarter as usize).min(BUCKETS - 1)
 }
 
-/// The longest time that falls into a bucket, ns.
+/// Returns the longest time that falls into a bucket, ns.
 pub fn bucket_ns(bucket: usize) -> u64 {
     let (octave, quarter) = (bucket as u32 / 4 + 6, bucket as u64 % 4);
     (1 << octave) + ((quarter + 1) << (octave - 2)) - 1
 }
 
-/// The time, in ns, that so many of a thousand reads took at most; none if there were none.
+/// Returns the latency that `per_mille` of a thousand reads do not exceed, ns; None: there were no reads.
 pub fn percentile(buckets: &[u64], per_mille: u64) -> Option<u64> {
     let total = added(buckets.iter().copied());
     let wanted = (u128::from(total) * u128::from(per_mille)).div_ceil(1000).max(1) as u64;

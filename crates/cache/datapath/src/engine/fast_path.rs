@@ -27,7 +27,7 @@ impl Open {
         Ok(PageHint { open: self, at, page })
     }
 
-    /// Predicts the frame by guess, or by index if guessing does not apply.
+    /// Predicts the frame of the page, by the index if there is no guess.
     #[inline(always)]
     pub(super) fn predict_page(&self, at: u64) -> Option<PageHint<'_>> {
         match self.predict_frame::<false>(at) {

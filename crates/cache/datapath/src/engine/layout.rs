@@ -1,15 +1,15 @@
-//! The segment: what all processes of one instance share, and where in it.
+//! The segment: the memory that all processes of one instance share, and its layout.
 //!
 //! ```text
-//! page 0      header: magic, version, sizes (checked), words that change (mode, bell, ...)
+//! page 0      header: magic, version, sizes (checked), words that change (mode, notifier, ...)
 //! pages 1-3   the settings the instance was made with, as text
 //! then        process slots | file records | requests | hints | counters | page cache | the SSD's map
 //! ```
 //!
-//! Only the sizes are stored: where things are follows from them, so that no position read from the segment is ever used.
+//! Only the sizes are stored. All positions are computed from them, so that no position read from the segment is ever used.
 //!
-//! The words that change can be written by every process of the group. [`Header`] bounds them where they are read, and the leader, who
-//! alone writes most of them, puts its own values back at each step (`Worker::tell`).
+//! Every process of the group can write to the words that change. [`Header`] bounds them where they are read. The leader, which alone
+//! writes most of them, restores its own values at each step (`Worker::tell`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -26,42 +26,42 @@ use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
 const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
 const VERSION: u32 = 5;
 const PAGE: usize = 4096;
-/// Bytes of the settings' text.
+/// Size of the area for the settings' text, bytes.
 pub const SETTINGS_BYTES: usize = 3 * PAGE;
-/// Most files at a time; a page's name has 20 bits for the file.
+/// The maximum number of file records; a page's name has 20 bits for the file.
 pub const FILES_MAX: u32 = 1 << 20;
 
-/// What is decided when an instance is made.
+/// The sizes that are set when an instance is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
-    /// The page cache.
+    /// The shape of the page cache.
     pub frames: Frames,
-    /// The SSD's log, if there is one.
+    /// The shape of the SSD's log, if there is an SSD.
     pub ssd: Option<ssdcache::Shape>,
-    /// File records.
+    /// The number of file records.
     pub files: u32,
 }
 
-/// Why a segment cannot be used.
+/// The reason why a segment cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SegmentError {
-    /// Not one of ours, or not finished.
+    /// The memory is not a segment of hotshelf, or is not complete.
     #[error("it is no segment of hotshelf, or its making was cut off")]
     Foreign,
-    /// Made by another version.
+    /// The segment was made by another version.
     #[error("it has version {0}, this program knows {VERSION}: end the programs that use it, or use their version")]
     Version(u32),
-    /// Its numbers do not fit together.
+    /// The sizes are inconsistent.
     #[error("its sizes are damaged")]
     Damaged,
 }
 
-/// Where everything is.
+/// The positions of all structures in a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// What it was made for.
+    /// The sizes that the segment was made with.
     pub sizes: Sizes,
-    /// Where the process slots are, for who opens them.
+    /// The position of the process slots, bytes.
     pub processes: usize,
     pub(crate) records: usize,
     pub(crate) requests: usize,
@@ -71,61 +71,62 @@ pub struct Layout {
     pub(crate) pages_bytes: usize,
     pub(crate) ssd: usize,
     pub(crate) ssd_bytes: usize,
-    /// Bytes of the segment.
+    /// The size of the segment, bytes.
     pub bytes: usize,
 }
 
-/// Words of the header that change.
+/// The words of the header that change.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Word {
     Mode = 256,
-    /// The SSD has failed: 1, and why in `SsdErrno`.
+    /// [`FAILED`] or [`NEVER_OPENED`] if the SSD is not used; the reason is in `SsdErrno`.
     SsdFailed = 260,
     SsdErrno = 264,
-    /// Rung for the leader.
+    /// Counts wakeups of the leader, which sleeps on it.
     Bell = 268,
-    /// Most marked frames before writers wait.
+    /// The maximum number of marked frames before writers wait.
     DirtyLimit = 272,
-    /// Age in ms at which a marked page is written.
+    /// The age at which a marked page is written, ms.
     DirtyAge = 276,
-    /// Counts leaders.
+    /// The number of leaders so far.
     Term = 280,
     RecoveryMs = 284,
-    /// Bytes of a stream that are read ahead at most.
+    /// The maximum number of bytes to read ahead of a stream.
     ReadAhead = 288,
-    /// The leader sleeps.
+    /// Whether the leader sleeps.
     Asleep = 292,
-    /// Dirty pages of an SSD that failed, of files that nobody can name.
+    /// The number of dirty pages on a failed SSD, of files that cannot be named.
     Unknown = 296,
-    /// Files that the leader has at hand.
+    /// The number of files that the leader has loaded.
     Known = 300,
-    /// Dirty pages on the SSD, live pages there.
+    /// The numbers of dirty and of live pages on the SSD.
     SsdDirty = 304,
     SsdLive = 312,
-    /// Lost dirty pages.
+    /// The number of lost dirty pages.
     Lost = 320,
-    /// Counts changes of mode, of the instance or a file.
+    /// Counts changes of mode, of the instance or of a file.
     ModeChanges = 328,
     /// Bytes written to the SSD since it was formatted.
     SsdEver = 336,
-    /// Pages that the last recovery found.
+    /// The number of pages that the last recovery found.
     SsdFound = 344,
-    /// He has only begun to lead: what needs him waits.
+    /// Whether the leader is still starting: requests wait.
     Beginning = 352,
-    /// Bytes that are read below around what is asked for, at most.
+    /// The maximum number of bytes to read from the backing file around a requested page.
     ReadAround = 356,
-    /// The SSD has room for pages that nobody asked for.
+    /// Whether the SSD has room for pages that nobody requested.
     SsdRoom = 360,
 }
 
 const _: () = assert!(Word::SsdRoom as usize + 4 <= PAGE && PAGE.is_multiple_of(8));
 
-/// What `SsdFailed` says: it worked, or nothing of it was needed, and now nobody uses it. No value that a stray write leaves.
+/// Value of `SsdFailed`: the SSD is not used any more; it worked before, or nothing on it was needed. Not a value that a stray write
+/// leaves.
 pub(crate) const FAILED: u32 = 0x53d1_a96c;
-/// It says: what is on it is not known.
+/// Value of `SsdFailed`: the content of the SSD is unknown.
 pub(crate) const NEVER_OPENED: u32 = 0x9a36_4fb3;
-/// Bytes that are read ahead, or around, at most, whatever the segment says.
+/// The upper bound for reading ahead or around, bytes, whatever the segment says.
 const READ_MAX: u32 = 256 << 20;
 
 fn whole(bytes: usize) -> usize {
@@ -133,7 +134,7 @@ fn whole(bytes: usize) -> usize {
 }
 
 impl Layout {
-    /// The places for such sizes.
+    /// Computes the layout for the given sizes.
     pub fn of(sizes: Sizes) -> Layout {
         let mut end = PAGE + SETTINGS_BYTES;
         let mut take = |bytes: usize| {
@@ -153,7 +154,7 @@ impl Layout {
         Layout { sizes, processes, records, requests, hints, counters, pages, pages_bytes, ssd, ssd_bytes, bytes: end }
     }
 
-    /// Makes the segment; `settings` is for people and those who attach. Unusable until `ready`.
+    /// Formats the segment; `settings` is text for people and for processes that attach. It is unusable until `ready`.
     pub(crate) fn format(&self, region: &Region, seed: u64, settings: &str) {
         let ssd = self.sizes.ssd.map_or((0, 0), |shape| (shape.segment_pages, shape.segments));
         let frames = self.sizes.frames;
@@ -176,12 +177,12 @@ impl Layout {
         }
     }
 
-    /// The last step of its making.
+    /// Marks the segment as complete: the last step of making it.
     pub(crate) fn ready(region: &Region) {
         region.u64(0).store(MAGIC, Ordering::Release);
     }
 
-    /// What a segment says of itself, checked.
+    /// Reads the layout from a segment, and checks it.
     ///
     /// # Errors
     /// See [`SegmentError`].
@@ -214,7 +215,7 @@ impl Layout {
         if layout.bytes > region.len() { Err(SegmentError::Damaged) } else { Ok(layout) }
     }
 
-    /// Every structure of the segment, with its bytes: for tests that write over each.
+    /// Returns every structure of the segment with its byte range, for tests that overwrite each.
     pub fn structures(&self) -> Vec<(&'static str, std::ops::Range<usize>)> {
         let ends = [self.records, self.requests, self.hints, self.counters, self.pages, self.ssd, self.bytes];
         let begins = [
@@ -230,7 +231,7 @@ impl Layout {
         [("header", 0..PAGE), ("settings", PAGE..PAGE + SETTINGS_BYTES)].into_iter().chain(rest).filter(|(_, at)| !at.is_empty()).collect()
     }
 
-    /// The settings' text.
+    /// Returns the text of the instance's settings.
     pub fn settings(region: &Region) -> String {
         let mut len = [0; 8];
         region.read(PAGE, &mut len);
@@ -240,21 +241,21 @@ impl Layout {
     }
 }
 
-/// The header's words.
+/// Access to the header's words.
 #[derive(Debug)]
 pub(crate) struct Header {
     words: SharedRef<[AtomicU32; PAGE / 4]>,
-    /// The code of the last mode that was one.
+    /// The code of the last valid mode.
     last_mode: AtomicU32,
 }
 
 impl Header {
-    /// Of a region that has at least a page.
+    /// Opens the header of a region, which has at least a page.
     pub(crate) fn new(region: &Arc<Region>) -> Header {
         Header { words: SharedRef::new(region, 0), last_mode: AtomicU32::new(code_of(Mode::ReadOnly)) }
     }
 
-    /// The instance's mode; the last that was one, if the word is none.
+    /// Returns the instance's mode; if the word is invalid, the last valid mode.
     #[inline]
     pub(crate) fn mode(&self) -> Mode {
         let code = self.get(Word::Mode);
@@ -269,7 +270,7 @@ impl Header {
         }
     }
 
-    /// Whether it is write-back, for certain.
+    /// Returns whether the mode is certainly write-back.
     #[inline(always)]
     pub(crate) fn is_write_back(&self) -> bool {
         self.get(Word::Mode) == code_of(Mode::WriteBack)
@@ -279,7 +280,7 @@ impl Header {
         self.set(Word::Mode, code_of(mode));
     }
 
-    /// What is said of an SSD that is not used: [`FAILED`] or [`NEVER_OPENED`]; 0: it works.
+    /// Returns [`FAILED`] or [`NEVER_OPENED`] if the SSD is not used; 0: it works.
     #[inline]
     pub(crate) fn ssd_failed(&self) -> u32 {
         match self.get(Word::SsdFailed) {
@@ -310,7 +311,7 @@ impl Header {
         self.word(word).store(value, Ordering::Release);
     }
 
-    /// One of the wide words: from `SsdDirty` on.
+    /// Returns one of the 64-bit words: from `SsdDirty` on.
     pub(crate) fn wide(&self, word: Word) -> &AtomicU64 {
         self.region().u64(word as usize)
     }
@@ -345,7 +346,7 @@ mod test {
             if let Ok(layout) = Layout::read(&region) {
                 assert!(layout.bytes <= region.len(), "{layout:?}");
             }
-            // Every other time it stays, so that several are wrong at once.
+            // Some values stay, so that several are wrong at once.
             if rng.u8(..4) > 0 {
                 region.u32(at).store(before, Ordering::Relaxed);
             }

@@ -1,4 +1,4 @@
-//! The SSD's log as the leader writes it: the books (`ssdcache`), and the calls that do what they say.
+//! The SSD's log as the leader writes it: its metadata (`ssdcache`), and the I/O that the metadata requires.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,39 +14,39 @@ use super::catalogue::CATALOGUE;
 use super::counters::{Count, Counters, Tier};
 use super::ssd::{BATCH_PAGES, Disk, LANE_PAGES, SsdQueue, SsdQueues};
 
-/// Why the log took something not.
+/// The reason why the log refused an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// The oldest segment has to be made free first: its dirty pages written back, hot ones put again.
+    /// The oldest segment must be reclaimed first: its dirty pages written back, its hot pages inserted again.
     Room,
-    /// It cannot be cached.
+    /// The page cannot be cached.
     Never,
-    /// A clean version over a dirty one, or the page moved.
+    /// A clean version would replace a dirty one, or the page moved.
     Changed,
     /// The SSD failed.
     Failed(Error),
 }
 
-/// How often a refusal is resolved before the same is tried again. The books go round a few states; more often means that somebody
-/// wrote over the map.
+/// How often refusals of one operation are resolved before it fails. The metadata cycles through a few states; more refusals mean that
+/// another process overwrote the map.
 const RESOLVED: usize = 256;
 const STUCK: Stop = Stop::Failed(Error::Media);
 
 pub(crate) struct Log {
     pub(crate) books: SsdCache,
-    /// None: it cannot be opened, and all that is known of it is in the books.
+    /// None: the SSD cannot be opened, and only its metadata is known.
     disk: Option<Disk>,
-    /// Of the open batch, in the order they were put.
+    /// The pages of the open batch, in the order of insertion.
     batch: Vec<Box<Page>>,
     spare: Vec<Box<Page>>,
     counters: Counters,
-    /// Something was written since the last flush.
+    /// Whether anything was written since the last flush.
     unflushed: bool,
-    /// A segment was made free, and nothing that was written since says so: after a crash its pages would be there again.
+    /// Whether a segment was reclaimed, and no later write records it: after a crash its pages would be valid again.
     untold: bool,
 }
 
-/// Why the log was not opened.
+/// The reason why the log was not opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenLog {
     #[error("{0}")]
@@ -58,7 +58,8 @@ pub(crate) enum OpenLog {
 }
 
 impl Log {
-    /// `readers`: what recovery reads with, many pages at once. Who dies over a read leaves nothing behind.
+    /// Opens the log and recovers its metadata. `readers`: queues for recovery, which reads many pages at once. If the process dies in
+    /// such a read nothing is left behind.
     pub(crate) fn open(
         device: &dyn Device,
         readers: Option<&SsdQueues>,
@@ -80,8 +81,8 @@ impl Log {
         Ok((log, found))
     }
 
-    /// Of an SSD that failed: what the last leader published of it, to be read as far as it goes. And how many dirty pages are of
-    /// files that nobody can name.
+    /// Opens the log of a failed SSD from the map that the last leader published; pages are read as far as possible. Also returns the
+    /// number of dirty pages of files that cannot be named.
     pub(crate) fn of_failed(
         device: Option<&dyn Device>,
         files: u32,
@@ -109,7 +110,7 @@ impl Log {
         Ok(())
     }
 
-    /// What a refusal asks for, unless that is more than the log can do alone.
+    /// Does what a refusal requires, unless the log cannot do it alone.
     pub(crate) fn resolve(&mut self, refused: CacheError) -> Result<(), Stop> {
         match refused {
             CacheError::Seal => self.seal(),
@@ -148,7 +149,7 @@ impl Log {
         Err(STUCK)
     }
 
-    /// Puts a page of the catalogue, where room is made: it may take the last free segment.
+    /// Puts a page of the catalogue while room is being made: it may use the last free segment.
     pub(crate) fn put_own(&mut self, page: PageIndex, bytes: &Page) -> Result<(), Stop> {
         for _ in 0..RESOLVED {
             match self.books.put_own(page, bytes) {
@@ -162,7 +163,7 @@ impl Log {
         Err(STUCK)
     }
 
-    /// Pages of the file are not valid any more.
+    /// Invalidates pages of a file.
     pub(crate) fn drop_pages(&mut self, key: FileKey, pages: Range<u64>) -> Result<(), Stop> {
         for _ in 0..RESOLVED {
             match self.books.invalidate(key, pages.clone()) {
@@ -177,7 +178,7 @@ impl Log {
         Err(STUCK)
     }
 
-    /// So many drops will be taken: to be called before newer bytes go below.
+    /// Reserves room for `drops` invalidations. Call it before newer bytes are written to the backing file.
     pub(crate) fn prepare(&mut self, drops: usize) -> Result<(), Stop> {
         for _ in 0..RESOLVED {
             match self.books.prepare(drops) {
@@ -188,7 +189,7 @@ impl Log {
         Err(STUCK)
     }
 
-    /// Pages in the open batch.
+    /// Returns the number of pages in the open batch.
     pub(crate) fn waiting(&self) -> usize {
         self.batch.len()
     }
@@ -212,19 +213,19 @@ impl Log {
         written.map_err(Stop::Failed)
     }
 
-    /// Makes the oldest segment free.
+    /// Reclaims the oldest segment.
     pub(crate) fn reclaim(&mut self) -> Result<(), CacheError> {
         self.books.reclaim()?;
         self.untold = true;
         Ok(())
     }
 
-    /// Whether a crash could bring pages back that are not in the books any more.
+    /// Returns whether a crash could make pages valid again that the metadata no longer has.
     pub(crate) fn is_untold(&self) -> bool {
         self.untold
     }
 
-    /// What was put, dropped and made free before survives anything.
+    /// Makes all earlier insertions, invalidations and reclaims durable.
     pub(crate) fn flush(&mut self) -> Result<(), Stop> {
         self.seal()?;
         if self.untold {
@@ -243,7 +244,7 @@ impl Log {
         Ok(())
     }
 
-    /// The page's bytes, from the open batch or the device. None: not there, or bad.
+    /// Reads a page from the open batch or the device. None: it is not there, or bad.
     pub(crate) fn read(&mut self, key: FileKey, page: PageIndex) -> Option<Box<Page>> {
         let item = match self.books.lookup(key, page) {
             LookupResult::Miss => return None,
@@ -257,7 +258,7 @@ impl Log {
         self.read_item(&item).ok()
     }
 
-    /// As [`Log::read`], of an item.
+    /// Reads the page of an item, as [`Log::read`] does.
     pub(crate) fn read_item(&mut self, item: &Item) -> Result<Box<Page>, VerifyResult> {
         let mut bytes = Box::new([0; PAGE_BYTES]);
         if self.disk().and_then(|disk| disk.read(item.at, &mut bytes[..])).is_err() {
@@ -270,7 +271,7 @@ impl Log {
         }
     }
 
-    /// Reads items, neighbours on the device together; each is none if it could not be read or is not what it was.
+    /// Reads items, adjacent ones in one request. An entry is None if its page could not be read or has changed.
     pub(crate) fn read_items(&mut self, items: &[Item]) -> Vec<Option<Box<Page>>> {
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by_key(|n| items[*n].at);
@@ -288,7 +289,7 @@ impl Log {
         pages
     }
 
-    /// Puts a page of the oldest segment again.
+    /// Inserts a page of the oldest segment again.
     pub(crate) fn reinsert(&mut self, item: &Item, bytes: &Page) -> Result<(), Stop> {
         for _ in 0..RESOLVED {
             match self.books.reinsert(item, bytes) {
@@ -303,17 +304,17 @@ impl Log {
     }
 }
 
-/// Pages from which on neighbours are read in one piece rather than side by side.
+/// The minimum number of adjacent pages to read in one request rather than in parallel.
 const PIECE_MIN: usize = 8;
 
-/// Pages here and there: recovery waits for the device's latency once for many of them.
+/// Reads scattered pages in parallel: recovery waits for the device's latency once for many of them.
 struct Scattered {
     lane: Option<SsdQueue>,
     bytes: Box<Page>,
 }
 
 impl Scattered {
-    /// Calls with each page that can be read, in any order.
+    /// Calls `each` with each page that can be read, in any order.
     fn read(&mut self, disk: &mut Disk, places: &[DevicePage], each: &mut dyn FnMut(usize, &Page)) {
         let mut alone = Vec::with_capacity(places.len());
         let mut at = 0;
@@ -339,20 +340,20 @@ impl Scattered {
             Ok(page) => each(numbers[n], page),
             Err(_) => failed.push(numbers[n]),
         });
-        // What this way cannot have, the other may.
+        // Pages that fail through the queue may be readable by the other driver.
         for n in failed {
             read_many(disk, &places[n..=n], &mut |_, page| each(n, page));
         }
     }
 }
 
-/// How many of the first of these follow each other on the device, at most what is read at once.
+/// Returns how many of the first places are adjacent on the device, at most the pages of one read.
 fn neighbours(places: &[DevicePage]) -> usize {
     let Some(first) = places.first() else { return 0 };
     places.iter().take(BATCH_PAGES).zip(first.0..).take_while(|(place, wanted)| place.0 == *wanted).count()
 }
 
-/// Reads pages in the order given, neighbours in one piece, single ones again when a piece fails.
+/// Reads pages in the given order, adjacent ones in one request. If a request fails, its pages are read one by one.
 fn read_many(disk: &mut Disk, places: &[DevicePage], each: &mut dyn FnMut(usize, &Page)) {
     let mut bytes = vec![0; BATCH_PAGES * PAGE_BYTES];
     let mut at = 0;

@@ -487,7 +487,7 @@ impl Open {
         self.record().set_path(path);
     }
 
-    /// Runs a call of ours that changes the file's attributes (chmod, rename), so that it is not taken for a change from outside.
+    /// Runs a call of this process that changes the file's attributes (chmod, rename), so that it is not taken for a change from outside.
     ///
     /// # Errors
     /// Returns the error of `change`.

@@ -1,13 +1,13 @@
 //! Tells our own changes of a backing file from those of other programs. Everything that compares a file with what we know of it goes
 //! through [`OwnStamp`]; docs/cache-states.md has the state table.
 //!
-//! A writer of ours opens a *window* before it changes the file, and closes it with the file's stamp as it is then. While a window is
-//! open nobody draws a conclusion from the stamp. Two writers exist at a time: the leader, and the process that holds the file's lock
-//! (write-through, times, fallocate, rename). Each has a bit in one word, beside a number that counts openings. So:
+//! A writer of the instance opens a *window* before it changes the file, and closes it with the stamp that the file then has. While a
+//! window is open nobody draws a conclusion from the stamp. Two writers exist at a time: the leader, and the process that holds the file's
+//! lock (write-through, times, fallocate, rename). Each has a bit in one word, beside a number that counts openings. So:
 //!
 //! - the writer that closes last stores the stamp, and only if nobody opened a window since it took the stamp;
-//! - a reader that finds the same word before and after it took the stamp, without a bit, knows that no change of ours overlaps;
-//! - a bit that stays behind belongs to a dead process: the next owner of the lock, or the next leader, closes that window.
+//! - a reader that finds the same word before and after it took the stamp, without a bit, knows that no change by the instance overlaps;
+//! - a bit that stays set belongs to a dead process: the next owner of the lock, or the next leader, closes that window.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ pub(crate) enum Writer {
 }
 
 const BITS: u64 = 3;
-/// Of closing a window: each is lost to an opening of the other one.
+/// Attempts to close a window: each fails if the other writer opens one meanwhile.
 const TRIES: usize = 1000;
 
 /// Returns the word after a window was opened.
@@ -65,14 +65,14 @@ pub(crate) fn difference(known: Stamp, now: Stamp) -> Difference {
     }
 }
 
-/// What a look at the backing file shows.
+/// The result of a check of the backing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StampCheck {
-    /// It is as we left it.
+    /// The file is unchanged since our last access.
     Ours(Moment),
-    /// One of us is changing it: nothing can be concluded.
+    /// A process of the instance is changing the file: nothing can be concluded.
     Busy,
-    /// Somebody else changed it.
+    /// Another program changed the file.
     Changed(Change),
 }
 
@@ -116,17 +116,17 @@ impl OwnStamp<'_> {
         self.set(stamp);
     }
 
-    /// Returns whether one of us is changing the file, or died over it.
+    /// Returns whether a process of the instance is changing the file, or died during the change.
     pub(crate) fn is_open(self) -> bool {
         is_open(self.windows.load(Ordering::Acquire))
     }
 
-    /// Returns whether this writer is changing the file, or died over it.
+    /// Returns whether this writer is changing the file, or died during the change.
     pub(crate) fn is_open_by(self, writer: Writer) -> bool {
         self.windows.load(Ordering::Acquire) & writer as u64 != 0
     }
 
-    /// Returns whether the file differs from what we left, and nobody of us is changing it.
+    /// Returns whether the file differs from our last stamp, and no process of the instance is changing it.
     pub(crate) fn differs(self, now: Stamp) -> bool {
         !self.is_open() && self.get() != now
     }
@@ -136,12 +136,12 @@ impl OwnStamp<'_> {
         let _ = self.windows.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| Some(opened(word, writer)));
     }
 
-    /// Opens a window, unless another one was opened since that moment.
+    /// Opens a window, unless one was opened since that moment. Returns whether it did.
     pub(crate) fn open_at(self, moment: Moment, writer: Writer) -> bool {
         self.windows.compare_exchange(moment.0, opened(moment.0, writer), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Closes a window: the file's stamp is ours, unless the other writer's window is open, which then says so.
+    /// Closes a window: the file's stamp becomes ours. If the other writer's window is open, that writer stores the stamp.
     ///
     /// # Errors
     /// Those of `stamp`: the window stays open.
@@ -157,7 +157,7 @@ impl OwnStamp<'_> {
                 return Ok(());
             }
         }
-        // Somebody of the group writes over the word all the time: the window stays open.
+        // A process of the group overwrites the word all the time: the window stays open.
         Ok(())
     }
 
@@ -174,7 +174,8 @@ impl OwnStamp<'_> {
         Ok(if known == now { StampCheck::Ours(Moment(word)) } else { StampCheck::Changed(Change { word, known, now }) })
     }
 
-    /// Takes a change by another program for known. False: one of us changed the file since, so that nothing is known.
+    /// Adopts a change by another program as known. Returns false if a process of the instance changed the file since, so that nothing is
+    /// known.
     pub(crate) fn adopt(self, change: &Change, writer: Writer) -> bool {
         if !self.open_at(Moment(change.word), writer) {
             return false;
@@ -184,34 +185,34 @@ impl OwnStamp<'_> {
     }
 }
 
-/// Every order of the steps of small programs, with the transitions that the code uses.
+/// Tests every order of the steps of small programs, with the transitions that the code uses.
 #[cfg(test)]
 mod test {
     use std::collections::HashSet;
 
     use super::*;
 
-    /// A step of a writer or of a look. Each touches shared state once, but for storing the stamp's words, which only a writer does whose
-    /// bit is set.
+    /// A step of a writer or of a check. Each touches shared state once, except that a writer whose bit is set stores all words of the
+    /// stamp.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     enum At {
         /// Not in a window.
         Idle,
-        /// The window is open, the file is as it was.
+        /// The window is open, the file is unchanged.
         Open,
         /// The file is changed.
         Changed,
-        /// The word was read; whether it says that the writer is alone.
+        /// The word was read; it tells whether the writer is alone.
         Read(u64),
         /// The stamp was taken.
         Taken(u64, u8),
         /// The stamp was stored.
         Stored(u64),
-        /// A look has read the word and the known stamp.
+        /// A check has read the word and the known stamp.
         Looking(u64, u8),
-        /// And taken the file's stamp.
+        /// The check has also taken the file's stamp.
         Looked(u64, u8, u8),
-        /// It found a change, and adopts it: its window is open.
+        /// The check found a change, and adopts it: its window is open.
         Adopts(u8),
     }
 
@@ -221,12 +222,12 @@ mod test {
         known: u8,
         /// The backing file's stamp: each change counts it up.
         file: u8,
-        /// A change by another program that nobody has found yet, and that no window of ours overlapped.
+        /// A change by another program that no check has found yet, and that no window overlapped.
         foreign: bool,
-        /// One that a window overlapped: it may be found or not.
+        /// A change that a window overlapped: it may be found or not.
         hidden: bool,
         at: [At; 2],
-        /// Windows and looks that each may still begin.
+        /// The number of windows and checks that each may still start.
         left: [u8; 2],
         foreign_left: u8,
         deaths_left: u8,
@@ -248,7 +249,7 @@ mod test {
             Some(next)
         }
 
-        /// The process dies: what follows is what the next owner of its role does. In a window it closes that; a look is forgotten.
+        /// The process dies, and the next owner of its role continues. An open window is closed; a check is forgotten.
         fn death(&self, who: usize) -> Option<Environment> {
             let mut next = self.clone();
             next.deaths_left = self.deaths_left.checked_sub(1)?;
@@ -267,8 +268,8 @@ mod test {
                     let mut look = next.clone();
                     look.at[who] = At::Looking(self.word, self.known);
                     all.push(look);
-                    // What another program did before is not found any more, unless somebody looked first: that is the leader's
-                    // duty before it writes (`open_at`), and for the lock holder `Open::look_below`. Here: a blind window hides it.
+                    // An earlier change by another program is not found any more, unless the writer checked first. The leader must do
+                    // so before it writes (`open_at`), the lock holder with `Open::look_below`. Here a blind window hides the change.
                     next.word = opened(self.word, writer);
                     next.hidden |= std::mem::take(&mut next.foreign);
                     next.at[who] = At::Open;
@@ -292,7 +293,7 @@ mod test {
                 At::Stored(word) if self.word == word => {
                     next.word = closed(word, writer);
                     next.at[who] = At::Idle;
-                    // A change after the stamp was taken is found later; one before it is not, for it was in the window.
+                    // A change after the stamp was taken is found later; one before is not, for it was in the window.
                     next.foreign = self.hidden && self.known != self.file;
                     next.hidden = false;
                 }
@@ -310,7 +311,7 @@ mod test {
                     }
                 }
                 At::Adopts(now) => {
-                    // As a close whose stamp was taken before: what came since differs from it, and is found by the next look.
+                    // Like a close with an earlier stamp: a later change differs from it, and the next check finds it.
                     if is_alone(self.word, writer) {
                         next.known = now;
                         next.word = closed(self.word, writer);

@@ -1,5 +1,5 @@
-//! The path of a read: *plan* what is in frames, *submit* what the SSD has in one batch and read below what it has not, *copy*
-//! into frames and to the caller.
+//! The path of a read: *plan* which pages are in frames; *submit* reads of the SSD in one batch, and read other pages from the backing
+//! file; *copy* the pages into frames and to the caller.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -16,12 +16,12 @@ use super::record::errno_from;
 use super::request::Hint;
 use super::ssd::LANE_PAGES;
 
-/// Tries of one page before it is answered without being cached.
+/// The number of attempts to read missed pages together, or to pin a page.
 const TRIES: usize = 16;
-/// A stream's first piece read ahead, bytes.
+/// The run of sequential reads from which on a stream is read ahead, bytes.
 const AHEAD_FIRST: u64 = 32 << 10;
 
-/// Whether this hit on the SSD is timed: one of 16.
+/// Returns whether this hit on the SSD is timed: one of 16.
 fn is_timed() -> bool {
     use std::cell::Cell;
     thread_local! {
@@ -33,13 +33,13 @@ fn is_timed() -> bool {
     })
 }
 
-/// Memory of the caller that a device can write as it writes a page of ours.
+/// Returns the caller's memory as a page, if it has the size and alignment for a device.
 fn whole_page(to: &mut [u8]) -> Option<&mut Page> {
     let is_aligned = to.as_ptr().addr().is_multiple_of(PAGE_BYTES);
     <&mut Page>::try_from(to).ok().filter(|_| is_aligned)
 }
 
-/// A piece of a page, and where it goes in the caller's memory.
+/// A piece of a page, and its position in the caller's memory.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
     pub(super) page: u64,
@@ -60,10 +60,10 @@ pub(super) fn pieces(at: u64, len: usize) -> impl Iterator<Item = Piece> {
 }
 
 impl Open {
-    /// As pread: fewer bytes only at the end of the file.
+    /// Reads at byte `at`, as pread does: fewer bytes are read only at the end of the file.
     ///
     /// # Errors
-    /// EIO: a page that only the SSD had is lost; else what the file below says. Nothing was read then.
+    /// EIO: a page that only the SSD had is lost. Else the error of the backing file. No valid data is read then.
     #[inline]
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
         if let Some(page) = self.predict_page(at) {
@@ -75,7 +75,7 @@ impl Open {
         self.read_long(at, to)
     }
 
-    /// Likewise what is not read at once ([`super::PageHint::read`]).
+    /// Does the same as [`Open::read`] where the fast path ([`super::PageHint::read`]) does not apply.
     ///
     /// # Errors
     /// As [`Open::read`].
@@ -123,25 +123,25 @@ impl Open {
             }
             missed = self.fetch(&missed, to, run)?;
         }
-        // More than the frames hold, and what came first went before it was copied: one after the other.
+        // The read is larger than the frames, and the first pages were evicted before they were copied: read piece by piece.
         missed.into_iter().try_for_each(|piece| self.fetch_alone(piece, to)).map(|()| len)
     }
 
-    /// A piece of one page that is in no frame, and that the SSD has: by this thread, without a queue. False: it takes the long way.
+    /// Reads a piece of one page from the SSD with this thread, without a queue. Returns false if the long path must read it.
     fn read_now(&self, piece: Piece, expected: &PreparedRead<'_>, to: &mut [u8]) -> bool {
         let Some(lanes) = &self.engine.lanes else { return false };
         let mut seen = self.look_where(expected.on_ssd.as_ref());
         let mut ticket = None;
         if matches!(seen, ViewLookup::Hit(_)) && self.wants_sought(piece, &expected.in_frames) {
             ticket = self.engine.pages.ticket_of_missing(&expected.in_frames);
-            // What was looked at has to be newer than the ticket. Few are wanted.
+            // The lookup must be newer than the ticket. Few pages need this.
             seen = self.look_again(expected.on_ssd.as_ref());
         }
         let ViewLookup::Hit(found) = seen else { return false };
         self.touch_on_ssd(&found);
         let begun = is_timed().then(Instant::now);
         let is_read = match to.get_mut(piece.at..piece.at + piece.len).and_then(whole_page).filter(|_| ticket.is_none()) {
-            // Verified where it shall be, which saves a copy: if it is not good, nothing of it counts.
+            // Verify the page in place, which saves a copy: if it is wrong, the read's data does not count.
             Some(to) => {
                 let is_good = lanes.read_into(found.item.at, to) && self.is_good(&found, to);
                 if is_good {
@@ -161,7 +161,7 @@ impl Open {
         true
     }
 
-    /// What was read on the SSD goes to the caller, and with a ticket into a frame, unless it is not what it should be.
+    /// Copies a page of the SSD to the caller, and with a ticket into a frame. Returns false if its checksum is wrong.
     fn give_if_good(&self, piece: Piece, found: &ViewHit, bytes: &Page, to: &mut [u8], ticket: Option<Ticket>) -> bool {
         let is_good = self.is_good(found, bytes);
         if is_good {
@@ -173,7 +173,7 @@ impl Open {
         is_good
     }
 
-    /// To the caller; behind the end of the file is nothing, whatever the SSD had there.
+    /// Copies a piece to the caller; past the end of the file it is zero, whatever the SSD had there.
     pub(super) fn copy_out(&self, piece: Piece, bytes: &Page, to: &mut [u8]) {
         let to = &mut to[piece.at..piece.at + piece.len];
         to.copy_from_slice(&bytes[piece.offset..piece.offset + piece.len]);
@@ -183,13 +183,13 @@ impl Open {
         }
     }
 
-    /// Whether these are the bytes of a page that was found on the SSD.
+    /// Returns whether these are the bytes of a page that was found on the SSD.
     #[inline]
     pub(super) fn is_good(&self, found: &ViewHit, bytes: &Page) -> bool {
         self.engine.view.as_ref().is_some_and(|view| view.verify(found, bytes) == VerifyResult::Good)
     }
 
-    /// A page that was found on the SSD is being read: it stays longer.
+    /// Marks a page as used on the SSD, so that it stays longer.
     #[inline]
     pub(super) fn touch_on_ssd(&self, found: &ViewHit) {
         if let Some(view) = &self.engine.view {
@@ -197,29 +197,30 @@ impl Open {
         }
     }
 
-    /// What the SSD has may go into a frame. Whoever reads a part of a page is likely to want the rest: it always does.
+    /// Returns whether a page of the SSD should go into a frame. It always should after a partial read, for the rest is likely to be read
+    /// next.
     pub(super) fn wants(&self, piece: Piece) -> bool {
         piece.offset + piece.len < PAGE_BYTES || self.engine.pages.is_wanted(self.name(piece.page))
     }
 
-    /// Likewise of a page that was sought in the frames.
+    /// Returns the same for a page whose key in the frames is known.
     #[inline]
     pub(super) fn wants_sought(&self, piece: Piece, sought: &LookupKey) -> bool {
         piece.offset + piece.len < PAGE_BYTES || self.engine.pages.is_key_wanted(sought)
     }
 
-    /// If it is refused, somebody else knows better what is in it, or no frame is free.
+    /// Inserts a clean page. If that is refused, another writer has newer data, or no frame is free.
     fn insert_clean(&self, piece: Piece, ticket: Ticket, bytes: &Page) {
         self.insert_cut(piece, ticket, &self.cut(piece.page, bytes));
     }
 
-    /// Likewise of bytes that are zero behind the end of the file.
+    /// Does the same with bytes that are zero past the end of the file.
     pub(super) fn insert_cut(&self, piece: Piece, ticket: Ticket, bytes: &Page) {
         let (name, now_ms) = (self.name(piece.page), self.engine.world.now_ms());
         let _ = self.engine.pages.insert(name, bytes, Marks::NONE, ticket, now_ms);
     }
 
-    /// Whether it is one of this engine's.
+    /// Returns whether the file belongs to this engine.
     pub(super) fn is_of(&self, engine: &std::sync::Arc<super::CacheEngine>) -> bool {
         std::sync::Arc::ptr_eq(&self.engine, engine)
     }
@@ -232,7 +233,7 @@ impl Open {
         }
     }
 
-    /// Bytes of a page that are before the end of the file.
+    /// Returns how many bytes of a page are before the end of the file.
     #[inline]
     fn end_in(&self, page: u64) -> usize {
         usize::try_from(self.size().saturating_sub(page * PAGE_BYTES as u64)).unwrap_or(usize::MAX).min(PAGE_BYTES)
@@ -246,11 +247,11 @@ impl Open {
                 return Ok(());
             }
         }
-        // What the frames, the SSD's map and the record say of it does not agree, or somebody changes one of them all the time.
+        // The frames, the SSD's map and the record disagree about the page, or another process changes one of them all the time.
         Err(Errno::IO)
     }
 
-    /// How long the caller has been reading in sequence, this read included; 0: he is not.
+    /// Returns how many bytes the caller has read in sequence, with this read; 0: the read is not sequential.
     fn in_stream(&self, at: u64, len: usize) -> u64 {
         let end = at + len as u64;
         let run =
@@ -259,11 +260,11 @@ impl Open {
         run
     }
 
-    /// Reads what was missed; answers what has to be tried again.
+    /// Reads pages that were missed. Returns the pieces that must be tried again.
     fn fetch(&self, missed: &[Piece], to: &mut [u8], run: u64) -> Result<Vec<Piece>, Errno> {
         let mut again = Vec::new();
         let before = self.truncations()?;
-        // Tickets first: what is written from now on is noticed when the page is to go into a frame.
+        // Tickets first: a write from now on is noticed when the page is inserted into a frame.
         let mut below = Vec::new();
         for some in missed.chunks(LANE_PAGES) {
             let mut found = Vec::with_capacity(some.len());
@@ -292,7 +293,7 @@ impl Open {
         Ok(again)
     }
 
-    /// A page that is not read from its frame though it is there.
+    /// Checks a page that was not read from its frame although it is there.
     ///
     /// # Errors
     /// EIO: see [`pagecache::SharedPages::is_stuck`].
@@ -301,27 +302,27 @@ impl Open {
         if self.engine.pages.is_stuck(self.name(page)) { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// What the SSD has of a page. One that has failed is asked only for what nobody else has.
+    /// Looks up a page on the SSD. If the SSD has failed, only dirty pages are found.
     fn on_ssd(&self, page: u64) -> Result<Option<ViewHit>, Errno> {
         let mut tries = Retries::new();
         while tries.again() {
             match self.look_on_ssd(page) {
                 ViewLookup::Hit(found) => return Ok(Some(found)),
                 ViewLookup::Miss => return Ok(None),
-                // The leader is at it, or a new one: he answers when he is done.
+                // The leader is changing the map, or a new one starts: it answers when it is done.
                 ViewLookup::Unsure => self.engine.ready()?,
             }
         }
-        // Its map was being exchanged when all was lost, and will be no more; or somebody writes over it all the time.
+        // The map was being replaced when everything was lost, and stays so; or another process overwrites it all the time.
         Err(Errno::IO)
     }
 
-    /// As `on_ssd`, without waiting.
+    /// Does the same as `on_ssd`, without waiting.
     pub(super) fn look_on_ssd(&self, page: u64) -> ViewLookup {
         self.look_where(self.key_on_ssd(page).as_ref())
     }
 
-    /// Likewise a page that is sought.
+    /// Looks up a page by its key on the SSD.
     #[inline(always)]
     pub(super) fn look_where(&self, sought: Option<&ssdcache::LookupKey>) -> ViewLookup {
         let (Some(view), Some(sought)) = (&self.engine.view, sought) else { return ViewLookup::Miss };
@@ -331,19 +332,19 @@ impl Open {
         }
     }
 
-    /// The same once more.
+    /// Repeats a lookup.
     #[cold]
     pub(super) fn look_again(&self, sought: Option<&ssdcache::LookupKey>) -> ViewLookup {
         self.look_where(sought)
     }
 
-    /// Where a page is looked for on the SSD. None: it cannot be there.
+    /// Returns the key for a lookup on the SSD. None: the page cannot be there.
     #[inline]
     pub(super) fn key_on_ssd(&self, page: u64) -> Option<ssdcache::LookupKey> {
         self.engine.view.as_ref()?.sought(self.record().on_ssd()?, PageIndex(page))
     }
 
-    /// Whether the SSD has one of these pages newer than below.
+    /// Returns whether one of these pages is newer on the SSD than in the backing file.
     pub(super) fn is_dirty_on_ssd(&self, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
         for page in pages {
             if self.on_ssd(page)?.is_some_and(|found| found.is_dirty()) {
@@ -382,7 +383,7 @@ impl Open {
                     }
                     (VerifyResult::Changed, _) => again.push(*piece),
                     (_, Err(error)) if lanes.is_away(error) => away.push(found[n]),
-                    // The SSD lost it. What is below is as new, unless the page was dirty.
+                    // The SSD lost the page. The backing file has the same version, unless the page was dirty.
                     _ => {
                         self.engine.counters.add(Count::Damaged, 1);
                         if entry.is_dirty() { lost = Some(piece.page) } else { below.push((*piece, *ticket)) }
@@ -398,7 +399,7 @@ impl Open {
             (Ok(()), None) => self.fetch_without(&away, below, again),
             (Ok(()), Some(page)) => {
                 if self.engine.has_ssd() {
-                    // The leader finds out what else is lost, and saves the rest.
+                    // The leader finds out which other pages are lost, and saves the rest.
                     let _ = self.clean();
                 }
                 self.engine.world.report(&format!("page {page} of {} is lost: the SSD cannot read it", self.path().display()));
@@ -408,7 +409,8 @@ impl Open {
         }
     }
 
-    /// This process cannot read the SSD, or not now: what is clean is the same below, and what is not is written there by who can.
+    /// Handles pages that this process cannot read from the SSD, or not now. Clean pages are read from the backing file. For dirty ones
+    /// the leader writes the file back first.
     fn fetch_without(
         &self,
         found: &[(Piece, Ticket, ViewHit)],
@@ -425,7 +427,7 @@ impl Open {
         self.clean()
     }
 
-    /// Behind the end is nothing, whatever the SSD had there.
+    /// Returns the page with zeroes past the end of the file, whatever the SSD had there.
     fn cut(&self, page: u64, bytes: &Page) -> Page {
         let mut bytes = *bytes;
         self.zero_past_eof(page, &mut bytes);
@@ -436,7 +438,7 @@ impl Open {
         self.record().path()
     }
 
-    /// Into a frame, and to the caller.
+    /// Inserts a page into a frame, and copies it to the caller.
     fn take_in(&self, piece: Piece, ticket: Ticket, bytes: &Page, to: &mut [u8], again: &mut Vec<Piece>) {
         match self.engine.pages.insert(self.name(piece.page), bytes, Marks::NONE, ticket, self.engine.world.now_ms()) {
             Inserted::Stale | Inserted::Present => again.push(piece),
@@ -446,7 +448,7 @@ impl Open {
         }
     }
 
-    /// A run of pages that only the file below has, and what a stream will want next, or what lies around them.
+    /// Reads a run of pages that only the backing file has, with pages to read ahead for a stream, or the pages around them.
     fn fetch_below(
         &self,
         run: &[(Piece, Ticket)],
@@ -482,9 +484,9 @@ impl Open {
             again.extend(run.iter().map(|(piece, _)| *piece));
             return Ok(());
         }
-        // A slow disk answers soon at times; who has to read there again may not be so lucky.
+        // A slow disk sometimes answers quickly; the next read of the page may be slow again.
         let was_slow = self.engine.world.now_ms() != begun_ms || self.engine.around.is_slow();
-        // Behind the end that we know of is nothing, whatever is there below.
+        // Zero everything past the known end, whatever the backing file has there.
         let end = usize::try_from(size.saturating_sub(first * PAGE_BYTES as u64)).unwrap_or(usize::MAX);
         bytes[got.min(end)..].fill(0);
         let counters = &self.engine.counters;
@@ -520,7 +522,7 @@ impl Open {
         Ok(())
     }
 
-    /// Pages to read ahead behind a miss: as far as the stream has come already, up to the limit.
+    /// Returns how many pages to read ahead after a miss: as many as the stream has read already, up to the limit.
     fn ahead(&self, in_stream: u64, from: u64) -> u64 {
         let limit = u64::from(self.engine.header.get(super::layout::Word::ReadAhead));
         let in_stream = self.advised(in_stream, limit);
@@ -538,7 +540,7 @@ impl Open {
         }
     }
 
-    /// A page, whole, for a writer that changes a part of it; with the ticket it was read under.
+    /// Reads a whole page, for a writer that changes a part of it. Returns the ticket taken before the read; None: the page is in a frame.
     pub(super) fn whole(&self, page: u64, bytes: &mut Page) -> Result<Option<Ticket>, Errno> {
         let name = self.name(page);
         let mut tries = Retries::new();
@@ -573,7 +575,7 @@ impl Open {
         Err(Errno::IO)
     }
 
-    /// What the SSD gives for a page. None: this process cannot read there, or not now.
+    /// Reads a whole page from the SSD. None: this process cannot read there, or not now.
     fn whole_on_ssd(&self, found: &ViewHit, page: u64, bytes: &mut Page) -> Result<Option<VerifyResult>, Errno> {
         let (Some(view), Some(lanes)) = (&self.engine.view, &self.engine.lanes) else { return Ok(None) };
         let mut verdict = Some(VerifyResult::Bad);
@@ -602,8 +604,8 @@ impl Open {
         Ok(())
     }
 
-    /// Reads in the frame, without a copy: what is contiguous, at most to the end of the page. The page is read first if it is
-    /// not there.
+    /// Pins bytes in a frame for reading without a copy: a contiguous range, at most to the end of the page. A page that is in no frame is
+    /// read first.
     ///
     /// # Errors
     /// As [`Open::read`]; ENOMEM: no frame is free for it.
@@ -626,7 +628,7 @@ impl Open {
         Ok((pin, bytes, len))
     }
 
-    /// The page is not there yet.
+    /// Reads the page into a frame, and pins it.
     #[cold]
     #[inline(never)]
     fn pin_read(&self, at: u64, offset: usize) -> Result<(Pin, *const u8), Errno> {
@@ -640,12 +642,12 @@ impl Open {
         Err(Errno::NOMEM)
     }
 
-    /// Gives a pinned page back.
+    /// Releases a page that was pinned with [`Open::pin`].
     #[inline]
     pub fn unpin(&self, pin: Pin) {
         self.engine.pages.unpin(pin);
     }
 }
 
-/// Pages read below in one call.
+/// The maximum number of pages read from the backing file in one call.
 const MAX_RUN: usize = 256;

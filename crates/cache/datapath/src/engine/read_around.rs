@@ -1,12 +1,12 @@
-//! Reading around: while the SSD has room, a page that a slow disk has to seek for brings its neighbours, which fill the SSD.
+//! Reading around: while the SSD has room, a page that a slow disk must seek for brings its neighbours, which fill the SSD.
 //!
-//! A disk needs 8 ms to come to a place and less than one to read 128 KiB there. So an SSD that is empty is filled in a thirtieth of the
-//! seeks, and what is asked for next, next to what was, is there. It is not done where it would push anything out: only while the
-//! SSD's log has room that the first touch may have, and in frames that are free again when the SSD has the page.
+//! A disk needs 8 ms to seek and less than one to read 128 KiB. So an empty SSD is filled with a thirtieth of the seeks, and pages next to
+//! those requested are there when they are requested. It must not evict anything. So it is done only while the SSD's log has room for
+//! first touches, and in frames that are free again when the SSD has the page.
 //!
-//! Whether the disk is of that kind is measured: some reads of what was asked for alone, then some with what is around it. If these
-//! take hardly longer, it goes on. A file in the kernel's page cache, an SSD below, or a thin wire to a server far away answer
-//! otherwise.
+//! Latency measurements show whether the disk is of that kind: some reads of requested pages alone, then some with their neighbours. If
+//! the latter take hardly longer, it goes on. They take longer with a file in the kernel's page cache, a backing SSD, or a slow link to a
+//! remote server.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -17,27 +17,28 @@ use ssdcache::{AdmissionRule, PAGE_BYTES};
 use super::layout::Word;
 use super::open::Open;
 
-/// Reads of a kind that are timed; those before are still in the other kind's way.
+/// Timed reads of each kind. Earlier reads of the kind still compete with those of the other kind.
 const TIMED: u32 = 24;
 const PASSED_OVER: u32 = 8;
-/// Reads around until those alone are timed again.
+/// Reads around until single reads are timed again.
 const KEPT: u32 = 1024;
-/// Reads alone until it is tried again, if it was not worth it: at first, for the reads of a trial are few, and twice as many each time.
+/// Single reads until the next trial, if the last one showed no gain: the first value, doubled each time up to the second. A trial has few
+/// reads.
 const REFUSED: (u32, u32) = (128, 1024);
-/// What is around may cost half of what is asked for alone.
+/// The maximum cost of reading around, as a fraction of a single read: 3/2.
 const WORTH: (u32, u32) = (3, 2);
 /// One piece takes at most this share of the frames.
 const FRAMES_SHARE: u32 = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TrialPhase {
-    /// Alone, until the next trial.
+    /// Single reads, until the next trial.
     Refused,
-    /// Alone, timed.
+    /// Single reads, timed.
     Alone,
-    /// Around, timed.
+    /// Reads around, timed.
     Tried,
-    /// Around.
+    /// Reads around, until single reads are timed again.
     Kept,
 }
 
@@ -47,17 +48,17 @@ struct TrialState {
     /// Reads of the phase's kind so far.
     reads: u32,
     sum: Duration,
-    /// What one alone took in the mean.
+    /// The mean latency of single reads.
     alone: Duration,
-    /// How many reads the next refusal is for.
+    /// The number of reads that the next refusal lasts.
     refused: u32,
 }
 
-/// What this process knows of the disks below.
+/// The knowledge of this process about its backing disks.
 #[derive(Debug)]
 pub(crate) struct ReadAround {
     state: Mutex<TrialState>,
-    /// Disks that answer sooner are not asked for more. Zero: all are, and nothing is measured.
+    /// The latency from which on a disk is slow; faster disks get no reads around. Zero: all do, and nothing is measured.
     slow: Duration,
 }
 
@@ -67,24 +68,24 @@ impl ReadAround {
         ReadAround { state: Mutex::new(state), slow }
     }
 
-    /// Whether the next read shall bring what is around it.
+    /// Returns whether the next read should bring the pages around it.
     fn is_next(&self) -> bool {
         self.slow.is_zero() || matches!(self.state.lock().phase, TrialPhase::Tried | TrialPhase::Kept)
     }
 
-    /// Whether reads below take long, as far as that is known.
+    /// Returns whether reads of backing files are slow, as far as that is known.
     pub(super) fn is_slow(&self) -> bool {
         self.slow.is_zero() || self.state.lock().alone >= self.slow
     }
 
-    /// A read of a few pages took so long.
+    /// Records the latency of a read of a few pages.
     pub(super) fn took(&self, was_around: bool, time: Duration) {
         if self.slow.is_zero() {
             return;
         }
         let mut state = self.state.lock();
         if was_around != matches!(state.phase, TrialPhase::Tried | TrialPhase::Kept) {
-            // Begun in the phase before.
+            // The read started in the phase before.
             return;
         }
         state.reads += 1;
@@ -119,7 +120,7 @@ impl ReadAround {
 }
 
 impl Open {
-    /// What to read below for these pages: they alone, or what is around them, as far as nobody has it.
+    /// Returns which pages to read from the backing file for a request: its pages alone, or with those around them that are not cached.
     pub(super) fn around(&self, asked: Range<u64>) -> Range<u64> {
         let header = &self.engine.header;
         let frames = (self.engine.layout.sizes.frames.frames / FRAMES_SHARE).max(2);
@@ -151,7 +152,7 @@ mod test {
 
     const SLOW: Duration = Duration::from_millis(1);
 
-    /// Reads of a disk that takes so long for a page alone, and with what is around it; how many of these were around.
+    /// Simulates reads of a disk with these latencies for single reads and reads around. Returns how many were reads around.
     fn share(alone_us: u64, around_us: u64, reads: u32) -> u32 {
         let around = ReadAround::new(SLOW);
         let mut count = 0;
@@ -194,13 +195,13 @@ mod test {
         for read in 0..1_000 {
             let is_around = around.is_next();
             count += u32::from(is_around);
-            // Somebody else has the disk during the first trial.
+            // Another user keeps the disk busy during the first trial.
             around.took(is_around, Duration::from_millis(if (32..64).contains(&read) { 50 } else { 9 }));
         }
         assert!(count > 700, "{count}");
     }
 
-    /// With many threads some end in the phase after the one that they began in.
+    /// With many threads, some reads complete in the phase after the one in which they started.
     #[test]
     fn who_comes_late_changes_nothing() {
         let around = ReadAround::new(SLOW);

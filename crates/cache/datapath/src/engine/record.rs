@@ -471,7 +471,7 @@ mod test {
         (region, records)
     }
 
-    /// A record in use that loses its key, alone or with any other word, does not pass for one whose frames were dropped.
+    /// A record in use that loses its key, alone or with any other word, does not look like one whose frames were dropped.
     #[test]
     fn no_two_words_make_a_record_look_given_back() {
         let (region, records) = records();
@@ -497,7 +497,7 @@ mod test {
         assert!(record.is_given_back());
     }
 
-    /// Any word with any value, and each word of another record: it is no error of ours, and no file is taken for another.
+    /// Overwrites each word with any value, or with a word of another record: no call panics, and no file is taken for another.
     #[test]
     fn a_record_that_somebody_wrote_over_is_broken_or_bounded() {
         let (region, records) = records();

@@ -418,7 +418,7 @@ mod test {
         }
     }
 
-    /// Slots full of anything: the leader sees only what can be, and they are free again soon.
+    /// Fills the slots with arbitrary values: the leader gets only valid requests, and the slots are soon free again.
     #[test]
     fn slots_that_somebody_filled_are_free_again_and_hold_no_request_that_cannot_be() {
         let (region, requests) = requests();

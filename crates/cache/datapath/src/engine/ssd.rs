@@ -37,7 +37,7 @@ impl SsdQueue {
         Ok(SsdQueue { handle, buffers, arena, is_over: false })
     }
 
-    /// Reads pages, at most [`LANE_PAGES`]. `each` gets them in order of their numbers, with the bytes or the error.
+    /// Reads pages, at most [`LANE_PAGES`]. `each` gets the number of each page, with its bytes or the error.
     pub(super) fn read(&mut self, pages: &[DevicePage], page: &mut Page, mut each: impl FnMut(usize, Result<&Page, Error>)) {
         let mut tickets = [None; LANE_PAGES];
         for (n, at) in pages.iter().enumerate() {
@@ -151,7 +151,8 @@ impl SsdQueues {
         }
     }
 
-    /// Reads one page with the calling thread, into a per-thread buffer. None: that is not supported, or failed; a queue finds the error.
+    /// Reads one page with the calling thread, into a per-thread buffer. None: that is not supported, or failed; a read through a queue
+    /// finds the error.
     pub(super) fn read_now<T>(&self, at: DevicePage, look: impl FnOnce(&Page) -> T) -> Option<T> {
         // A signal handler may interrupt a read and read itself.
         OWN.try_with(|own| {
@@ -162,7 +163,7 @@ impl SsdQueues {
         .ok()?
     }
 
-    /// Reads one page into the caller's memory, aligned to 4096. Returns false if that is not supported or failed; the memory may be
+    /// Reads one page into the caller's memory, at a multiple of 4096. Returns false if that is not supported or failed; the memory may be
     /// changed then.
     pub(super) fn read_into(&self, at: DevicePage, to: &mut Page) -> bool {
         matches!(self.device.read_now(bytes_at(at), to), Some(Ok(())))

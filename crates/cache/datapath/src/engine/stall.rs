@@ -1,9 +1,9 @@
-//! How long a call waits for other processes.
+//! Limits on how long a call waits for other processes.
 //!
-//! A process that takes part may be stopped in the middle of anything, or mean to keep what it has. What others do with a disk takes as
-//! long as that takes, and a slow one is no fault. So *who shows a pulse* ([`shm::ProcessSlots::watch`]) is waited for, and who shows none
-//! for 0.4 s is not: the call answers ETIMEDOUT, and what it had begun is undecided until that process goes on or ends. A pulse can be
-//! shown on purpose; so nothing is waited for longer than [`KEPT_MAX`] in which nothing happens.
+//! A process may be stopped at any point, or keep a resource on purpose. Disk I/O of others may take long, and a slow disk is no fault. So
+//! a call waits for a process *that shows a pulse* ([`shm::ProcessSlots::watch`]). If one shows none for 0.4 s, the call fails with
+//! ETIMEDOUT, and its work is undecided until that process continues or ends. A pulse can be faked; so a wait without progress lasts at
+//! most [`KEPT_MAX`].
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,22 +14,23 @@ use shm::{LivenessWatch, OwnedLockGuard};
 use super::counters::Count;
 use super::{CacheEngine, FileNo};
 
-/// What a call answers that a process which does not go on keeps from its end. What was asked of the leader may happen yet.
+/// The error of a call that a stalled process blocks. A request to the leader may still be carried out.
 pub(crate) const STALLED: Errno = Errno::TIMEDOUT;
 
-/// How long a living process may keep a file's lock or that of the table of records: longer than one call of the slowest disk takes. And
-/// how long the leader may do nothing for anybody.
+/// How long a live process may hold the lock of a file or of the table of records: longer than one call on the slowest disk. Also how long
+/// the leader may make no progress.
 const KEPT_MAX: Duration = Duration::from_secs(600);
-/// How often is looked whether the leader does anything.
+/// The interval of checks whether the leader makes progress.
 const LOOK: Duration = Duration::from_secs(5);
-/// How often a leader shows its pulse.
+/// The interval at which a leader shows its pulse.
 const PULSE: Duration = Duration::from_millis(100);
-/// Tries of what others keep from being done, before the time counts.
+/// The number of tries against other processes before the time limit applies.
 const TRIES_FIRST: u32 = 16;
-/// How long is tried after that.
+/// The duration of tries after that.
 const TRIED_MAX: Duration = Duration::from_millis(300);
 
-/// Tries of what others may undo for ever, on purpose or because the shared memory is damaged: so many, and then so long.
+/// Bounds retries of work that others may undo for ever, on purpose or because the shared memory is damaged. First a number of tries, then
+/// a duration.
 #[derive(Debug)]
 pub(crate) struct Retries {
     first: u32,
@@ -42,12 +43,12 @@ impl Retries {
         Retries::at_least(TRIES_FIRST)
     }
 
-    /// What each try waits for may be slow for good reasons: so many are always made.
+    /// Makes at least this many tries, because each may wait for something that is slow with reason.
     pub(crate) fn at_least(first: u32) -> Retries {
         Retries { first, left: first, begun: None }
     }
 
-    /// Whether there is another one. The first is free.
+    /// Returns whether another try is allowed. The first always is.
     #[inline]
     pub(crate) fn again(&mut self) -> bool {
         if self.left == self.first {
@@ -68,11 +69,11 @@ impl Retries {
     }
 }
 
-/// With the leader.
+/// Watches whether the leader makes progress during a wait.
 pub(super) struct StallWatch<'a> {
     engine: &'a CacheEngine,
     leader: Option<LivenessWatch<'a>>,
-    /// When it was seen to have done something, and what it had done by then.
+    /// When the leader was last seen to make progress, and its counters then.
     moved: Option<(Instant, u64)>,
     looked: Instant,
 }
@@ -82,12 +83,12 @@ impl<'a> StallWatch<'a> {
         StallWatch { engine, leader: None, moved: None, looked: Instant::now() }
     }
 
-    /// Nobody leads now: whoever does next has its own time.
+    /// Forgets the leader, because there is none now: the next one gets its full time.
     pub(super) fn begin_anew(&mut self) {
         self.leader = None;
     }
 
-    /// Whether the leader was waited for for long enough. To be asked after each wait.
+    /// Returns whether the leader has stalled. Call it after each wait.
     pub(super) fn is_over(&mut self) -> bool {
         let engine = self.engine;
         if self.leader.get_or_insert_with(|| engine.processes.watch_leader()).is_silent() {
@@ -117,10 +118,10 @@ impl<'a> StallWatch<'a> {
 }
 
 impl CacheEngine {
-    /// The lock of the table of records.
+    /// Takes the lock of the table of records.
     ///
     /// # Errors
-    /// [`STALLED`]: a process that does not go on keeps it.
+    /// [`STALLED`]: a process that makes no progress keeps it.
     pub(crate) fn lock_records(&self) -> Result<OwnedLockGuard<'_>, Errno> {
         self.records.lock().lock_within(KEPT_MAX).ok_or_else(|| {
             self.world
@@ -129,10 +130,10 @@ impl CacheEngine {
         })
     }
 
-    /// The file's lock, as somebody left it.
+    /// Takes the file's lock without repairing what a dead owner left.
     ///
     /// # Errors
-    /// [`STALLED`]: likewise. Only this file's users suffer from that.
+    /// [`STALLED`]: likewise. Only this file's users are affected.
     pub(super) fn hold_file(&self, no: FileNo) -> Result<OwnedLockGuard<'_>, Errno> {
         self.records.lock_of(no).lock_within(KEPT_MAX).ok_or_else(|| {
             let words = "a file is locked by a process that does not go on (stopped?): calls on that file fail until it does or ends";
@@ -141,8 +142,8 @@ impl CacheEngine {
         })
     }
 
-    /// What this process asked for is undecided: a leader that does not go on may do it yet. Nobody uses the file before that is ended, by
-    /// whoever has its lock next and can reach a leader. The file's lock is held.
+    /// Marks a request of this process as undecided: a stalled leader may still carry it out. The file cannot be used until the next owner
+    /// of its lock that reaches a leader completes the work. The file's lock is held.
     pub(super) fn leave_undecided(&self, no: FileNo) {
         let truncations = self.records.get(no).truncations();
         if truncations.load(Ordering::Acquire).is_multiple_of(2) {
@@ -150,7 +151,7 @@ impl CacheEngine {
         }
     }
 
-    /// Does what may wait for a disk, while another thread shows that this process lives.
+    /// Does work that may wait for a disk, while another thread shows this process's pulse.
     pub(super) fn beside_a_pulse<T>(&self, what: impl FnOnce() -> T) -> T {
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -160,7 +161,7 @@ impl CacheEngine {
                     std::thread::park_timeout(PULSE);
                 }
             };
-            // Without it the leader itself shows its pulse, between two calls of the kernel.
+            // If the thread cannot start, the leader itself shows its pulse between two system calls.
             let pulse = std::thread::Builder::new().name("hotshelf-pulse".into()).spawn_scoped(scope, beat);
             let done = what();
             is_over.store(true, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Files whose dirty pages cannot be written until somebody decides: their owner after a conflict, or nobody knows where the file is.
+//! Stranded files: their dirty pages cannot be written until somebody decides. There is a conflict, or the file's location is unknown.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::record::flag;
 use super::status::FileStatus;
 use super::{BackingFile, CacheEngine, RequestKind, Stamp, Stream};
 
-/// Stands for a file that nobody can find: only what the cache has of it can be read.
+/// Stands for a backing file that cannot be found: only its cached data can be read.
 struct Nowhere {
     stamp: Stamp,
 }
@@ -47,7 +47,7 @@ impl BackingFile for Nowhere {
 }
 
 impl CacheEngine {
-    /// Opens a stranded file to read what the cache has of it, over the file as it is below. None: the number is another file's now.
+    /// Opens a stranded file for reading: cached data over the backing file's content. None: the number belongs to another file now.
     pub fn open_stranded(self: &Arc<Self>, seen: &FileStatus, below: Option<Arc<dyn BackingFile>>) -> Option<Open> {
         let _held = self.lock_records().ok()?;
         let record = self.records.get(seen.no);
@@ -63,7 +63,7 @@ impl CacheEngine {
 }
 
 impl Open {
-    /// Gives up what is cached of a file that nobody can find.
+    /// Gives up the cached data of a file that cannot be found.
     ///
     /// # Errors
     /// Returns the error of the leader.
@@ -71,23 +71,23 @@ impl Open {
         self.engine.give_up_stranded(self.no, flag::MISSING, None)
     }
 
-    /// After a conflict: gives up what is cached of it, and the file as it is below counts.
+    /// Resolves a conflict for the backing file: gives up all cached data of it.
     ///
     /// # Errors
-    /// ENOENT: somebody else has decided meanwhile. The leader's.
+    /// ENOENT: another process has decided meanwhile. Else the error of the leader.
     pub fn discard_conflict(&self) -> Result<(), Errno> {
         self.engine.give_up_stranded(self.no, flag::CONFLICT, Some(&*self.below))
     }
 
-    /// Whether it still waits for its owner's decision.
+    /// Returns whether the file still waits for its owner's decision.
     pub fn is_stranded(&self) -> bool {
         self.record().key() == Some(self.key) && self.record().has(flag::STRANDED)
     }
 
-    /// After a conflict: writes the pages that are newer here over the file as it is now, and gives it the length that it has here.
+    /// Resolves a conflict for the cache: writes the newer cached pages over the backing file, and sets its length to the cached one.
     ///
     /// # Errors
-    /// ENOENT: somebody else has decided meanwhile. What the file below says.
+    /// ENOENT: another process has decided meanwhile. Else the error of the backing file.
     pub fn force(&self) -> Result<(), Errno> {
         let _held = self.engine.lock_file(self.no)?;
         if !self.record().has(flag::CONFLICT) {
@@ -96,11 +96,11 @@ impl Open {
         self.engine.ask(RequestKind::Force, self.no, 0, 0).map(drop)
     }
 
-    /// A program maps the file: what is written from now on is below when the call returns, in all processes, as long as the record
-    /// lives; and if the program writes through the mapping, nothing of the file is cached.
+    /// Prepares the file for a mapping by a program. From now on all processes write through, as long as the record lives. If the program
+    /// writes through the mapping, nothing of the file is cached.
     ///
     /// # Errors
-    /// What was dirty could not be written.
+    /// Returns an error if dirty data could not be written.
     pub fn map(&self, is_written: bool) -> Result<(), Errno> {
         let mode = if is_written { Mode::PassThrough } else { Mode::WriteThrough };
         self.record().flags().fetch_or(flag::MAPPED, Ordering::AcqRel);
@@ -110,16 +110,16 @@ impl Open {
         self.clean()
     }
 
-    /// The file was changed past the cache while its mode changed to one that caches: that was us.
+    /// Records that changes made past the cache, while the mode changed to one that caches, were ours.
     pub fn was_changed_past(&self) {
-        // Else it is taken for a change from outside, which costs what is cached and clean.
+        // Else it is taken for a change from outside, and the clean cached pages are dropped.
         let Ok(_held) = self.engine.lock_file(self.no) else { return };
         let (record, own) = (self.record(), self.record().own());
         own.open(super::own_stamp::Writer::LockHolder);
         // If that fails the window stays open, and the next owner of the lock closes it.
         let _ = own.close(super::own_stamp::Writer::LockHolder, || {
             let stamp = self.below.stamp()?;
-            // Dirty pages may have made the file longer here than it is below.
+            // Dirty pages may have made the file longer here than the backing file.
             if self.is_dirty().unwrap_or(true) {
                 record.size().fetch_max(stamp.size, Ordering::AcqRel);
             } else {
