@@ -171,7 +171,7 @@ struct PagePart {
     read: u32,
     piece: Piece,
     found: ViewHit,
-    /// The ticket for the page's insertion into a frame.
+    /// The ticket for the page's insertion into a frame. None: it is not inserted.
     ticket: Option<Ticket>,
     /// The device writes into the caller's memory, not into the slot's.
     is_straight: bool,

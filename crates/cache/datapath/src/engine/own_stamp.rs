@@ -1,12 +1,12 @@
-//! Tells our own changes of a backing file from those of other programs. Everything that compares a file with what we know of it goes
-//! through [`OwnStamp`]; docs/cache-states.md has the state table.
+//! Distinguishes changes of a backing file by the instance from those of other programs. Every comparison of a file with its last known
+//! stamp goes through [`OwnStamp`]; docs/cache-states.md has the state table.
 //!
 //! A writer of the instance opens a *window* before it changes the file, and closes it with the stamp that the file then has. While a
 //! window is open nobody draws a conclusion from the stamp. Two writers exist at a time: the leader, and the process that holds the file's
 //! lock (write-through, times, fallocate, rename). Each has a bit in one word, beside a number that counts openings. So:
 //!
 //! - the writer that closes last stores the stamp, and only if nobody opened a window since it took the stamp;
-//! - a reader that finds the same word before and after it took the stamp, without a bit, knows that no change by the instance overlaps;
+//! - a reader that finds the same word before and after it took the stamp, without a bit, knows of no overlapping change;
 //! - a bit that stays set belongs to a dead process: the next owner of the lock, or the next leader, closes that window.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! Reading around: while the SSD has room, a page that a slow disk must seek for brings its neighbours, which fill the SSD.
 //!
 //! A disk needs 8 ms to seek and less than one to read 128 KiB. So an empty SSD is filled with a thirtieth of the seeks, and pages next to
-//! those requested are there when they are requested. It must not evict anything. So it is done only while the SSD's log has room for
-//! first touches, and in frames that are free again when the SSD has the page.
+//! those requested are there when they are requested. Reading around must not evict anything. So it is done only while the SSD's log has
+//! room for first touches. It uses frames that are free again when the SSD has the page.
 //!
 //! Latency measurements show whether the disk is of that kind: some reads of requested pages alone, then some with their neighbours. If
 //! the latter take hardly longer, it goes on. They take longer with a file in the kernel's page cache, a backing SSD, or a slow link to a
