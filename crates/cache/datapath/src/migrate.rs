@@ -1,12 +1,13 @@
 //! The migration worker: promotion, demotion and write-back, in one place.
 //!
-//! (Paper 000, section III.B, "The Migration Worker".) It is the thread of whichever process leads. Everything it does can be
-//! done twice, for its successor does again what it had not ended: frames stay marked, requests posted, until it is durable.
+//! (Paper 000, section III.B, "The Migration Worker".) It runs in a thread of the leader process. Every operation is idempotent: a new
+//! leader repeats whatever the last one had not finished. Frames stay marked and requests stay posted until their effect is durable.
 //!
-//! - [`Worker::step`]: one round: requests, old dirty frames, promotions, write-back, room. Nothing in it takes long.
-//! - `frames.rs`: marked frames go to the SSD or below. `demote.rs`: dirty pages of the SSD go below; room in the log.
-//! - `failed.rs`: what becomes of an SSD that fails, and of what only it had.
-//! - `files.rs`: which file is which, its catalogue entry, its handle below. `asked.rs`: the requests.
+//! - [`Worker::step`]: one round: requests, old dirty frames, promotions, write-back, room. No part of it takes long.
+//! - `frames.rs`: writes marked frames to the SSD or the backing file. `demote.rs`: writes dirty SSD pages to backing files; frees log
+//!   space.
+//! - `failed.rs`: handles a failed SSD, and the pages that only it had.
+//! - `files.rs`: identifies files; keeps their catalogue entries and backing-file handles. `requests.rs`: serves requests.
 
 mod demote;
 mod failed;
@@ -31,22 +32,22 @@ use crate::engine::log::{Log, Stop};
 use crate::engine::{CATALOGUE, CacheEngine, Count, FileNo, Hint, Request, StaleSlots};
 use files::Known;
 
-/// How long the leader sleeps when nothing is to be done: dead processes are looked for then.
+/// How long the leader sleeps when it is idle; it then checks for dead processes.
 const IDLE: Duration = Duration::from_millis(100);
-/// Pages handled in one step, so that requests wait for no more.
+/// Pages handled in one step, at most: it bounds how long requests wait.
 const STEP_PAGES: usize = 256;
 /// Pages of hints in one step.
 const STEP_HINTS: usize = 256;
-/// Promoted pages that are written in one batch, at least, with a page of summary.
+/// Promoted pages in a batch before it is written, at least: each batch costs a page of summary.
 const BATCH_WORTH_WRITING: usize = 32;
-/// Frames that wait for a batch to be written, at most.
+/// Frames that wait for their batch to be written, at most.
 const STAGED_MOST: usize = 2 * BATCH_WORTH_WRITING;
-/// So long who asks comes before what the last leader had not ended.
+/// How long new requests take precedence over the unfinished writes of the last leader.
 const TAKING_UP_MS: u32 = 1000;
-/// Frames are kept free from this share on, up to twice as many: 1 of 64.
+/// Eviction keeps between one and two frames of this many free.
 const FREE_SHARE: u32 = 64;
 
-/// Leads. See the module.
+/// The migration worker of the leader process: it moves pages between frames, SSD and backing files.
 pub struct Worker {
     log: Option<Log>,
     admission: Option<Admission>,
@@ -55,53 +56,54 @@ pub struct Worker {
     asked: Vec<Request>,
     hints: Vec<Hint>,
     marked: Vec<(Name, u32)>,
-    /// Frames of pages that nobody asked for, until the SSD has these.
+    /// Frames of pages that were read around a request, kept until the SSD has these pages.
     staged: Vec<Name>,
-    /// Pages of the SSD that nobody asked for when they were put, less those that gave their place to one that was.
+    /// Pages read around a request that were put on the SSD, less those whose place a requested page has taken.
     unasked: u64,
-    /// Where the write-back sweep has come to.
+    /// The position of the write-back sweep.
     swept: (FileKey, PageIndex),
     begun: Instant,
-    /// When it took over, ms.
+    /// When this leader took over, in ms.
     took_over: u32,
     last_reap: u32,
     last_idle_work: u32,
     last_look_at_files: u32,
-    /// Which entries were settled last.
+    /// The file whose entry was settled last.
     settled: FileKey,
-    /// Counts uses of files below.
+    /// Counts uses of backing files.
     uses: u64,
     below_reads: u64,
     making_room: bool,
-    /// It is noted that nothing is dirty on the SSD, or that one that failed owes nothing.
+    /// A note says that the SSD has no dirty pages, or that a failed SSD owes none.
     is_noted_clean: bool,
-    /// Dirty pages that the SSD cannot give back, and that were told.
+    /// Dirty pages that the SSD cannot return and that were reported.
     lost: HashSet<(FileKey, PageIndex)>,
-    /// The file that is to be cut, and to which length, which its entry says already: a sync of it does not make that durable.
+    /// The file that is to be truncated, and its new length. The entry has that length already; a sync of the file does not make it
+    /// durable.
     cutting: Option<(FileKey, u64)>,
-    /// Files that the last leader was writing below when he died.
+    /// Files that the last leader was writing to their backing files when it died.
     unended: VecDeque<(FileNo, FileKey)>,
-    /// When one of these could not be ended, ms.
+    /// When finishing one of these last failed, in ms.
     unended_failed: Option<u32>,
-    /// Which record was last looked at for whether it may stay.
+    /// The record that was last checked for whether it may stay.
     looked_at: u32,
-    /// Slots of the requests it is at: if it panics over one, that one has failed.
+    /// Slots of the requests in progress: if the worker panics, they fail.
     at_hand: Vec<usize>,
-    /// Slots that are watched because nothing happens in them.
+    /// Slots that are watched because they make no progress.
     stale: StaleSlots,
-    /// The words of the header that the leader alone writes, as it left them.
+    /// The header words that only the leader writes, with the values it last stored.
     own_words: [u32; OWN_WORDS.len()],
-    /// More closed files have dirty pages than half of the handles there may be: the oldest are written back.
+    /// Whether closed files with dirty pages use more than half of the handles: the oldest are then written back.
     is_crowded: bool,
-    /// Of closed files with dirty pages some are not held: there were too many.
+    /// Whether some closed files with dirty pages are not held, because there were too many.
     has_others: bool,
-    /// Since when files have dirty pages on the SSD, ms: those that are older than the dirty age are written back.
+    /// Since when each file has dirty pages on the SSD, in ms: files older than the dirty age are written back.
     dirty_since: HashMap<FileKey, u32>,
-    /// The last of these that was written back because of that.
+    /// The last file that was written back for its age.
     last_due: FileKey,
 }
 
-/// See [`Worker::put_back`].
+/// The header words that [`Worker::put_back`] restores.
 const OWN_WORDS: [Word; 9] = [
     Word::Mode,
     Word::SsdFailed,
@@ -115,7 +117,7 @@ const OWN_WORDS: [Word; 9] = [
 ];
 
 impl Worker {
-    /// Takes the lead over: recovers the SSD, takes up what was asked.
+    /// Takes the lead: recovers the SSD and takes over pending requests.
     pub fn begin(engine: &CacheEngine) -> Box<Worker> {
         engine.header.set(Word::Beginning, 1);
         engine.header.word(Word::Term).fetch_add(1, Ordering::AcqRel);
@@ -153,11 +155,11 @@ impl Worker {
             has_others: false,
             dirty_since: HashMap::new(),
         });
-        // As it was last, if somebody wrote over it.
+        // Restores a valid mode if the word was overwritten.
         engine.header.set_mode(engine.header.mode());
         worker.open_log(engine);
-        // What the last one had taken is posted again; then the requests of the dead are reaped with them, and what they had begun
-        // to cut is cut on the SSD too.
+        // Requests that the last leader had taken are posted again. Then dead processes are reaped with their requests, and truncations
+        // that they had started are repeated on the SSD.
         engine.requests.again();
         worker.reap(engine, Duration::MAX);
         worker.take_up_writing(engine);
@@ -166,19 +168,19 @@ impl Worker {
         worker.dirty_since = dirty.into_iter().filter(|key| *key != CATALOGUE).map(|key| (key, now)).collect();
         Worker::forget_held(engine);
         worker.hold_others(engine);
-        // What the last one told may be less: its marks that pages are below may not have been durable.
+        // The last leader may have published less: its marks for pages already written to backing files may not have been durable.
         worker.tell(engine);
         engine.header.set(Word::Beginning, 0);
         worker.keep_words(engine);
         worker
     }
 
-    /// Remembers the words that it alone writes.
+    /// Remembers the words that only the leader writes.
     fn keep_words(&mut self, engine: &CacheEngine) {
         self.own_words = OWN_WORDS.map(|word| engine.header.word(word).load(Ordering::Relaxed));
     }
 
-    /// Words that somebody else wrote over are as they were.
+    /// Restores the leader's words if another process overwrote them.
     fn put_back(&self, engine: &CacheEngine) {
         for (word, own) in OWN_WORDS.into_iter().zip(self.own_words) {
             if engine.header.word(word).load(Ordering::Relaxed) != own {
@@ -187,12 +189,12 @@ impl Worker {
         }
     }
 
-    /// It panicked: what it was at has failed, so that its successor does not panic over the same.
+    /// Fails the requests in progress after a panic, so that the next leader does not panic over the same ones.
     fn give_up(&self, engine: &CacheEngine) {
         self.at_hand.iter().for_each(|slot| engine.requests.answer(*slot, Err(Errno::IO)));
     }
 
-    /// A leader panicked before it could lead: who waits for one is told that there is none.
+    /// Fails all waiting requests: a leader panicked before it could lead, so there is no leader.
     pub(crate) fn refuse_all(engine: &CacheEngine) {
         let mut asked = Vec::new();
         engine.requests.take(&mut asked);
@@ -222,19 +224,19 @@ impl Worker {
         worker.end();
     }
 
-    /// Leaves the log in good order for the next one.
+    /// Flushes the log, so that the next leader finds it complete.
     pub fn end(&mut self) {
         if let Some(log) = &mut self.log {
             let _ = log.flush();
         }
     }
 
-    /// Until when nothing is to be done: hints wait for a moment, so that they come together.
+    /// Returns how long the worker may sleep. Waiting hints delay it briefly, so that they come in batches.
     fn rest(&self, engine: &CacheEngine) -> Duration {
         if engine.hints.waiting(self.hints_read) { Duration::from_millis(5) } else { IDLE }
     }
 
-    /// One round; whether there was something to do.
+    /// Runs one round; returns whether there was work to do.
     pub fn step(&mut self, engine: &CacheEngine) -> bool {
         let now = engine.world.now_ms();
         self.put_back(engine);
@@ -245,7 +247,7 @@ impl Worker {
             engine.requests.recycle(&mut self.stale, now);
         }
         let mut busy = self.answer(engine);
-        // It takes as long as the disk below: who waits comes first, for a while; and a sync does it itself.
+        // This is as slow as the backing disk: waiting callers come first for `TAKING_UP_MS`. A sync does it itself.
         if !busy || now.wrapping_sub(self.took_over) >= TAKING_UP_MS {
             busy |= self.end_others_writing(engine);
         }
@@ -265,8 +267,8 @@ impl Worker {
         Time(self.begun.elapsed().as_nanos() as u64)
     }
 
-    /// Dead processes: their locks, frames, pins, requests and opens. No more of them than in that time, and one at least: somebody may
-    /// have written into the table that all process slots are the dead's, and requests wait.
+    /// Reaps dead processes: their locks, frames, pins, requests and opens. It handles at least one, and stops after `at_most`. A process
+    /// may have overwritten the table so that all process slots look dead, and requests wait.
     fn reap(&mut self, engine: &CacheEngine, at_most: Duration) {
         let begun = Instant::now();
         for dead in engine.processes.dead() {
@@ -291,7 +293,7 @@ impl Worker {
         }
     }
 
-    /// Frames that have been dirty for long, or are too many.
+    /// Cleans frames that have been dirty for long, or that are too many.
     fn age(&mut self, engine: &CacheEngine) -> bool {
         let count = engine.pages.marked_count();
         if count == 0 {
@@ -312,7 +314,7 @@ impl Worker {
         cleaned > 0
     }
 
-    /// Pages that were read below go to the SSD, if they are worth it.
+    /// Promotes pages that were read from backing files to the SSD, if admission accepts them.
     fn promote(&mut self, engine: &CacheEngine) -> bool {
         let mut hints = std::mem::take(&mut self.hints);
         hints.clear();
@@ -326,7 +328,7 @@ impl Worker {
         busy
     }
 
-    /// Error: the log takes no more now.
+    /// Promotes one page. An error means that the log accepts no more pages now.
     fn promote_one(&mut self, engine: &CacheEngine, hint: &Hint) -> Result<(), Errno> {
         let now = self.now();
         let (Some(log), Some(admission)) = (&self.log, &mut self.admission) else { return Err(Errno::NODEV) };
@@ -342,7 +344,7 @@ impl Worker {
             }
         }
         let in_sequence = if hint.in_stream { u64::MAX } else { 0 };
-        // What was asked for once is worth more than what was not, and may have its place.
+        // A requested page is worth more than one read around a request, and may replace it.
         let instead = !log.books.has_room() && self.unasked > 0;
         let refused = match admission.admit(now, key, page, in_sequence, record.rule(), instead || log.books.has_room()) {
             AdmissionVerdict::Admit => None,
@@ -388,7 +390,7 @@ impl Worker {
         }
     }
 
-    /// What was promoted can be read when its batch is written. A summary for each few pages is no waste.
+    /// Seals the batch when it is large enough for its summary: promoted pages can be read once their batch is written.
     fn close_batch(&mut self, engine: &CacheEngine) {
         let Some(log) = &mut self.log else { return };
         if log.waiting() >= BATCH_WORTH_WRITING
@@ -398,20 +400,20 @@ impl Worker {
         }
     }
 
-    /// What nobody asked for stays in frames until the SSD can be read for it, and makes room for what is.
+    /// Releases the frames of pages read around requests once the SSD can serve them: requested pages need the room.
     fn release_staged(&mut self, engine: &CacheEngine) {
         if self.log.as_ref().is_none_or(|log| log.waiting() == 0) || self.staged.len() > STAGED_MOST {
             self.staged.drain(..).for_each(|name| _ = engine.pages.release(name));
         }
     }
 
-    /// A page as it is below: from its frame. Not if it is marked: that goes its own way. One that has left its frame is read again
-    /// if that is fast: readers of a slow disk have better use for it.
+    /// Copies a page as the backing file has it, from its frame. A marked page is refused: write-back handles it. An evicted page is read
+    /// again only if the disk is fast: readers of a slow disk have better use for it.
     fn bytes_of(&mut self, engine: &CacheEngine, hint: &Hint, key: FileKey, bytes: &mut Page) -> bool {
         let at = hint.page * PAGE_BYTES as u64;
         let size = engine.records.get(hint.file).size().load(Ordering::Acquire);
         if at >= size {
-            // It is being cut off, and its frame goes last.
+            // The page is being truncated; its frame is dropped last.
             return false;
         }
         if let Some(snapshot) = engine.pages.snapshot(engine.name(hint.file, hint.page), bytes) {
@@ -428,7 +430,7 @@ impl Worker {
         true
     }
 
-    /// Some frames are always free, so that a miss need not look for one.
+    /// Keeps some frames free, so that a miss need not search for one.
     fn free_frames(&self, engine: &CacheEngine) {
         let low = (engine.layout.sizes.frames.frames / FREE_SHARE).max(1);
         if engine.pages.free() < low {
@@ -438,13 +440,13 @@ impl Worker {
 
     fn tell(&self, engine: &CacheEngine) {
         engine.header.set(Word::Known, self.known.len() as u32);
-        // Where its bytes are counted, they are for what was asked for.
+        // With a daily write limit, the SSD's writes are reserved for requested pages.
         let is_counted = engine.limits.admission.bytes_per_day != u64::MAX;
         let has_room = self.has_log(engine) && !is_counted && self.log.as_ref().is_some_and(|log| log.books.has_room());
         engine.header.set(Word::SsdRoom, has_room.into());
         if let Some(log) = &self.log {
             let (live, dirty) = log.books.len();
-            // Those of the catalogue stay dirty for ever, and nobody waits for them.
+            // Entries of the catalogue stay dirty forever; no caller waits for them.
             let dirty = dirty.saturating_sub(u64::from(log.books.dirty_of(CATALOGUE))) + u64::from(engine.header.get(Word::Unknown));
             let ever = log.books.written_ever_pages() * PAGE_BYTES as u64;
             engine.header.wide(Word::SsdLive).store(live, Ordering::Relaxed);
@@ -453,7 +455,7 @@ impl Worker {
         }
     }
 
-    /// What a stop means beyond the call that met it.
+    /// Handles the consequences of a stop; returns the error for its caller.
     fn stopped(&mut self, engine: &CacheEngine, stop: Stop) -> Errno {
         match stop {
             Stop::Room => Errno::NOSPC,
@@ -465,7 +467,7 @@ impl Worker {
         }
     }
 
-    /// Whether the log takes what is put.
+    /// Returns whether the log accepts pages.
     fn has_log(&self, engine: &CacheEngine) -> bool {
         self.log.is_some() && engine.header.ssd_failed() == 0
     }

@@ -1,5 +1,5 @@
-//! Dirty pages of the SSD go below: sorted, neighbours in one call, durable there before they count as clean. And room in the
-//! log: its oldest segment is made free.
+//! Writes dirty pages of the SSD to their backing files: sorted, adjacent pages in one call. They count as clean only once they are
+//! durable there. Also makes room in the log by freeing its oldest segment.
 
 use std::time::Instant;
 
@@ -13,19 +13,19 @@ use crate::engine::log::Stop;
 use crate::engine::open::errno_of;
 use crate::engine::{CATALOGUE, CacheEngine, Count, Entry, Tier, flag, place};
 
-/// Pages written back in one sweep: the more, the more neighbours.
+/// Pages written back in one sweep: the more, the more of them are adjacent.
 const SWEEP_PAGES: usize = 4096;
-/// Pages of which the bytes are in memory at a time.
+/// Pages whose bytes are in memory at a time.
 const PIECE_PAGES: usize = 512;
-/// Marks that fit into a batch.
+/// Write-back marks that fit into a batch.
 const MARKS: usize = 100;
-/// While readers wait for the files below, one sweep in so many ms.
+/// The interval between sweeps while readers wait for backing files, ms.
 const YIELD_MS: u32 = 50;
-/// Files that are due are written back one by one if they are so few.
+/// Up to this many files that are due are written back one by one.
 const DUE_ONE_BY_ONE: usize = 16;
 
 impl Worker {
-    /// Ahead of need: when too much is dirty. Whether there was something to do.
+    /// Writes pages back ahead of need, when too many are dirty. Returns whether there was work to do.
     pub(super) fn write_back_ahead(&mut self, engine: &CacheEngine) -> bool {
         if self.log.is_none() {
             return false;
@@ -41,7 +41,7 @@ impl Worker {
         let (_, dirty) = log.books.len();
         let own = u64::from(log.books.dirty_of(CATALOGUE));
         let limit = u64::from(log.books.shape().slots()) * u64::from(engine.limits.ssd_dirty_percent) / 100;
-        // Left from another mode, in another life.
+        // In a mode without dirty pages, those left from another mode or life are written back.
         let limit = if engine.mode().keeps_dirty() { limit } else { own };
         let now = engine.world.now_ms();
         if dirty <= limit {
@@ -51,7 +51,7 @@ impl Worker {
             self.last_idle_work = now;
             return self.settle_entries(engine, 16);
         }
-        // Readers of the files below come first, as long as the SSD is not nearly full of dirty pages.
+        // Reads from backing files come first, as long as the SSD is not nearly full of dirty pages.
         let reads = engine.counters.sum(Count::Misses);
         let is_read = reads != std::mem::replace(&mut self.below_reads, reads);
         if is_read && dirty < limit * 2 && now.wrapping_sub(self.last_idle_work) < YIELD_MS {
@@ -61,22 +61,22 @@ impl Worker {
         self.sweep(engine, SWEEP_PAGES / 4).is_ok_and(|count| count > 0)
     }
 
-    /// Files that have had dirty pages on the SSD for longer than the dirty age, and can be written.
+    /// Returns the writable files that have had dirty pages on the SSD for longer than the dirty age.
     fn due(&self, engine: &CacheEngine) -> Vec<FileKey> {
         let (now, age) = (engine.world.now_ms(), engine.header.get(Word::DirtyAge));
         let is_old = |since_ms: u32| now.wrapping_sub(since_ms) >= age;
         let old = self.dirty_since.iter().filter(|(_, since_ms)| is_old(**since_ms)).map(|(key, _)| *key);
-        // One that is missing is looked for now and then.
+        // A missing file is searched for now and then.
         let is_conflict = |key: FileKey| engine.records.find(key).is_some_and(|no| engine.records.get(no).has(flag::CONFLICT));
         let mut due: Vec<FileKey> = old.filter(|key| !self.is_patient(engine, *key) && !is_conflict(*key)).collect();
-        // In turn: one that is written all the time does not keep the others waiting.
+        // In rotation: a file that is written all the time does not starve the others.
         due.sort_unstable();
         let first = due.partition_point(|key| *key <= self.last_due);
         due.rotate_left(first);
         due
     }
 
-    /// Writes a piece of these back; whether there was something to do.
+    /// Writes back some pages of the due files; returns whether there was work to do.
     fn write_back_due(&mut self, engine: &CacheEngine, due: &[FileKey]) -> bool {
         let now = engine.world.now_ms();
         let reads = engine.counters.sum(Count::Misses);
@@ -85,7 +85,7 @@ impl Worker {
             return false;
         }
         self.last_idle_work = now;
-        // Only what is durable is written back.
+        // Only durable pages are written back.
         if self.flush_log(engine).is_err() {
             return false;
         }
@@ -98,7 +98,7 @@ impl Worker {
             let is_all = items.len() < most;
             let written = self.write_back(engine, &items).unwrap_or(0);
             if let Some(since_ms) = self.dirty_since.get_mut(key).filter(|_| is_all) {
-                // What is dirty now is newer.
+                // Pages that are dirty now are newer.
                 *since_ms = now;
             }
             if self.log.as_ref().is_none_or(|log| log.books.dirty_of(*key) == 0) {
@@ -106,7 +106,7 @@ impl Worker {
             }
             return written > 0;
         }
-        // Each look at the SSD's map takes as long for one file as for all.
+        // A scan of the SSD's map takes as long for one file as for all.
         log.books.collect_sweep(self.swept, most, &mut items);
         if let Some(last) = items.last() {
             self.swept = (last.key, last.page);
@@ -119,7 +119,7 @@ impl Worker {
         done
     }
 
-    /// Writes back what comes next in the order of files and pages; how many pages.
+    /// Writes back the next pages in the order of files and pages; returns their number.
     pub(super) fn sweep(&mut self, engine: &CacheEngine, most: usize) -> Result<usize, Errno> {
         let Some(log) = &self.log else { return Ok(0) };
         let mut items = Vec::new();
@@ -135,7 +135,7 @@ impl Worker {
         let mut items = Vec::new();
         for _ in 0..self.rounds(engine) {
             let Some(log) = &mut self.log else { return Ok(()) };
-            // Only what is durable is written back.
+            // Only durable pages are written back.
             let flushed = if engine.header.ssd_failed() == 0 { log.flush() } else { Ok(()) };
             flushed.unwrap_or_else(|stop| _ = self.stopped(engine, stop));
             let Some(log) = &self.log else { return Ok(()) };
@@ -148,22 +148,23 @@ impl Worker {
             }
             let dirty = |worker: &Worker| worker.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
             let before = dirty(self);
-            // What was written and is dirty all the same, somebody wrote over in the map.
+            // If pages were written and are still dirty, another process overwrote the map.
             if self.write_back(engine, &items)? == 0 || dirty(self) >= before {
                 return Err(Errno::IO);
             }
         }
-        // What was written is dirty all the same: somebody wrote over the map.
+        // The pages were written and are still dirty: another process overwrote the map.
         Err(Errno::IO)
     }
 
-    /// Rounds in which everything there is can be written back, with some to spare.
+    /// Returns a number of rounds that suffices to write back everything, with some to spare.
     pub(super) fn rounds(&self, engine: &CacheEngine) -> u32 {
         let slots = self.log.as_ref().map_or(0, |log| log.books.shape().slots());
         16 + 4 * (slots / SWEEP_PAGES as u32 + engine.layout.sizes.frames.frames / STEP_PAGES as u32)
     }
 
-    /// Writes items back, sorted; how many. The first failure of a file is told after the others had their turn.
+    /// Writes items back, sorted; returns their number. A failure of one file does not stop the others: the first one is returned only if
+    /// nothing was written.
     pub(super) fn write_back(&mut self, engine: &CacheEngine, items: &[Item]) -> Result<usize, Errno> {
         let (mut count, mut result) = (0, Ok(()));
         for of_file in items.chunk_by(|a, b| a.key == b.key) {
@@ -175,7 +176,7 @@ impl Worker {
             match self.write_back_of(engine, key, of_file) {
                 Ok(written) => count += written,
                 Err(errno) => {
-                    // One that is stranded has its own flag, and no time mends it.
+                    // A stranded file has its own flag, and retrying does not help.
                     if !self.is_stranded(engine, key) {
                         self.failed(engine, key, errno);
                     }
@@ -223,7 +224,7 @@ impl Worker {
                 break;
             }
         }
-        // A length without bytes behind it: what would have been there was lost, or is still to come.
+        // The file has a length without data: the data there was lost, or is written later.
         if result.is_ok() && size != u64::MAX && below.stamp().is_ok_and(|stamp| stamp.size < size) {
             result = below.set_len(size);
         }
@@ -240,14 +241,14 @@ impl Worker {
         }
         self.succeeded(key);
         self.over(engine, key);
-        // Of one that failed some are still to come, from the frames that have newer ones.
+        // On a failed SSD, newer versions in frames are still to be written.
         Ok(if self.has_log(engine) { items.len() - lost } else { written.len() })
     }
 
     fn mark_written(&mut self, engine: &CacheEngine, written: &[Item]) {
         for some in written.chunks(MARKS) {
             let Some(log) = &mut self.log else { return };
-            // A mark without room is lost, and its page dirty again for whoever opens the SSD next.
+            // Without room for the mark, the page is dirty again for the next process that opens the SSD.
             if engine.header.ssd_failed() == 0 {
                 let _ = log.prepare(some.len());
             }
@@ -263,7 +264,7 @@ impl Worker {
         }
     }
 
-    /// The next segment is made free as soon as this one is begun, while there is room for what that writes.
+    /// Frees the next segment as soon as a new one is started, while the log has room for the writes that this takes.
     pub(super) fn room_ahead(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         if self.making_room || !self.log.as_ref().is_some_and(|log| log.books.is_full()) {
             return Ok(());
@@ -271,7 +272,7 @@ impl Worker {
         self.make_room(engine)
     }
 
-    /// Makes the oldest segment free: its dirty pages are written back, its catalogue entries and its hot pages put again.
+    /// Frees the oldest segment: writes back its dirty pages, and reinserts its catalogue entries and hot pages.
     pub(super) fn make_room(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         if self.making_room {
             return Err(Errno::NOSPC);
@@ -298,7 +299,7 @@ impl Worker {
             }
             match log.reclaim() {
                 Ok(()) => return Ok(()),
-                // Only what is durable is written back.
+                // Only durable pages are written back.
                 Err(ssdcache::CacheError::Dirty) => log.flush().map_err(|stop| self.stopped(engine, stop))?,
                 Err(refused) => {
                     log.resolve(refused).map_err(|stop| self.stopped(engine, stop))?;
@@ -306,7 +307,7 @@ impl Worker {
                 }
             }
             let Some(log) = &mut self.log else { return Ok(()) };
-            // More than the oldest: neighbours are worth waiting for.
+            // More than the oldest segment, because adjacent pages are cheaper to write together.
             log.books.collect_dirty(CollectScope::Oldest(8), SWEEP_PAGES, &mut items);
             items.retain(|item| item.key != CATALOGUE);
             let result = self.write_back(engine, &items);
@@ -317,7 +318,7 @@ impl Worker {
         Err(Errno::NOSPC)
     }
 
-    /// Catalogue entries of the oldest segment are put again, if their files still have pages.
+    /// Reinserts catalogue entries of the oldest segment whose files still have pages.
     fn keep_entries(&mut self, engine: &CacheEngine, items: &mut Vec<Item>) -> Result<(), Errno> {
         let Some(log) = &mut self.log else { return Ok(()) };
         log.books.collect_own(items);
@@ -344,7 +345,7 @@ impl Worker {
         Ok(())
     }
 
-    /// An entry that the SSD does not give back, from memory; if it is not there either, the SSD has failed.
+    /// Returns an entry that the SSD cannot return, from memory. If memory has none either, the SSD fails.
     fn known_entry(&mut self, engine: &CacheEngine, item: &Item) -> Result<Box<Page>, Errno> {
         let noted = self.known.iter().find(|(key, _)| place(**key) == item.page).and_then(|(_, known)| known.noted());
         match noted {
@@ -357,17 +358,17 @@ impl Worker {
     }
 }
 
-/// Whether a frame has it newer, and marked: it goes below from there.
+/// Returns whether a frame has a newer, marked version, which is written back from there.
 pub(super) fn is_newer_in_frame(engine: &CacheEngine, item: Item) -> bool {
     let Some(no) = engine.records.find(item.key) else { return false };
     engine.pages.snapshot(engine.name(no, item.page.0), &mut [0; PAGE_BYTES]).is_some_and(|snapshot| !snapshot.marks.is_none())
 }
 
-/// What a frame has of a page is the newest there is, and all of it.
+/// Returns a page from its frame, which has the newest version and all of its bytes.
 fn from_frame(engine: &CacheEngine, item: Item) -> Option<Box<Page>> {
     let no = engine.records.find(item.key)?;
     let mut bytes = Box::new([0; PAGE_BYTES]);
     let snapshot = engine.pages.snapshot(engine.name(no, item.page.0), &mut bytes)?;
-    // One that is marked goes its own way.
+    // A marked page is handled by write-back.
     snapshot.marks.is_none().then_some(bytes)
 }

@@ -1,9 +1,9 @@
-//! An SSD that fails, or cannot be opened: nobody uses it any more, and nothing older is taken for what only it had.
+//! Handles an SSD that fails or cannot be opened: it is not used any more, and no older data replaces what only it had.
 //!
-//! *The map in the segment is the truth from then on*: what is dirty in it only the SSD has; what can still be read of that goes
-//! below, and what cannot stays in the map, so that reads of it are EIO, whoever leads, until it is written anew, cut off, or
-//! given up by its owner. Its files keep their records. Of an SSD of which nothing was ever published in this segment nothing is
-//! known: then no file is opened, unless it is certain that nothing was dirty there (docs/durability.md).
+//! *The map in the segment is authoritative from then on*: its dirty pages exist only on the SSD. Readable ones are written to their
+//! backing files. The others stay in the map, and reads of them return EIO under any leader, until they are overwritten, truncated, or
+//! given up by their owner. Their files keep their records. If no map was ever published in this segment, the content of the SSD is
+//! unknown. Then no file is opened, unless it is certain that the SSD had no dirty pages (docs/durability.md).
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -20,22 +20,22 @@ use crate::engine::open::errno_of;
 use crate::engine::own_stamp::Writer;
 use crate::engine::{CATALOGUE, CacheEngine, FileNo, flag};
 
-/// Pages looked at in one round.
+/// Pages examined in one round.
 const ROUND_PAGES: usize = 4096;
-/// Pieces of lost files that are told one by one; of more it is told how many there are.
+/// Lost ranges of a file that are reported one by one; of the others only the number is reported.
 const TOLD_MAX: usize = 16;
 
 impl Worker {
-    /// Takes over what is on the SSD: what it says of itself, or what the last leader said of it.
+    /// Takes over the content of the SSD, from its own log or from the map that the last leader published.
     pub(super) fn open_log(&mut self, engine: &CacheEngine) {
         let Some(shape) = engine.layout.sizes.ssd else { return };
-        // Each has a page there, or is open.
+        // Each of these files has a page on the SSD, or is open.
         let files = shape.slots().saturating_add(engine.records.count).min(crate::engine::FILES_MAX - 1);
         let begun = Instant::now();
         let held: Vec<_> = (engine.records.all()).filter_map(|(_, record)| Some((record.key()?, record.on_ssd()?))).collect();
         let published = (engine.header.region(), engine.layout.ssd);
         let opened = match &engine.plain {
-            // Files were written without it meanwhile.
+            // Files were written without the SSD meanwhile.
             _ if engine.header.ssd_failed() == FAILED => Err("it failed before".to_owned()),
             None => Err("this process cannot open it".to_owned()),
             Some(device) => Log::open(&**device, engine.lanes.as_ref(), files, published, &held, engine.counters.clone())
@@ -66,7 +66,7 @@ impl Worker {
         }
     }
 
-    /// Recovery found that something durable is missing.
+    /// Handles durable data that recovery found missing.
     fn damaged(&mut self, engine: &CacheEngine, found: &ssdcache::RecoveryResult) {
         let (damaged, suspect) = (found.damaged, found.suspect.len());
         if damaged == 0 {
@@ -74,7 +74,7 @@ impl Worker {
         }
         engine.world.report(&format!("the SSD cache is damaged: {damaged} segments incomplete, {suspect} dirty pages in doubt"));
         if suspect > 0 || found.unknown > 0 {
-            // Clean pages of it are gone, and nothing newer; else it has lost what it had promised to keep.
+            // Otherwise only clean pages are gone, and the SSD has lost no data that it had promised to keep.
             engine.header.set(Word::Unknown, u32::try_from(found.unknown).unwrap_or(u32::MAX));
             self.fail(engine, Error::Media, "it has lost what it had written");
         }
@@ -92,12 +92,12 @@ impl Worker {
         }
     }
 
-    /// The SSD is not used any more, and everybody is told.
+    /// Marks the SSD as failed, and reports that.
     pub(super) fn fail(&mut self, engine: &CacheEngine, error: Error, why: &str) {
         if engine.header.ssd_failed() == FAILED {
             return;
         }
-        // What it holds will be older than the files, should it be found again.
+        // If the SSD is found again, its content will be older than the files.
         self.is_noted_clean = !self.is_owed(engine);
         if let Err(error) = engine.world.note_void(!self.is_noted_clean) {
             engine.world.report(&format!("that the SSD failed could not be noted ({error}): do not use it again as it is"));
@@ -108,7 +108,7 @@ impl Worker {
         self.name_debts(engine);
     }
 
-    /// Files of which only the SSD has pages get a record that stays: so whoever opens them learns of it, and status names them.
+    /// Gives files with dirty pages on the failed SSD a record that stays: opens of them report it, and status lists them.
     fn name_debts(&mut self, engine: &CacheEngine) {
         let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
         for key in keys {
@@ -143,7 +143,7 @@ impl Worker {
                             self.unended.push_back((no, key));
                         }
                     }
-                    // Its entry is lost, too: how it was is not known, and whoever opens it says how long it is.
+                    // The entry is lost too: the file's last stamp is unknown, and the next open sets its length.
                     None => {
                         record.size().store(end, Ordering::Release);
                         record.own().open(Writer::Leader);
@@ -159,7 +159,7 @@ impl Worker {
         true
     }
 
-    /// Where nothing is kept dirty, it is noted outside of the SSD, once: then nothing is missed if it is never seen again.
+    /// Records outside the SSD, once, that nothing is dirty there: its loss then loses no data.
     pub(super) fn note_clean(&mut self, engine: &CacheEngine) {
         if self.is_noted_clean {
             return;
@@ -173,25 +173,25 @@ impl Worker {
         }
         let is_clean = self.log.as_ref().is_some_and(|log| log.books.len().1 == u64::from(log.books.dirty_of(CATALOGUE)));
         if is_clean {
-            // If that fails there is no note, and whoever misses the SSD is told so.
+            // If that fails there is no note, and a missing SSD is reported as one that may have dirty pages.
             let _ = engine.world.note_clean(true);
             self.is_noted_clean = true;
         }
     }
 
-    /// Whether only the SSD has something.
+    /// Returns whether only the SSD has some data.
     pub(super) fn is_owed(&self, engine: &CacheEngine) -> bool {
         let is_dirty = |log: &Log| log.books.len().1 > u64::from(log.books.dirty_of(CATALOGUE));
         engine.header.get(Word::Unknown) > 0 || self.log.as_ref().is_some_and(is_dirty)
     }
 
-    /// Before something may be dirty on the SSD.
+    /// Removes that note before pages on the SSD may become dirty.
     pub(super) fn note_dirty(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         self.is_noted_clean = false;
         engine.world.note_clean(false).map_err(|error| errno_of(&error))
     }
 
-    /// What of the file was in trouble may be over.
+    /// Clears the failure state of a file if no dirty pages of it remain.
     pub(super) fn over(&mut self, engine: &CacheEngine, key: FileKey) {
         let Some(no) = engine.records.find(key) else { return };
         let record = engine.records.get(no);
@@ -206,7 +206,7 @@ impl Worker {
         }
     }
 
-    /// What a failed SSD still gives back goes below, and is forgotten.
+    /// Writes the readable pages of a failed SSD to their backing files, and forgets them.
     pub(super) fn evacuate(&mut self, engine: &CacheEngine) -> bool {
         if engine.header.ssd_failed() != FAILED {
             return false;
@@ -225,14 +225,14 @@ impl Worker {
         written > 0 && self.log.as_ref().is_some_and(|log| log.books.len().1 > 0)
     }
 
-    /// Dirty pages that the SSD cannot give back: told by file and range, and remembered as a failure of the file. They stay in the
-    /// books, so that nobody takes what is below for them. The SSD has failed. How many there are.
+    /// Handles dirty pages that the SSD cannot return; returns their number. It reports them by file and range, and records a failure of
+    /// the file. They stay in the map, so that the older backing file does not replace them. The SSD has failed.
     pub(super) fn lost(&mut self, engine: &CacheEngine, run: &[Item], whole: &[(Item, Box<Page>)]) -> usize {
         let no = run.first().and_then(|item| engine.records.find(item.key));
         let lost: Vec<Item> = (run.iter())
             .filter(|item| !whole.iter().any(|(other, _)| other == *item))
             .filter(|item| self.log.as_ref().is_some_and(|log| log.books.is_dirty(item.key, item.page)))
-            // A newer one is in a frame, and goes below from there.
+            // A newer version is in a frame, and is written back from there.
             .filter(|item| !is_newer_in_frame(engine, **item))
             .copied()
             .collect();
@@ -263,7 +263,8 @@ impl Worker {
         }
     }
 
-    /// Its owner gives up what only the SSD had: what is below counts from now on. How many pages.
+    /// Gives up the pages that only the SSD had, as their owner decided: the backing files are authoritative. Returns the number of
+    /// pages.
     pub(super) fn accept(&mut self, engine: &CacheEngine) -> u32 {
         let mut count = engine.header.word(Word::Unknown).swap(0, Ordering::AcqRel);
         if engine.header.ssd_failed() == NEVER_OPENED {

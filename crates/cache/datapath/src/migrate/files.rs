@@ -1,4 +1,4 @@
-//! What the leader knows of files: their handles below and their entries in the catalogue.
+//! The leader's state of files: their backing-file handles and catalogue entries.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,35 +17,35 @@ use crate::engine::open::errno_of;
 use crate::engine::own_stamp::{Difference, Moment, StampCheck, Writer, difference};
 use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX, RequestKind, Stamp, flag, place};
 
-/// Files whose entries are kept at hand; more only as long as they are being written.
+/// Files whose entries are kept in memory; more only while they are being written.
 const KNOWN_MAX: usize = 2048;
-/// How often it is looked which files nobody needs, ms.
+/// How often the leader checks for files that are no longer used, ms.
 const LOOK_MS: u32 = 1000;
-/// Records of closed files that are looked at each time.
+/// Records of closed files that each check examines.
 const WITHDRAWN: u32 = 32;
 /// Entries settled in one step when there are too many.
 const SETTLED: usize = 64;
-/// A file that cannot be written is tried again after so long, unless somebody asks, ms.
+/// How long after a failed write the file is tried again, ms. Requests do not wait for that.
 const PATIENCE_MS: u32 = 1000;
-/// Likewise one that is stranded.
+/// The same for a stranded file.
 const STRANDED_MS: u32 = 60_000;
-/// Looks at a file that changes while the leader looks.
+/// Attempts to read the state of a file that keeps changing.
 const LOOKS: usize = 1000;
 
 #[derive(Default)]
 pub(super) struct Known {
-    /// Open for reading and writing.
+    /// The backing file, open for reading and writing.
     below: Option<Arc<dyn BackingFile>>,
-    /// The larger, the later it was used.
+    /// The time of the last use: the larger, the later.
     used: u64,
-    /// The entry as it is in the log; none: not there, or not read yet.
+    /// The entry that the log has; `None`: absent, or not read yet.
     noted: Option<Entry>,
     is_read: bool,
-    /// This leader has cut it as its entry says.
+    /// Whether this leader has truncated the file to the length in its entry.
     pub(super) is_cut: bool,
-    /// Not before.
+    /// The file is not tried again before this time.
     pub(super) not_before: Option<u32>,
-    /// How the file was after our last change of it, in which the entry says `writing`: for when it has no record.
+    /// The file's stamp after our last change, while the entry says `writing`: used when the file has no record.
     after: Option<Stamp>,
 }
 
@@ -54,20 +54,20 @@ impl Known {
         self.noted.as_ref()
     }
 
-    /// Its entry has to be put right yet; all else can be found out again.
+    /// Returns whether the entry still has to be settled; everything else can be read again.
     fn is_needed(&self) -> bool {
         self.noted.as_ref().is_some_and(|entry| entry.writing || entry.through || entry.cut.is_some())
     }
 }
 
 impl Worker {
-    /// Whether a file that failed lately shall be left alone for now.
+    /// Returns whether a file that failed recently should not be tried yet.
     pub(super) fn is_patient(&self, engine: &CacheEngine, key: FileKey) -> bool {
         let until = self.known.get(&key).and_then(|known| known.not_before);
         until.is_some_and(|until| (until.wrapping_sub(engine.world.now_ms()) as i32) > 0)
     }
 
-    /// A write below failed: everybody who has the file open hears of it.
+    /// Reports a failed write to all processes that have the file open.
     pub(super) fn failed(&mut self, engine: &CacheEngine, key: FileKey, errno: Errno) {
         if let Some(no) = engine.records.find(key) {
             engine.records.get(no).failed(errno);
@@ -81,19 +81,19 @@ impl Worker {
 
     pub(super) fn know(&mut self, key: FileKey) -> &mut Known {
         if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&key) {
-            // What is known can be found out again; but not where a file was moved to.
+            // Forgotten state can be read again, except where a moved file is now.
             self.known.retain(|_, known| known.is_needed() || known.below.is_some());
         }
         self.known.entry(key).or_default()
     }
 
-    /// Nothing is remembered of a file: it went, or changed.
+    /// Forgets everything about a file that was removed or changed.
     pub(super) fn forget(&mut self, engine: &CacheEngine, key: FileKey) {
         self.close_handle(engine, key);
         self.known.remove(&key);
     }
 
-    /// The file's entry, from the log.
+    /// Returns the file's entry from the log.
     pub(super) fn entry(&mut self, key: FileKey) -> Option<Entry> {
         if self.know(key).is_read {
             return self.know(key).noted.clone();
@@ -105,8 +105,8 @@ impl Worker {
         entry
     }
 
-    /// An entry is put into the log, unless it is there already. Durable with the next flush. It is made by `make`, anew when
-    /// room had to be made: that may have changed what it is made from.
+    /// Puts an entry into the log, unless it is there already; the next flush makes it durable. `make` builds the entry, and builds it
+    /// again after room was made: that may have changed its inputs.
     pub(super) fn put_entry(
         &mut self,
         engine: &CacheEngine,
@@ -138,17 +138,17 @@ impl Worker {
         Err(Errno::NOSPC)
     }
 
-    /// The entry of an open file as it is now.
+    /// Writes the current entry of an open file.
     pub(super) fn note(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
         self.note_as(engine, no, None, engine.records.get(no).has(flag::THROUGH))
     }
 
-    /// As above: it is about to be written through.
+    /// The same, for a file that is about to be written through.
     pub(super) fn note_through(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
         self.note_as(engine, no, None, true)
     }
 
-    /// As above: it is about to be cut to this length.
+    /// The same, for a file that is about to be truncated to `len`.
     pub(super) fn note_cut(&mut self, engine: &CacheEngine, no: FileNo, len: u64) -> Result<(), Errno> {
         self.note_as(engine, no, Some(len), engine.records.get(no).has(flag::THROUGH))
     }
@@ -158,7 +158,7 @@ impl Worker {
         let key = record.key().ok_or(Errno::NOENT)?;
         let is_first = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) == 0);
         if is_first {
-            // Nothing told of what was done to the file so far.
+            // The log has not recorded what happened to the file so far.
             let below = self.found(engine, key)?.ok_or(Errno::NOENT)?;
             below.sync().map_err(|error| errno_of(&error))?;
             self.synced_below(engine, key)?;
@@ -172,9 +172,9 @@ impl Worker {
                 key,
                 path: record.path(),
                 size: len.unwrap_or_else(|| size.max(before.as_ref().filter(|_| !is_first).map_or(0, |entry| entry.size))),
-                // A conflict outlives a restart: whatever is below then, it is not what we left.
+                // A conflict outlives a restart: the backing file then differs from what we left.
                 stamp: if record.has(flag::CONFLICT) { Stamp::NEVER } else { record.own().get() },
-                // Who writes through changes what is below at any time, and durable it is only when it is synced.
+                // A write-through changes the backing file at any time; only a sync makes it durable.
                 writing: !record.has(flag::CONFLICT)
                     && (len.is_some() || through || record.own().is_open() || before.is_some_and(|entry| entry.writing)),
                 cut: len.map_or(cut, |len| Some(cut.map_or(len, |cut| cut.min(len)))),
@@ -183,7 +183,7 @@ impl Worker {
         })
     }
 
-    /// Everything of the file below is durable: also that it was cut. Its entry says so before anything counts as clean.
+    /// Records that the backing file is durable, including its truncation. Its entry says so before any page counts as clean.
     pub(super) fn synced_below(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
         if self.owes_cut(engine, key).is_some() {
             return Ok(());
@@ -197,7 +197,7 @@ impl Worker {
         }
     }
 
-    /// Whether the entry tells of a cut that the power took away, perhaps: the file was not opened since.
+    /// Returns the entry and the length of a truncation that a power failure may have undone: the file was not opened since.
     fn owes_cut(&mut self, engine: &CacheEngine, key: FileKey) -> Option<(Entry, u64)> {
         let entry = self.entry(key)?;
         let is_open = engine.records.find(key).is_some_and(|no| engine.records.get(no).on_ssd().is_some());
@@ -206,8 +206,8 @@ impl Worker {
         Some((entry, cut))
     }
 
-    /// A crash came between a truncation and its being durable below: it is done again, before anything else is done to the
-    /// file. What is behind it was written since, and is dirty here.
+    /// Repeats a truncation that may have been lost in a crash before it was durable, before any other change to the file. Data after the
+    /// new length was written later, and is dirty here.
     pub(super) fn cut_again(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
         let Some((entry, cut)) = self.owes_cut(engine, key) else { return Ok(()) };
         let below = self.below(engine, key)?;
@@ -223,20 +223,20 @@ impl Worker {
         Ok(())
     }
 
-    /// Before the first write to a file below: its entry says so, and how long the file may become, durably: what is longer
-    /// below than its entry says would be longer than its users know after a crash. How long that is.
+    /// Prepares the first write to a backing file; returns how long the file may become. Its entry first records the write and that
+    /// length, durably. A backing file longer than its entry would exceed the length its users know after a crash.
     ///
     /// # Errors
     /// The log has no room for that, or the SSD failed just now.
     pub(super) fn begin_writing(&mut self, engine: &CacheEngine, key: FileKey) -> Result<u64, Errno> {
         let below = self.below(engine, key)?;
-        // Before the entry says that changes of it are ours, which then go without a look after a crash.
+        // This comes before the entry says that changes are ours: after a crash they are then not checked.
         self.look_first(engine, key, &*below)?;
         self.say_writing(engine, key)?;
         Ok(self.end_below(engine, key))
     }
 
-    /// The file, to flush it: one that may only be read has nothing else to be done to it.
+    /// Returns the backing file to flush it. A read-only file needs nothing else.
     pub(super) fn below_to_sync(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<Arc<dyn BackingFile>, Errno> {
         match self.below(engine, key) {
             Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) if !self.is_dirty(engine, no, key) => {
@@ -248,7 +248,7 @@ impl Worker {
         }
     }
 
-    /// The processes that have the file open.
+    /// Returns the processes that have the file open.
     fn pids(&self, engine: &CacheEngine, no: FileNo) -> Vec<u32> {
         let processes = engine.records.get(no).open_by().load(Ordering::Acquire);
         (0..64_u8)
@@ -257,8 +257,8 @@ impl Worker {
             .collect()
     }
 
-    /// Before the leader changes a file: a change by another program is found now, or ours would hide it. What that changed and is not
-    /// dirty is dropped without a word.
+    /// Opens a window for the leader's change to a file. It first detects a change by another program, which ours would hide, and
+    /// silently drops the pages of that change that are not dirty.
     ///
     /// # Errors
     /// ESTALE: another program changed its bytes, and there are dirty pages of it.
@@ -276,11 +276,12 @@ impl Worker {
                 }
             }
         }
-        // Somebody writes over the record all the time.
+        // Another process keeps overwriting the record.
         Err(Errno::IO)
     }
 
-    /// Finds a change by another program, as `open_window`, and opens none. None: one of us is changing the file, or it has no record.
+    /// Detects a change by another program as `open_window` does, and opens no window. `None`: a process of the instance is changing the
+    /// file, or it has no record.
     pub(super) fn look_first(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) -> Result<Option<Moment>, Errno> {
         let stamp = || below.stamp().map_err(|error| errno_of(&error));
         let Some(no) = engine.records.find(key) else {
@@ -301,9 +302,10 @@ impl Worker {
                 StampCheck::Busy => return Ok(None),
                 StampCheck::Changed(change) => {
                     let is_content = difference(change.known, change.now) == Difference::Content;
-                    // The change is known last of all: who looks before that finds it, too, and a successor finds it again.
+                    // The change is recorded last: another check before that finds it too, and so does a new leader.
                     for is_dropped in [false, true] {
-                        // Also of pages that were as below, and were written since: then they have bytes from before the change.
+                        // This includes pages that equalled the backing file and were written since: they have bytes from before the
+                        // change.
                         if is_content && self.is_dirty(engine, no, key) {
                             self.strand(engine, key, flag::CONFLICT);
                             return Err(Errno::STALE);
@@ -320,20 +322,20 @@ impl Worker {
                 }
             }
         }
-        // Somebody writes over the record all the time.
+        // Another process keeps overwriting the record.
         Err(Errno::IO)
     }
 
-    /// The last stamp that is known to be ours, of a file without a record. None: we may have changed it since.
+    /// Returns the last stamp known to be ours, of a file without a record. `None`: we may have changed the file since.
     pub(super) fn own_stamp(&mut self, key: FileKey) -> Option<Stamp> {
         let entry = self.entry(key)?;
         if entry.writing { self.know(key).after.filter(|_| !entry.through) } else { Some(entry.stamp) }
     }
 
-    /// The file, to write its dirty pages to. None: it was removed, and they are dropped.
+    /// Returns the backing file, to write dirty pages to it. `None`: the file was removed, and its pages are dropped.
     ///
     /// # Errors
-    /// ENOENT: nobody knows where it is. The kernel's.
+    /// ENOENT: its location is not known. Errors of the kernel.
     pub(super) fn found(&mut self, engine: &CacheEngine, key: FileKey) -> Result<Option<Arc<dyn BackingFile>>, Errno> {
         let below = self.below(engine, key);
         if self.is_removed(engine, key) {
@@ -374,13 +376,13 @@ impl Worker {
             engine.world.report(&format!("{} {what}; {then}", path.display()));
         }
         self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(STRANDED_MS));
-        // An entry that says `writing` would have the change taken for ours after a restart.
+        // An entry that says `writing` would make a restart take the change for ours.
         let is_told = |entry: &Entry| !entry.writing && entry.stamp == Stamp::NEVER;
         if why == flag::CONFLICT
             && self.has_log(engine)
             && let Some(entry) = self.entry(key).filter(|entry| !is_told(entry))
         {
-            // If that fails it is as if nobody had looked before the restart.
+            // If that fails, a restart behaves as if the conflict had not been detected.
             let put = self.put_entry(engine, key, |worker| {
                 let entry = worker.entry(key).unwrap_or_else(|| entry.clone());
                 Entry { writing: false, stamp: Stamp::NEVER, ..entry }
@@ -396,7 +398,7 @@ impl Worker {
         }
     }
 
-    /// The file's record; one is made of its entry if there is none. None: none is free for it.
+    /// Returns the file's record, or makes one from its entry. `None`: no record is free.
     fn ensure_record(&mut self, engine: &CacheEngine, key: FileKey) -> Option<FileNo> {
         let entry = self.entry(key);
         let _held = engine.lock_records().ok()?;
@@ -419,7 +421,7 @@ impl Worker {
         Some(no)
     }
 
-    /// The file has no name any more and nobody has it open: nothing of it matters.
+    /// Returns whether the file has no name and is not open: its data is not needed.
     pub(super) fn is_removed(&self, engine: &CacheEngine, key: FileKey) -> bool {
         let Some(record) = engine.records.find(key).map(|no| engine.records.get(no)) else {
             return self.known.get(&key).and_then(|known| known.below.as_ref()).is_some_and(|below| below.is_removed());
@@ -450,8 +452,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Holds a file that is closed with dirty pages: it is kept open here, so that it is found wherever another program moves it. If there
-    /// are too many, the one that was used longest ago is looked for by its name until there is room for it again.
+    /// Holds a closed file with dirty pages: the leader keeps it open, so that another program may move it. With too many, the least
+    /// recently used is found by its name until there is room for it again.
     pub(super) fn hold(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         if !self.is_dirty(engine, no, key) {
             return Ok(());
@@ -462,7 +464,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A new leader has none of the handles that the last one had.
+    /// Clears all `HELD` flags: a new leader has none of the last leader's handles.
     pub(super) fn forget_held(engine: &CacheEngine) {
         engine.records.all().for_each(|(_, record)| _ = record.flags().fetch_and(!flag::HELD, Ordering::AcqRel));
     }
@@ -483,13 +485,13 @@ impl Worker {
                 self.has_others = true;
                 break;
             }
-            // What cannot be opened now is told when it is to be written.
+            // A file that cannot be opened now is reported when it is to be written.
             let _ = self.hold(engine, no, key);
         }
     }
 
-    /// While many closed files have dirty pages, those that were used longest ago are written back, so that there is room to hold those
-    /// to come. Returns whether there was something to do.
+    /// Writes back the least recently used held files while many closed files have dirty pages: later ones need the handles. Returns
+    /// whether there was work to do.
     pub(super) fn write_back_held(&mut self, engine: &CacheEngine) -> bool {
         if !self.is_crowded {
             return false;
@@ -507,18 +509,18 @@ impl Worker {
             }
         }
         self.is_crowded = held > engine.world.handles_max() / 2;
-        // One in each step: requests wait for no more.
+        // One file in each step limits how long requests wait.
         let Some((_, no, key)) = closed.filter(|_| self.is_crowded) else { return false };
         match self.clean(engine, no, key) {
             Ok(()) => self.close_handle(engine, key),
-            // The next flush says so.
+            // The next flush reports it.
             Err(_) if self.is_patient(engine, key) => {}
             Err(_) => self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(PATIENCE_MS)),
         }
         true
     }
 
-    /// What is held is known by the name that it has now: should the leader die, its successor finds it there.
+    /// Records the current names of held files: if the leader dies, the next one finds them there.
     pub(super) fn note_names(&mut self, engine: &CacheEngine) {
         for (key, known) in &self.known {
             let Some(below) = &known.below else { continue };
@@ -539,8 +541,8 @@ impl Worker {
         self.known.values().filter(|known| known.below.is_some()).count()
     }
 
-    /// How long a file below may become: as long as its entry says, which tells nothing without pages, and as its users know. Who is
-    /// about to cut it may fail, and then what is behind the cut is still wanted.
+    /// Returns how long a backing file may become: the smaller of its entry's length, if the log has pages of it, and the length its
+    /// users know. During a truncation only the entry counts: the truncation may fail, and the data after it is still needed.
     pub(super) fn end_below(&mut self, engine: &CacheEngine, key: FileKey) -> u64 {
         let is_noted = self.has_log(engine) && self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
         let noted = self.entry(key).filter(|_| is_noted).map(|entry| entry.size);
@@ -551,7 +553,7 @@ impl Worker {
 
     fn say_writing(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
         let Some(entry) = self.entry(key).filter(|_| self.has_log(engine)) else { return Ok(()) };
-        // A file gets shorter with its cut alone: until that is noted, what is behind it may still be wanted.
+        // Only a noted truncation shortens the entry: until then, the data after it may still be needed.
         let grown = || engine.records.find(key).map_or(0, |no| engine.records.get(no).size().load(Ordering::Acquire));
         let size = |entry: &Entry| entry.size.max(grown());
         if !entry.writing || entry.size != size(&entry) {
@@ -564,26 +566,26 @@ impl Worker {
         flushed.map_err(|stop| self.stopped(engine, stop))
     }
 
-    /// After the last one: how the file is now. Its entry follows when the leader has nothing better to do.
+    /// Records the file's stamp after the last write. Its entry follows when the leader is idle.
     pub(super) fn end_writing(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) {
         let Some(no) = engine.records.find(key) else {
             self.know(key).after = below.stamp().ok();
             return;
         };
         let record = engine.records.get(no);
-        // Who looks at it from outside sees when it was written, not when we got round to it.
+        // Other programs see the time of the write, not the time of the write-back.
         let written = record.written().load(Ordering::Relaxed);
         if written != 0 && !record.has(flag::CONFLICT) && record.mode().within(engine.mode()).keeps_dirty() {
             let _ = below.set_mtime(written);
         }
         if record.own().close(Writer::Leader, || below.stamp()).is_err() {
-            // The window stays open for now, and nobody takes the change for another program's.
+            // The window stays open for now, so the change is not mistaken for another program's.
             self.unended.push_back((no, key));
         }
         self.know(key).after = (!record.own().is_open()).then(|| record.own().get());
     }
 
-    /// After a write-back: if the machine dies it is known how far our own changes went, unless this is not durable by then.
+    /// Records the stamp after a write-back, without a flush. After a crash it shows which changes were ours, if it was durable by then.
     pub(super) fn note_after(&mut self, engine: &CacheEngine, key: FileKey) {
         let after = self.know(key).after;
         if let Some((entry, stamp)) = self.entry(key).filter(|entry| entry.writing && !entry.through && self.has_log(engine)).zip(after)
@@ -593,8 +595,9 @@ impl Worker {
         }
     }
 
-    /// What the last leader was writing below when he died is seen, and may not be durable: the next sync asks for it, and it is ended
-    /// file by file, after what is asked. A hole that he was punching is ended now: frames may still have it.
+    /// Takes over the writes to backing files that the last leader had not finished when it died. They are visible, but may not be
+    /// durable: the next sync flushes them. They are finished file by file, after requests. A hole that it was punching is finished now:
+    /// frames may still have its pages.
     pub(super) fn take_up_writing(&mut self, engine: &CacheEngine) {
         for (no, record) in engine.records.all().filter(|(_, record)| record.own().is_open_by(Writer::Leader) || record.has(flag::PUNCHING))
         {
@@ -608,8 +611,8 @@ impl Worker {
         }
     }
 
-    /// Ends one of these; whether there was one. One that cannot be ended now has its turn again: while its window is open nobody sees
-    /// what other programs change.
+    /// Finishes one of these writes; returns whether there was one. A failed one is queued again: changes by other programs go undetected
+    /// while its window is open.
     pub(super) fn end_others_writing(&mut self, engine: &CacheEngine) -> bool {
         let now = engine.world.now_ms();
         if self.unended_failed.is_some_and(|failed| now.wrapping_sub(failed) < PATIENCE_MS) {
@@ -630,7 +633,7 @@ impl Worker {
     }
 
     fn end_other(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) {
-        // Whoever has the lock is writing through, and ends it himself.
+        // The holder of the lock is writing through, and finishes that itself.
         let Some(_held) = self.try_lock(engine, no) else { return };
         let Ok(below) = self.below(engine, key) else { return };
         if below.sync().is_err() {
@@ -645,14 +648,14 @@ impl Worker {
         }
     }
 
-    /// Somebody asked for a cut, or died over it: that what is below is durable does not end it.
+    /// Returns whether a truncation was requested or its process died: a durable backing file does not finish it.
     pub(super) fn is_being_cut(&self, engine: &CacheEngine, no: FileNo) -> bool {
         engine.records.get(no).truncations().load(Ordering::Acquire) % 2 == 1
     }
 
-    /// Entries that say "writing" of files that are not being written are put right.
+    /// Settles entries that say `writing` of files that are not being written.
     pub(super) fn settle_entries(&mut self, engine: &CacheEngine, most: usize) -> bool {
-        // From where the last time ended, round: those that cannot be settled now are not always first.
+        // Each round starts where the last one ended: entries that cannot be settled now are not always first.
         let behind = (Bound::Excluded(self.settled), Bound::Unbounded);
         let all = self.known.range(behind).chain(self.known.range(..=self.settled));
         let keys: Vec<FileKey> = all.filter(|(_, known)| known.is_needed()).map(|(key, _)| *key).take(most).collect();
@@ -688,14 +691,14 @@ impl Worker {
         !keys.is_empty()
     }
 
-    /// The entry is known no more: it stays as it is, which a later open takes for our own writing. The file stays open: another program
-    /// may have moved it.
+    /// Forgets an entry that could not be settled. Its log entry is unchanged, so a later open takes the change for ours. The file stays
+    /// open: another program may have moved it.
     fn leave_entry(&mut self, key: FileKey) {
         let known = self.know(key);
         (known.noted, known.is_read) = (None, false);
     }
 
-    /// The file's lock, if it is free: the leader waits for nobody.
+    /// Takes the file's lock if it is free: the leader never waits for it.
     pub(super) fn try_lock<'a>(&mut self, engine: &'a CacheEngine, no: FileNo) -> Option<shm::OwnedLockGuard<'a>> {
         let held = engine.records.lock_of(no).try_lock()?;
         let is_begun = held.was_abandoned() || engine.records.get(no).own().is_open_by(Writer::LockHolder);
@@ -706,7 +709,7 @@ impl Worker {
         Some(held)
     }
 
-    /// Whether nobody has written the file through for a while, and all of that is durable, on both sides.
+    /// Returns whether the file has not been written through for `PATIENCE_MS`, and all of that is durable on both sides.
     fn ends_through(&mut self, engine: &CacheEngine, key: FileKey) -> bool {
         let Some(no) = engine.records.find(key) else { return false };
         let record = engine.records.get(no);
@@ -721,7 +724,7 @@ impl Worker {
         is_settled
     }
 
-    /// The file below, open for writing.
+    /// Returns the backing file, open for writing.
     pub(super) fn below(&mut self, engine: &CacheEngine, key: FileKey) -> Result<Arc<dyn BackingFile>, Errno> {
         self.uses += 1;
         let uses = self.uses;
@@ -735,12 +738,12 @@ impl Worker {
             None => (self.entry(key).ok_or(Errno::NOENT)?.path, Vec::new()),
         };
         if path.as_os_str().is_empty() && pids.is_empty() {
-            // Nobody knows where it is; that is not to say that it is gone.
+            // The location is not known; the file may still exist.
             return Err(Errno::IO);
         }
         let below = loop {
             match engine.world.open(key, &path, &pids, true).map_err(|error: io::Error| errno_of(&error)) {
-                // The program that leads has few descriptors left.
+                // The leader process has few descriptors left.
                 Err(Errno::MFILE | Errno::NFILE) if self.close_oldest(engine) => {}
                 opened => break opened?,
             }
@@ -753,10 +756,10 @@ impl Worker {
         Ok(below)
     }
 
-    /// Closes the handle that was used longest ago; whoever is at it has it still. Returns whether there was one.
+    /// Closes the least recently used handle; current users of it keep their reference. Returns whether there was one.
     fn close_oldest(&mut self, engine: &CacheEngine) -> bool {
         let open = self.known.iter().filter(|(_, known)| known.below.is_some());
-        // One that is found without is closed first.
+        // A file that can be found without its handle is closed first.
         let is_held = |key: FileKey| engine.records.find(key).is_some_and(|no| engine.records.get(no).has(flag::HELD));
         let Some(key) = open.min_by_key(|(key, known)| (is_held(**key), known.used)).map(|(key, _)| *key) else { return false };
         self.has_others |= is_held(key);
@@ -773,7 +776,7 @@ impl Worker {
         }
     }
 
-    /// What is kept of files stays within its bounds; whether there was something to do.
+    /// Keeps the state of files within its bounds; returns whether there was work to do.
     pub(super) fn bound_files(&mut self, engine: &CacheEngine, now: u32) -> bool {
         if now.wrapping_sub(self.last_look_at_files) >= LOOK_MS {
             self.last_look_at_files = now;
@@ -793,11 +796,11 @@ impl Worker {
         self.known.len() < before
     }
 
-    /// Handles of files nobody has open any more are closed, unless they have dirty pages. What was removed meanwhile is dropped.
+    /// Closes handles of files that are not open and have no dirty pages. Drops removed files.
     pub(super) fn close_idle(&mut self, engine: &CacheEngine) {
         let removed: Vec<FileKey> = self.known.keys().filter(|key| self.is_removed(engine, **key)).copied().collect();
         for key in removed {
-            // Else with the next look.
+            // If that fails, the next check tries again.
             let _ = self.drop_removed(engine, key);
         }
         let is_used = |key: FileKey, worker: &Worker| {
@@ -815,8 +818,8 @@ impl Worker {
         }
     }
 
-    /// Files that nobody has open, some at a time: what not all who share the segment may see any more goes. (Of those that are open,
-    /// their users notice it.)
+    /// Drops closed files, some at a time, that not all processes of the segment may see any more. (The users of an open file detect that
+    /// themselves.)
     fn withdraw_closed(&mut self, engine: &CacheEngine) {
         let count = engine.records.count;
         for _ in 0..WITHDRAWN.min(count) {
@@ -828,9 +831,9 @@ impl Worker {
             if is_open || record.has(flag::OWED | flag::STRANDED) || path.as_os_str().is_empty() || engine.world.may_keep(key, &path) {
                 continue;
             }
-            // What cannot be written below stays, and is told by a flush.
+            // Pages that cannot be written stay; a flush reports them.
             let dropped = self.clean(engine, no, key).and_then(|()| self.drop_range(engine, no, key, 0..u64::MAX));
-            // As long as its bytes are in free frames its record stays, and it has its turn again.
+            // The record stays, and is tried again, as long as free frames have bytes of the file.
             let is_wiped = dropped.is_ok() && engine.pages.wipe_free();
             let Ok(_held) = engine.lock_records() else { return };
             let is_left = is_wiped && record.key() == Some(key) && record.open_by().load(Ordering::Acquire) == 0;
@@ -841,7 +844,7 @@ impl Worker {
         }
     }
 
-    /// Puts a page; makes room if need be.
+    /// Puts a page into the log; makes room if necessary.
     pub(super) fn put(
         &mut self,
         engine: &CacheEngine,
@@ -862,7 +865,7 @@ impl Worker {
         Err(Errno::NOSPC)
     }
 
-    /// Pages are dropped from the log; makes room if need be.
+    /// Drops pages from the log; makes room if necessary.
     pub(super) fn drop_pages(&mut self, engine: &CacheEngine, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         if engine.header.ssd_failed() != 0 {
             if let Some(log) = &mut self.log {
@@ -885,7 +888,7 @@ impl Worker {
     }
 }
 
-/// Change time alone says too little: a new name or mode changes it too.
+/// Returns whether two stamps have the same content. Change time alone does not show that: a new name or mode changes it too.
 pub(super) fn is_same(a: Stamp, b: Stamp) -> bool {
     difference(a, b) != Difference::Content
 }

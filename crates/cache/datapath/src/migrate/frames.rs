@@ -1,5 +1,5 @@
-//! Marked frames go where they have to: dirty ones to the SSD in write-back mode, else below; and old copies on the SSD are
-//! dropped. Durable first, then the marks are cleared, if nobody wrote meanwhile.
+//! Cleans marked frames. Dirty ones are written to the SSD in write-back mode, otherwise to the backing file; old copies on the SSD are
+//! dropped. The marks are cleared once the data is durable, unless a writer changed the page meanwhile.
 
 use std::time::Instant;
 
@@ -11,21 +11,21 @@ use super::Worker;
 use crate::engine::open::errno_of;
 use crate::engine::{CacheEngine, Count, FileNo, Tier, flag};
 
-/// Drops that are prepared for at once: with what is noted besides they have to fit into a summary.
+/// Drops that are prepared together: they must fit into one summary with everything else that it records.
 const CHUNK: usize = 100;
 
-/// Rounds of dropping the same pages: making room for a drop may bring one of them back, now and then.
+/// Rounds of dropping the same pages: making room for a drop occasionally brings a page back.
 pub(super) const DROPS: usize = 64;
 
-/// What became of marked frames.
+/// The result of cleaning marked frames.
 #[derive(Default)]
 pub(super) struct Cleaned {
     pub(super) count: usize,
-    /// By file, what kept it from being cleaned.
+    /// For each file, the error that kept it from being cleaned.
     pub(super) failed: Vec<(FileNo, Errno)>,
-    /// Settled once the log is durable.
+    /// Frames to be settled once the log is durable.
     waiting: Vec<(Name, Snapshot)>,
-    /// Likewise; and only the log has them.
+    /// The same, for pages that only the log has.
     stored: Vec<(Name, Snapshot)>,
 }
 
@@ -35,13 +35,13 @@ const FAILING_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 type Taken = (Name, Snapshot, Box<Page>);
 
 impl Worker {
-    /// Cleans frames; how many, and what the first failure was.
+    /// Cleans frames; returns their number and the first failure.
     pub(super) fn clean_frames(&mut self, engine: &CacheEngine, marked: &[(Name, u32)]) -> (usize, Result<(), Errno>) {
         let cleaned = self.clean_each(engine, marked, false);
         (cleaned.count, cleaned.failed.first().map_or(Ok(()), |(_, errno)| Err(*errno)))
     }
 
-    /// As above; `asked`: somebody waits for it, so that files that failed lately are tried again.
+    /// The same, by file; `asked`: a caller waits, so files that failed recently are tried again.
     pub(super) fn clean_each(&mut self, engine: &CacheEngine, marked: &[(Name, u32)], asked: bool) -> Cleaned {
         let mut names: Vec<Name> = marked.iter().map(|(name, _)| *name).collect();
         names.sort_unstable_by_key(|name| (name.file.0, name.page.0));
@@ -50,7 +50,7 @@ impl Worker {
             let no = FileNo(names[0].file.0);
             let record = engine.records.get(no);
             let Some(key) = record.key().filter(|_| no.0 < engine.records.count) else {
-                // Of no file, or of one whose record somebody wrote over: which one they belong to, nobody can say.
+                // The pages belong to no file, or to one whose record was overwritten: their file cannot be determined.
                 self.drop_unowned(engine, no);
                 continue;
             };
@@ -81,10 +81,10 @@ impl Worker {
         cleaned
     }
 
-    /// Dirty frames whose record is free, broken or beyond all: written to any file they would be in the wrong one.
+    /// Drops dirty frames whose record is free, broken or out of range: any file they were written to could be the wrong one.
     fn drop_unowned(&mut self, engine: &CacheEngine, no: FileNo) {
         let Ok(_held) = engine.lock_records() else { return };
-        // A record that was just taken in.
+        // The record was just taken for a file.
         if no.0 < engine.records.count && engine.records.get(no).key().is_some() {
             return;
         }
@@ -94,7 +94,7 @@ impl Worker {
         let _ = engine.drop_frames(no, 0..u64::MAX);
     }
 
-    /// What was put is made durable, and the marks go.
+    /// Makes stored pages durable, and clears the marks.
     fn settle(&mut self, engine: &CacheEngine, cleaned: &mut Cleaned) {
         let had_log = self.has_log(engine);
         let flushed = if let (true, Some(log)) = (had_log, &mut self.log) { log.flush() } else { Ok(()) };
@@ -104,7 +104,7 @@ impl Worker {
             all.drain(..).map(|(name, _)| (FileNo(name.file.0), errno)).collect::<Vec<_>>()
         };
         if !self.has_log(engine) {
-            // The SSD has failed, perhaps on the way here. What went below is there.
+            // The SSD has failed, perhaps during this call. Pages written to the backing file are safe.
             cleaned.failed.extend(not_durable(&mut cleaned.stored));
         } else if failed.is_some() {
             cleaned.failed.extend(not_durable(&mut cleaned.stored));
@@ -112,7 +112,7 @@ impl Worker {
         }
         let mut files = Vec::new();
         for (name, snapshot) in cleaned.stored.drain(..).chain(cleaned.waiting.drain(..)) {
-            // Not settled: it was written meanwhile, and its turn comes again.
+            // An unsettled page was written meanwhile, and is cleaned again later.
             cleaned.count += usize::from(engine.pages.settle(name, &snapshot, Marks::DIRTY | Marks::SSD_STALE));
             if !files.contains(&name.file.0) {
                 files.push(name.file.0);
@@ -143,7 +143,8 @@ impl Worker {
                 }
                 continue;
             };
-            // The length after the bytes, here and below: who makes the file longer touches its last page again after that.
+            // The length is read after the bytes, here and for the backing file: a writer that extends the file touches its last page
+            // again after that.
             let left = size().saturating_sub(name.page.0 * PAGE_BYTES as u64);
             let behind = &mut bytes[usize::try_from(left).unwrap_or(PAGE_BYTES).min(PAGE_BYTES)..];
             is_behind_end |= left == 0 || behind.iter().any(|byte| *byte != 0);
@@ -152,17 +153,17 @@ impl Worker {
                 taken.push((*name, snapshot, bytes));
             }
         }
-        // It is being cut off, or somebody is about to tell the new length: he has the lock. Or he has died.
+        // The page is being truncated, or its writer holds the lock and is about to publish the new length. Or that process has died.
         if is_behind_end && let Some(_held) = self.try_lock(engine, no) {
             engine.drop_behind_end(no)?;
         }
         let mode = engine.records.get(no).mode().within(engine.mode());
-        // A page that was written through while the SSD had it dirty is newer than below as a whole.
+        // A page that was written through while the SSD had it dirty is newer than the backing file as a whole.
         let is_dirty = |name: &Name| self.log.as_ref().is_some_and(|log| log.books.is_dirty(key, PageIndex(name.page.0)));
         let (dirty, stale): (Vec<_>, Vec<_>) =
             taken.into_iter().partition(|(name, snapshot, _)| snapshot.marks.has(Marks::DIRTY) || is_dirty(name));
         let is_stored = self.has_log(engine) && mode == Mode::WriteBack;
-        // While it is being cut, what is below may be cut again after a crash.
+        // During a truncation the page is stored: a crash may repeat the truncation of the backing file.
         if is_stored && (self.is_being_cut(engine, no) || self.may_store()) {
             self.store(engine, no, key, dirty, cleaned)?;
             if self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0) {
@@ -177,7 +178,7 @@ impl Worker {
         self.refresh(engine, no, key, mode, stale, cleaned)
     }
 
-    /// Writes have the day's budget too.
+    /// Returns whether the daily write budget allows writes to the SSD.
     fn may_store(&mut self) -> bool {
         let now = self.now();
         self.admission.as_mut().is_none_or(|admission| admission.may_spend(now))
@@ -199,7 +200,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Dirty frames to the file itself, and what the SSD has of these pages is dropped: the frames cover all of them.
+    /// Writes dirty frames to the backing file, and drops their SSD copies: the frames cover whole pages.
     fn write_below(
         &mut self,
         engine: &CacheEngine,
@@ -216,7 +217,8 @@ impl Worker {
             return Ok(());
         }
         let size = self.begin_writing(engine, key)?;
-        // Before these pages are only below: after a crash the cut would be made again, and take them away.
+        // The truncation is finished before these pages are only in the backing file: after a crash it would be repeated, and remove
+        // them.
         if !self.is_being_cut(engine, no) {
             self.end_cut(engine, key)?;
         }
@@ -238,15 +240,15 @@ impl Worker {
                 self.drop_pages(engine, key, name.page.0..name.page.0 + 1)?;
             }
         }
-        // Not before: what makes room for it could write what was dropped over what was written.
+        // Not earlier: making room for the entry could write dropped pages over the newer ones.
         self.note_after(engine, key);
         cleaned.waiting.extend(dirty.into_iter().map(|(name, snapshot, _)| (name, snapshot)));
         result
     }
 
-    /// These pages will be newer below than on the SSD. What is clean there goes first, durably, for after a crash it would be
-    /// taken for what is below. What is dirty goes afterwards; until then nothing is put: what made room for it could write the
-    /// older versions back, over the newer.
+    /// Prepares for pages that will be newer in the backing file than on the SSD. Clean copies are dropped first, durably: after a crash
+    /// they would be taken for the current version. Dirty copies are dropped afterwards. Nothing is put until then: making room for it
+    /// could write the older versions over the newer ones.
     pub(super) fn will_be_old(&mut self, engine: &CacheEngine, key: FileKey, pages: &[u64]) -> Result<(), Errno> {
         for _ in 0..DROPS {
             self.prepare_drops(engine, pages.len())?;
@@ -263,7 +265,7 @@ impl Worker {
             }
             self.flush_log(engine)?;
         }
-        // What was dropped is there all the same: somebody wrote over the map.
+        // Dropped pages are still there: another process overwrote the map.
         Err(Errno::IO)
     }
 
@@ -273,7 +275,7 @@ impl Worker {
         }
         let mut room = self.room_ahead(engine);
         for _ in 0..3 {
-            // It may have failed on the way here: then nothing needs to be dropped.
+            // The SSD may have failed during this call: then nothing needs to be dropped.
             if !self.has_log(engine) {
                 return Ok(());
             }
@@ -288,14 +290,14 @@ impl Worker {
         Err(Errno::NOSPC)
     }
 
-    /// Writes neighbours in one call, then syncs. Returns which pages are durable, and the first failure.
+    /// Writes adjacent pages in one call, then syncs. Returns which pages are durable, and the first failure.
     fn write_runs(&mut self, engine: &CacheEngine, key: FileKey, dirty: &[Taken], size: u64) -> (Vec<bool>, Result<(), Errno>) {
         let mut is_written = vec![false; dirty.len()];
         let below = match self.below(engine, key) {
             Ok(below) => below,
             Err(errno) => return (is_written, Err(errno)),
         };
-        // Once more: what was done since then may have closed it.
+        // The window is opened again: an earlier step may have closed it.
         if let Err(errno) = self.open_window(engine, key, &*below) {
             return (is_written, Err(errno));
         }
@@ -346,7 +348,7 @@ impl Worker {
         (is_written, first_failure.and(synced))
     }
 
-    /// Pages that were written through: the copy on the SSD is replaced, or dropped.
+    /// Replaces or drops the SSD copies of pages that were written through.
     fn refresh(
         &mut self,
         engine: &CacheEngine,
@@ -360,7 +362,7 @@ impl Worker {
             return Ok(());
         }
         self.prepare_drops(engine, stale.len())?;
-        // Dropped before it is put: until that is durable below, the SSD has none.
+        // Dropped before it is put: until the page is durable in the backing file, the SSD has no copy.
         let mut replace = Vec::new();
         for (name, snapshot, bytes) in stale {
             let page = PageIndex(name.page.0);
@@ -371,7 +373,7 @@ impl Worker {
             }
             cleaned.waiting.push((name, snapshot));
         }
-        // A writer between the file and his frame: this time there is nothing to replace it with.
+        // A writer is between the backing file and its frame: this time the copy is not replaced.
         if replace.is_empty() || self.try_lock(engine, no).is_none() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What processes ask for.
+//! Serves the requests of processes.
 
 use std::sync::atomic::Ordering;
 
@@ -16,13 +16,13 @@ use crate::engine::record::mode_of_number;
 use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, Request, RequestKind, flag};
 
 impl Worker {
-    /// Does what was asked; the syncs of several processes share their flushes.
+    /// Serves all pending requests; syncs of several processes share their flushes. Returns whether there were any.
     pub(super) fn answer(&mut self, engine: &CacheEngine) -> bool {
         let mut asked = std::mem::take(&mut self.asked);
         asked.clear();
         engine.requests.take(&mut asked);
         let busy = !asked.is_empty();
-        // A file that comes seldom waits for a disk; the rest does.
+        // Opens seldom wait for a disk, and the other requests do: opens go first.
         let (opens, others): (Vec<Request>, Vec<Request>) = asked.drain(..).partition(|asked| asked.ask == RequestKind::Open);
         self.asked = asked;
         let (syncs, others): (Vec<Request>, Vec<Request>) = others.into_iter().partition(|asked| asked.ask == RequestKind::Sync);
@@ -36,9 +36,9 @@ impl Worker {
 
     fn each(&mut self, engine: &CacheEngine, all: Vec<Request>) {
         for asked in all {
-            // Who takes over what a dead process had begun ends it otherwise, and goes on: done now it would undo that.
+            // The process that takes over from a dead one finishes its work differently; serving the request now would undo that.
             let answer = if !engine.requests.is_wanted(asked.slot) {
-                // Whoever asked has given up while this process did not go on: others may have written since.
+                // The requester gave up while this process was stopped: others may have written since.
                 Err(Errno::CANCELED)
             } else if engine.processes.is_alive(asked.process) {
                 self.at_hand.push(asked.slot);
@@ -51,7 +51,7 @@ impl Worker {
         }
     }
 
-    /// What failed because the SSD did meanwhile is done once more without it.
+    /// Repeats an operation without the SSD if it failed because the SSD did.
     fn without_ssd<T>(&mut self, engine: &CacheEngine, mut what: impl FnMut(&mut Worker) -> Result<T, Errno>) -> Result<T, Errno> {
         let was_good = engine.header.ssd_failed() == 0;
         match what(self) {
@@ -75,7 +75,7 @@ impl Worker {
             return match asked.ask {
                 RequestKind::Clean => self.clean_all(engine),
                 _ => {
-                    // Who finds the map of the SSD being exchanged asks this: nobody else exchanges it.
+                    // A process that finds the SSD's map being exchanged sends this: only the leader exchanges it.
                     if let Some(log) = &self.log {
                         log.books.end_exchange();
                     }
@@ -105,7 +105,7 @@ impl Worker {
                 record.set_mode(mode);
                 let cleaned = self.clean(engine, no, key);
                 if cleaned.is_err() && mode == Mode::PassThrough {
-                    // Nobody reads below what is newer here.
+                    // Otherwise reads of the backing file would miss the newer pages here.
                     record.set_mode(before);
                 }
                 engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
@@ -124,7 +124,7 @@ impl Worker {
         }
     }
 
-    /// Every acknowledged byte of these files survives.
+    /// Makes every acknowledged byte of these files durable.
     fn sync(&mut self, engine: &CacheEngine, syncs: &[Request]) {
         let mut files: Vec<FileNo> = syncs.iter().map(|asked| asked.file).collect();
         files.sort_unstable();
@@ -142,7 +142,7 @@ impl Worker {
         self.at_hand.clear();
     }
 
-    /// What status tells comes first: who was answered and looks sees at least what was done for them.
+    /// Publishes the counters before it replies: a caller that reads the status after its reply sees at least its own request.
     fn answered(&self, engine: &CacheEngine, asked: &Request, answer: Result<u32, Errno>) {
         self.tell(engine);
         engine.requests.answer(asked.slot, answer);
@@ -173,7 +173,7 @@ impl Worker {
         results
     }
 
-    /// What a sync needs besides frames: the length, and what was written through.
+    /// Syncs the rest of a file besides its frames: the length, and data that was written through.
     fn sync_rest(&mut self, engine: &CacheEngine, no: FileNo) -> Result<u32, Errno> {
         let record = engine.records.get(no);
         if no.0 >= engine.records.count {
@@ -187,7 +187,7 @@ impl Worker {
             if has_dirty {
                 self.note(engine, no)?;
             }
-            // A length without bytes (a truncation) is below, and what was written in another mode.
+            // A length without data (a truncation) and data written in another mode are in the backing file.
             let unsynced = record.flags().fetch_and(!flag::UNSYNCED, Ordering::AcqRel) & flag::UNSYNCED;
             if !has_dirty || unsynced != 0 {
                 let synced = self.below_to_sync(engine, no, key).and_then(|below| below.sync().map_err(|error| errno_of(&error)));
@@ -196,7 +196,7 @@ impl Worker {
             }
             return Ok(0);
         }
-        // Dirty pages on an SSD that failed: what it still gives back goes below, the rest is lost, which is told.
+        // Dirty pages of a failed SSD: readable ones are written to the backing file, the others are lost and reported.
         if !has_log && self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0) {
             self.know(key).not_before = None;
             self.write_back_file(engine, key)?;
@@ -212,7 +212,7 @@ impl Worker {
         if self.is_being_cut(engine, no) { Ok(()) } else { self.synced_below(engine, key) }
     }
 
-    /// A file comes: its number, its entry, and whether what is cached of it is still right.
+    /// Prepares a newly opened file: its number, its entry, and whether its cached pages are still valid.
     fn open(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         let record = engine.records.get(no);
         if record.on_ssd().is_some() {
@@ -239,7 +239,7 @@ impl Worker {
         let own = self.own_stamp(key);
         let now = record.own().get();
         let is_right = entry.is_some() && own.is_none_or(|own| is_same(own, now));
-        // One of us changed the file since its entry was written, or another program did: what is clean may be older.
+        // Another process of the instance changed the file since its entry was written, or another program did: clean pages may be older.
         let is_unsure = own.is_none() && entry.as_ref().is_some_and(|entry| !is_same(entry.stamp, now));
         match &entry {
             Some(entry) if entry.cut.is_some() && is_right => {
@@ -249,10 +249,10 @@ impl Worker {
                 if entry.through || is_unsure {
                     self.drop_clean(engine, key, 0..u64::MAX)?;
                 }
-                // Durably, as below: a successor does not look once more.
+                // Durably, as in the next case: a new leader does not check again.
                 self.flush_log(engine)
             }
-            // What is clean may be older than what came down before the crash; and the file may have grown below.
+            // Clean pages may be older than data written before the crash; and the backing file may have grown.
             Some(entry) if entry.through && is_right => {
                 if dirty > 0 {
                     record.size().fetch_max(entry.size, Ordering::AcqRel);
@@ -264,7 +264,7 @@ impl Worker {
                 if is_unsure { self.drop_clean_for_good(engine, key) } else { Ok(()) }
             }
             Some(_) if is_right && is_unsure => self.drop_range(engine, no, key, 0..u64::MAX),
-            // It was to become longer, and nothing came of it.
+            // A write was to extend the file, and did not happen.
             Some(entry) if is_right && entry.size != record.own().get().size => {
                 let entry = Entry { size: record.own().get().size, ..entry.clone() };
                 self.put_entry(engine, key, |_| entry.clone())
@@ -282,14 +282,15 @@ impl Worker {
         }
     }
 
-    /// Numbers of files that have no record any more are given back.
+    /// Releases the numbers of files that have no record any more.
     fn release_others(&mut self, engine: &CacheEngine) {
         let Some(log) = &mut self.log else { return };
         let records = &engine.records;
         self.known.keys().filter(|key| records.find(**key).is_none()).for_each(|key| log.books.release(*key));
     }
 
-    /// First on the SSD, durably, and then the frames: a successor would find the old pages there again, and no marks.
+    /// Drops pages of a file: first on the SSD, durably, then the frames. In the other order a new leader would find the old pages again,
+    /// without marks.
     pub(super) fn drop_range(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         self.drop_pages(engine, key, pages.clone())?;
         self.flush_log(engine)?;
@@ -301,7 +302,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What is put and dropped survives; not asked of an SSD that failed.
+    /// Makes pages that were put or dropped durable. A failed SSD is skipped.
     pub(super) fn flush_log(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         if !self.has_log(engine) {
             return Ok(());
@@ -310,13 +311,14 @@ impl Worker {
         flushed.map_err(|stop| self.stopped(engine, stop))
     }
 
-    /// Before newer bytes go below: clean pages of a segment that was made free would be older after a crash, and there again.
+    /// Makes freed segments durable before newer bytes are written to the backing file: after a crash their clean pages would be back,
+    /// and older.
     pub(super) fn tell_reclaimed(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         if self.log.as_ref().is_some_and(Log::is_untold) { self.flush_log(engine) } else { Ok(()) }
     }
 
-    /// Somebody died between a write below and its frames: all that is clean goes. What is dirty here is newer than what he
-    /// wrote, or as new. The file is as long as he left it.
+    /// Drops all clean pages of a file after a process died between a write to the backing file and its frames. Dirty pages here are at
+    /// least as new as that write. The file keeps the length that the write left.
     pub(super) fn drop_stale(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         self.drop_clean(engine, key, 0..u64::MAX)?;
         self.flush_log(engine)?;
@@ -341,14 +343,14 @@ impl Worker {
             size if self.is_dirty(engine, no, key) => _ = record.size().fetch_max(size, Ordering::AcqRel),
             size => record.size().store(size, Ordering::Release),
         }
-        // Of the owner of the lock, who died: whoever asks has the lock now.
+        // The window belongs to the dead owner of the lock: the requester has the lock now.
         record.own().close(Writer::LockHolder, stamp)?;
         record.own().close(Writer::Leader, stamp)?;
         record.flags().fetch_and(!flag::PUNCHING, Ordering::AcqRel);
         Ok(())
     }
 
-    /// Everything of the file below.
+    /// Writes all dirty pages of a file to its backing file, durably.
     pub(super) fn clean(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         let mut marked = Vec::new();
         engine.pages.marked(MarkFilter::File(pagecache::FileNo(no.0)), usize::MAX, &mut marked);
@@ -362,7 +364,7 @@ impl Worker {
         match engine.records.get(no).mode() {
             Mode::ReadOnly => Ok(()),
             _ => match self.below_to_sync(engine, no, key) {
-                // It is gone, or not all who share the segment may reach it any more; and nothing of it is to be written.
+                // The file is gone, or not all processes of the segment may reach it any more; and none of its pages is dirty.
                 Err(Errno::ACCESS | Errno::NOENT) if self.is_all_below(engine, no, key) => Ok(()),
                 below => {
                     below?.sync().map_err(|error| errno_of(&error))?;
@@ -385,7 +387,7 @@ impl Worker {
         on_ssd == 0 && !engine.pages.marked_of(pagecache::FileNo(no.0))
     }
 
-    /// A piece of everything; how many dirty pages are left. What cannot be written is told when all else is.
+    /// Cleans some pages of all files; returns how many dirty pages are left. A failure is reported after everything else was tried.
     fn clean_all(&mut self, engine: &CacheEngine) -> Result<u32, Errno> {
         let mut marked = Vec::new();
         engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
@@ -394,7 +396,7 @@ impl Worker {
         for some in marked.chunks(4 * STEP_PAGES) {
             let cleaned = self.clean_each(engine, some, true);
             if cleaned.count == 0 && cleaned.failed.is_empty() {
-                // Pages with a mark that nobody finds: somebody wrote over the index.
+                // Marked pages cannot be found: another process overwrote the index.
                 engine.pages.repair_all();
             }
             result = result.and(cleaned.failed.first().map_or(Ok(()), |(_, errno)| Err(*errno)));
@@ -411,7 +413,7 @@ impl Worker {
         match self.sweep(engine, 4 * STEP_PAGES) {
             Ok(0) => {}
             Ok(_) => return Ok(self.left(engine).max(1)),
-            // All of that piece failed: each other file has its turn.
+            // All of these pages failed: each other file is tried.
             Err(errno) => {
                 result = result.and(Err(errno));
                 let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
@@ -429,7 +431,7 @@ impl Worker {
         result.map(|()| 0)
     }
 
-    /// Returns whether all that is dirty waits for its owner's decision.
+    /// Returns whether all dirty pages wait for their owner's decision.
     fn is_all_stranded(&self, engine: &CacheEngine) -> bool {
         let mut marked = Vec::new();
         engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
@@ -443,7 +445,8 @@ impl Worker {
         engine.pages.marked_count().saturating_add(u32::try_from(on_ssd).unwrap_or(u32::MAX)).min(i32::MAX as u32)
     }
 
-    /// The entry says durably that the file is written through, before it is. The record says it last: nobody asks again then.
+    /// Records durably in the entry that the file is written through, before it is. The record follows last: from then on no process
+    /// requests it again.
     fn through(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         self.end_cut(engine, key)?;
         if !self.has_log(engine) || self.log.as_ref().is_none_or(|log| log.books.pages_of(key) == 0) {
@@ -456,7 +459,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What the dead owner of a file's lock had begun.
+    /// Finishes the work of the dead owner of a file's lock.
     ///
     /// # Errors
     /// As [`CacheEngine::mend`].
@@ -469,7 +472,8 @@ impl Worker {
         })
     }
 
-    /// The page the file ends in, on the SSD: zero behind the end. What is clean there is cut below.
+    /// Zeroes the last page of a truncated file on the SSD, after the new end. A clean copy is dropped instead: the backing file is
+    /// truncated.
     fn cut_tail(&mut self, engine: &CacheEngine, key: FileKey, len: u64) -> Result<(), Errno> {
         let (page, offset) = (PageIndex(len / PAGE_BYTES as u64), (len % PAGE_BYTES as u64) as usize);
         let Some(log) = &mut self.log else { return Ok(()) };
@@ -484,7 +488,8 @@ impl Worker {
         self.put(engine, key, page, ssdcache::PageVersion::Dirty, &bytes)
     }
 
-    /// The entry says it first, durably; so whoever finds the file not cut knows that it was us, and ends it.
+    /// Truncates a file. The entry records it first, durably: a process that finds the file not truncated knows that it was ours, and
+    /// finishes it.
     fn truncate(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, len: u64) -> Result<(), Errno> {
         let cut = self.cut(engine, no, key, len);
         self.cutting = None;
@@ -495,7 +500,8 @@ impl Worker {
         cut
     }
 
-    /// What is written below from now on is not dirty here: whoever cut the file again would take it away.
+    /// Finishes a truncation durably. Data that is written to the backing file from now on is not dirty here, and repeating the
+    /// truncation would remove it.
     pub(super) fn end_cut(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
         if self.has_log(engine) && self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
             self.below(engine, key)?.sync().map_err(|error| errno_of(&error))?;
@@ -511,7 +517,7 @@ impl Worker {
         engine.cut_tail(no, len)?;
         let before = self.entry(key);
         let has_pages = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
-        // An entry without pages tells nothing, but of an earlier cut.
+        // An entry without pages only matters for an earlier truncation.
         if has_pages || before.as_ref().is_some_and(|entry| entry.cut.is_some()) {
             if self.has_log(engine) {
                 self.note_cut(engine, no, len)?;
@@ -532,12 +538,13 @@ impl Worker {
         cut
     }
 
-    /// Before anything goes: what another program changed is not cut, nor what cannot be, and then all stays as it is.
+    /// Checks before any page is dropped that the file may be truncated: not if another program changed it. On failure nothing has
+    /// changed.
     fn may_cut(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, below: &dyn BackingFile) -> Result<(), Errno> {
         if !self.is_dirty(engine, no, key) {
             return Ok(());
         }
-        // Setting the length that it has changes its times: after a crash that must not look like another program's change.
+        // Setting the current length changes the times: after a crash that must not look like another program's change.
         self.begin_writing(engine, key)?;
         self.open_window(engine, key, below)?;
         let may = below.stamp().and_then(|now| below.set_len(now.size)).map_err(|error| errno_of(&error));
@@ -545,14 +552,14 @@ impl Worker {
         may
     }
 
-    /// Whole pages read as zeroes. What is clean on the SSD goes first, durably, then what is below, then the dirty ones: so
-    /// after a crash each page is as it was, or zero, wherever it is read from.
+    /// Makes whole pages read as zeroes. Clean SSD copies are dropped first, durably, then the backing file is punched, then dirty copies
+    /// are dropped. After a crash each page has its old content or zeroes, in whichever tier it is read.
     fn punch(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, first: u64, last: u64) -> Result<(), Errno> {
         let below = self.below(engine, key)?;
         let size = self.begin_writing(engine, key)?;
         let mut is_dropped = false;
         for _ in 0..super::frames::DROPS {
-            // No write-back between the hole and the drop: it would fill the hole again.
+            // No write-back may come between the hole and the drop: it would fill the hole again.
             self.will_be_old(engine, key, &[first])?;
             if !self.drop_clean(engine, key, first..last)? {
                 is_dropped = true;
@@ -566,7 +573,7 @@ impl Worker {
         self.open_window(engine, key, &*below)?;
         engine.records.get(no).flags().fetch_or(flag::PUNCHING, Ordering::AcqRel);
         let bytes = PAGE_BYTES as u64;
-        // What makes the file as long as its users know may be dirty pages that go with the hole.
+        // The file may owe its length to dirty pages that are dropped with the hole.
         let grown = if below.stamp().is_ok_and(|stamp| stamp.size < size) && size != u64::MAX { below.set_len(size) } else { Ok(()) };
         let punched = grown.and_then(|()| below.punch(first * bytes, (last - first) * bytes)).and_then(|()| below.sync());
         let punched = punched.map_err(|error| errno_of(&error));
@@ -585,7 +592,7 @@ impl Worker {
         if self.drop_clean(engine, key, 0..u64::MAX)? { self.flush_log(engine) } else { Ok(()) }
     }
 
-    /// After a conflict: the pages that are newer here are written over the file as it is now, and it gets our length.
+    /// Resolves a conflict for our version: newer pages here overwrite the current file, and it gets our length.
     fn force(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         let record = engine.records.get(no);
         let Some(below) = self.found(engine, key)? else { return Ok(()) };
@@ -606,7 +613,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Drops clean pages of a file from the SSD; whether there were any.
+    /// Drops clean pages of a file from the SSD; returns whether there were any.
     fn drop_clean(&mut self, engine: &CacheEngine, key: FileKey, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
         let mut clean = Vec::new();
         if let Some(log) = &self.log {
@@ -619,8 +626,7 @@ impl Worker {
         Ok(!clean.is_empty())
     }
 
-    /// Frames are needed: some marked ones are cleaned. What waits for its owner's decision is left alone, and no other file suffers
-    /// from it.
+    /// Makes room in memory: cleans some marked frames. Files that wait for their owner's decision are skipped, and do not affect others.
     fn room(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
         let mut marked = Vec::new();
         engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
@@ -650,7 +656,8 @@ impl Worker {
         }
     }
 
-    /// All is brought below before the instance trusts the cache less; nothing is kept of what others may change meanwhile.
+    /// Changes the mode of the instance. Dirty pages are written to backing files before a mode that keeps none; pages that others may
+    /// have changed since are dropped.
     fn mode_of_all(&mut self, engine: &CacheEngine, mode: Mode) -> Result<(), Errno> {
         let was = engine.mode();
         if mode == Mode::PassThrough && self.is_owed(engine) && engine.header.ssd_failed() != 0 {
@@ -679,7 +686,7 @@ impl Worker {
         }
         engine.header.set_mode(mode);
         engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
-        // Who was in the middle of a write.
+        // Cleans pages of writers that were active during the change.
         let mut marked = Vec::new();
         engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
         let cleaned = self.clean_each(engine, &marked, true);
@@ -687,7 +694,7 @@ impl Worker {
         failed.map_or(Ok(()), |(_, errno)| Err(*errno))
     }
 
-    /// What was open while calls went past the cache may have changed.
+    /// Drops cached pages of open files that calls past the cache may have changed.
     fn drop_open(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         let records: Vec<_> = engine.records.all().filter_map(|(no, record)| Some((no, record.key()?))).collect();
         for (no, key) in records {
