@@ -1,4 +1,4 @@
-//! A frame's record, and taking a frame to change it.
+//! The record of a frame, and taking a frame to change it.
 
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
@@ -11,44 +11,44 @@ use super::word::Word;
 use super::{Marks, SharedPages};
 use crate::PAGE_BYTES;
 
-/// What is kept of a frame: one cache line of eight words, by these numbers.
+/// The metadata of a frame: one cache line of eight words, at these positions.
 pub(super) type Record = [AtomicU64; 8];
 
-/// See [`Word`].
+/// The position of the frame's [`Word`].
 pub(super) const WORD: usize = 0;
-/// File and page, as [`stored`]; means something while the word says so.
+/// File and page, as [`stored`]; valid while the word has the bit `NAMED`.
 pub(super) const NAME: usize = 1;
-/// One bit for each process slot that has pinned it.
+/// One bit for each process slot that has pinned the frame.
 pub(super) const PINS: usize = 2;
-/// Times it was asked for, up to three.
+/// The number of hits, up to three.
 pub(super) const HITS: usize = 3;
-/// Since when it has a mark, milliseconds (lower half); and what [`SharedPages::check_of`] says of the name (upper half).
+/// Since when the page has a mark, milliseconds (lower half); and [`SharedPages::check_of`] of the name (upper half).
 pub(super) const SINCE: usize = 4;
-/// In which queue it is, and since when: see [`super::list`].
+/// The frame's queue, and since when it is there: see [`super::list`].
 pub(super) const QUEUE: usize = 5;
-/// Its neighbours there.
+/// The neighbours in that queue.
 pub(super) const LINKS: usize = 6;
-/// What its writer's lane had counted when it was last written whole. A hint.
+/// The write counter of the last thread that wrote the whole page, at that time. A hint.
 pub(super) const WRITTEN: usize = 7;
-/// A page that was written whole no more writes ago is likely to be in the processor's caches: 32 MiB.
+/// A page that was written whole at most this many writes ago is likely to be in the CPU caches: 32 MiB.
 const NEAR: u64 = 1 << 13;
 
-/// Looks at a frame that is taken before the processor is given away, and before it is slept.
+/// How often a waiter checks a taken frame before it yields the CPU, and before it sleeps.
 const SPINS: u32 = 200;
 const YIELDS: u32 = 230;
-/// A sleep, and how many of them until it is asked whether the owner lives: two milliseconds.
+/// One sleep, and the number of sleeps between checks that the owner lives: two milliseconds.
 const NAP: Duration = Duration::from_micros(100);
 const NAPS: u32 = 20;
-/// A copy of a page takes less than a millisecond, on a busy machine some; so long is waited for an owner who lives. And so many naps, for
-/// on a machine that stood still neither has had its time.
+/// How long a waiter waits for a living owner. A copy of a page takes less than a millisecond, on a busy machine some. The number of
+/// sleeps counts too: while the machine is suspended, the owner makes no progress either.
 const STUCK_AFTER: (Duration, u32) = (Duration::from_millis(300), 200);
-/// Likewise soon after something was waited for in vain: who meets one such frame after the other does not wait so long for each.
+/// The same soon after a wait that timed out: a caller that meets several such frames does not wait as long for each.
 const STUCK_AGAIN: (Duration, u32) = (Duration::from_millis(20), 20);
-/// How soon that is, ms.
+/// How long "soon" is, ms.
 const SOON_MS: u64 = 2000;
 
-/// How a name stands in the record of a frame, and the name that what stands there means. Each frame writes names in another way: so the
-/// word of one record, copied into another or written over, is no name that anybody looks for there, and no hit has to look at more.
+/// Converts a name to its form in the record of a frame, and back. Each frame has its own form. A word that was copied from another
+/// record or overwritten is therefore not the name of any wanted page, and a hit needs no other check.
 #[inline(always)]
 pub(super) fn stored(name: u64, at: usize) -> u64 {
     name ^ (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -56,9 +56,9 @@ pub(super) fn stored(name: u64, at: usize) -> u64 {
 
 pub(super) trait Frame {
     fn word(&self) -> Word;
-    /// Takes the frame if its word is still as it was seen. Nobody else reads or changes it until it is given back.
+    /// Takes the frame if its word is still `seen`. No other thread reads or changes it until it is given back.
     fn take(&self, seen: Word, taken: Word) -> bool;
-    /// Gives a frame back that we have taken, with a new word.
+    /// Gives back a frame that we have taken, with a new word.
     fn give_back(&self, word: Word);
 }
 
@@ -72,7 +72,7 @@ impl Frame for Record {
     fn take(&self, seen: Word, taken: Word) -> bool {
         step();
         let done = self[WORD].compare_exchange(seen.0, taken.0, AcqRel, Relaxed).is_ok();
-        // What is changed now must not be seen by a reader who saw the word before.
+        // A reader that saw the earlier word must not see changes made from now on.
         fence(Release);
         done
     }
@@ -85,13 +85,13 @@ impl Frame for Record {
 }
 
 impl SharedPages {
-    /// As [`Frame::take`].
+    /// Takes the frame at an index, as [`Frame::take`].
     #[inline]
     pub(super) fn take(&self, at: usize, seen: Word, taken: Word) -> bool {
         self.records[at].take(seen, taken)
     }
 
-    /// Takes the frame of a page, if it is here; waits for whoever has it. The word as it was.
+    /// Takes the frame of a page, if the cache has it; waits for its current owner. Returns the word as it was.
     pub(super) fn take_named(&self, key: &super::find::HashedName, set: Marks) -> Option<(usize, Word)> {
         loop {
             let (at, word) = self.find(key)?;
@@ -105,9 +105,9 @@ impl SharedPages {
         }
     }
 
-    /// Until the word is another than was seen. Takes the frame over if its owner is dead. False: it is not, and the word stays as it is:
-    /// the owner was stopped in the middle of a copy, or never took the frame, and somebody wrote that it did. Which of both, nobody
-    /// can say, so the page is left alone: see [`SharedPages::is_stuck`].
+    /// Waits until the word differs from `seen`, and takes the frame over if its owner is dead. Returns false if the word does not
+    /// change. Then the owner was stopped during a copy, or another process wrote the word and no process ever took the frame. These
+    /// cases cannot be told apart, so the page is left alone: see [`SharedPages::is_stuck`].
     #[cold]
     pub(super) fn wait(&self, at: usize, seen: Word) -> bool {
         let mut turn = 0_u32;
@@ -133,9 +133,9 @@ impl SharedPages {
         true
     }
 
-    /// Whether the owner of a frame has had its time, after so many naps.
+    /// Returns whether the time for the owner of a frame is over, after this many sleeps.
     fn is_over(&self, begun: Instant, naps: u32) -> bool {
-        // Its time is asked for, and the list looked at, only now and then.
+        // The clock and the list are checked only now and then.
         if naps < STUCK_AGAIN.1 || !naps.is_multiple_of(STUCK_AGAIN.1) {
             return false;
         }
@@ -143,12 +143,12 @@ impl SharedPages {
         naps >= least && begun.elapsed() > at_most
     }
 
-    /// Whether something was waited for in vain a moment ago: only while a process is stopped, or somebody writes over the memory.
+    /// Returns whether a wait timed out recently. That only happens while a process is stopped, or writes to memory that is not its own.
     pub(super) fn has_waited_in_vain(&self) -> bool {
         self.any_stuck.load(Relaxed) && self.ms() < self.impatient_until.load(Relaxed)
     }
 
-    /// Something was waited for in vain, as long as it is.
+    /// Records that a wait timed out, after its full time.
     pub(super) fn waited_in_vain(&self) {
         if !self.has_waited_in_vain() {
             self.impatient_until.store(self.ms() + SOON_MS, Relaxed);
@@ -165,8 +165,8 @@ impl SharedPages {
         self.any_stuck.load(Relaxed) && stuck().contains(&(at, seen.0))
     }
 
-    /// Whether the page is in a frame that somebody who lives has been changing for longer than any copy takes. Such a page is neither
-    /// read nor written; what is below may be older.
+    /// Returns whether a living process has been changing the page's frame for longer than any copy takes. Such a page can be neither
+    /// read nor written; the backing file may be older.
     #[inline]
     pub fn is_stuck(&self, name: super::Name) -> bool {
         self.any_stuck.load(Relaxed) && self.is_name_stuck(name)
@@ -177,12 +177,12 @@ impl SharedPages {
         let key = self.key(name);
         match self.probe(&key) {
             Some((at, word)) => self.is_known_stuck(at, word),
-            // Its shard is kept by somebody who has begun to change the index.
+            // A process has started to change the index, and keeps the lock of the shard.
             None => self.is_locked(key.shard) && self.gate(&key) & 1 != 0,
         }
     }
 
-    /// Ends a change that a dead process began. The page may be written in part; if it is marked, it stays so.
+    /// Finishes a change that a dead process started. The page may be partly written; a marked page stays marked.
     pub(super) fn take_over(&self, at: usize, seen: Word) {
         let ours = seen.taken_by(self.me);
         if seen == ours || self.take(at, seen, ours) {
@@ -191,7 +191,7 @@ impl SharedPages {
         }
     }
 
-    /// The bit of a frame that we have taken: whether it has a mark.
+    /// Sets or clears the mark's bit of a frame that we have taken.
     #[inline]
     pub(super) fn set_bit(&self, shard: usize, at: usize, marked: bool) {
         let local = at - shard * self.plan.frames as usize;
@@ -208,32 +208,32 @@ impl SharedPages {
         }
     }
 
-    /// What stands beside a name: a name that somebody wrote over is not written into a file.
+    /// Returns the check value stored beside a name: an overwritten name is never used to write to a file.
     #[inline]
     pub(super) fn check_of(&self, name: u64) -> u64 {
         let product = u128::from(name ^ self.secrets[0]) * u128::from(self.secrets[1] | 1);
         ((product >> 64) as u64 ^ product as u64) << 32
     }
 
-    /// The name in a frame's record.
+    /// Returns the name in a frame's record.
     #[inline]
     pub(super) fn name_at(&self, at: usize) -> u64 {
         stored(self.records[at][NAME].load(Relaxed), at)
     }
 
-    /// Whether the frame was given this name by a process of ours.
+    /// Returns whether a process of the cache gave the frame this name.
     #[inline]
     pub(super) fn is_named_by_us(&self, record: &Record, name: u64) -> bool {
         record[SINCE].load(Relaxed) & (!0 << 32) == self.check_of(name)
     }
 
-    /// Where a frame's bytes are in the region.
+    /// Returns the position of a frame's bytes in the region.
     #[inline]
     pub(super) fn data(&self, at: usize) -> usize {
         self.at + self.plan.data_at + at * PAGE_BYTES
     }
 
-    /// Copies out of a frame; the word tells whether it was whole.
+    /// Copies out of a frame; the word tells afterwards whether the copy is consistent.
     #[inline(always)]
     pub(super) fn copy_out(&self, at: usize, offset: usize, to: &mut [u8]) {
         if cfg!(test) {
@@ -246,8 +246,8 @@ impl SharedPages {
         }
     }
 
-    /// Copies what a program writes into a frame that we have taken; `no`: its lane's count of writes. Whole pages that are written again
-    /// and again stay in the processor's caches, others go past them.
+    /// Copies a program's write into a frame that we have taken; `no` is the thread's count of writes. Whole pages that are written
+    /// repeatedly stay in the CPU caches; others bypass them.
     #[inline(always)]
     pub(super) fn copy_written(&self, (at, record): (usize, &Record), offset: usize, from: &[u8], no: u64) {
         if self.is_large && from.len() == PAGE_BYTES && !was_written(record, no) {
@@ -272,7 +272,7 @@ impl SharedPages {
     }
 }
 
-/// Whether a frame that we have taken was written whole of late. It is now.
+/// Returns whether a frame that we have taken was written whole recently, and records that it is now.
 #[inline(always)]
 fn was_written(record: &Record, no: u64) -> bool {
     let last = &record[WRITTEN];
@@ -294,7 +294,7 @@ mod test {
         assert!(!near(3, 2 * NEAR) && near(3, 2 * NEAR) && near(3, 3 * NEAR - 1));
         assert!(!near(3, 4 * NEAR - 1), "so many later it is not");
         assert!(near(3, 4 * NEAR) && !near(4, 4 * NEAR), "each by itself");
-        // Another writer counts for himself, from anywhere.
+        // Another writer has its own count, from any start.
         assert!(!near(3, 1) && near(3, 2));
     }
 }

@@ -1,9 +1,9 @@
-//! A hit in two steps: first where the page is thought to be, and from then on its record is on its way to the processor; then what is
-//! to be done, when the caller has looked at all else that he has to look at.
+//! A hit in two steps. The first predicts the page's frame and prefetches its record; the second uses the record, after the caller has
+//! done its other checks.
 //!
-//! Of a large set the record comes from memory, and what a hit costs is how soon the processor hears of it: it sees only so far ahead
-//! (docs/decisions/36-fast-paths-under-review.md). Nothing here waits for anybody. What is not done as it should be is not done at all, or
-//! may be done once more: the caller then goes the long way.
+//! In a large set the record is not in the CPU caches, and the cost of a hit depends on how early the CPU learns its address
+//! (docs/decisions/36-fast-paths-under-review.md). No call here waits. A call that does not succeed has no effect, or one that may be
+//! repeated: the caller then takes the slow path.
 
 use super::find::{IndexPlace, PAGE_BITS};
 use super::frame::Record;
@@ -12,7 +12,7 @@ use super::write::check_piece;
 use super::{FileNo, Marks, Name, Pin, SharedPages, ThreadCounters};
 use crate::PageIndex;
 
-/// See the module.
+/// A predicted frame of a page, whose record is being prefetched. Whether it is the page's frame is checked when it is used.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameHint<'a> {
     pages: &'a SharedPages,
@@ -21,24 +21,26 @@ pub struct FrameHint<'a> {
     record: &'a Record,
 }
 
-/// Why something is not done at once.
+/// The reason why the fast path fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FastPathMiss {
-    /// Nothing is thought of where the page is: the index tells.
+    /// There is no prediction for the page: the index has to be searched.
     Guessed,
-    /// The long way does it.
+    /// The slow path has to do it.
     Done,
 }
 
-/// A file, for who looks for many of its pages.
+/// The part of a page's name that its file determines: for callers that look up many pages of one file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileNameHash {
-    /// As in the name of its page zero.
+    /// The word of the name of its page zero.
     word: u64,
     spread: usize,
 }
 
 impl FileNameHash {
+    /// Returns the hash for a file.
+    ///
     /// # Panics
     /// The number is out of range.
     pub fn new(file: FileNo) -> FileNameHash {
@@ -47,11 +49,11 @@ impl FileNameHash {
 }
 
 impl SharedPages {
-    /// Where a page is thought to be; or, `BY_INDEX`, was when it was looked for. What does both looks first without: so nothing of a hit
-    /// that was guessed is prepared for the other in vain.
+    /// Predicts the frame of a page, from the distance learnt; or, with `BY_INDEX`, from the index. A caller tries without `BY_INDEX`
+    /// first, so that a correct prediction prepares nothing for the index.
     ///
     /// # Errors
-    /// [`FastPathMiss`]: the page is not here, or that is not certain.
+    /// [`FastPathMiss`]: the page is not cached, or that is not certain.
     #[inline(always)]
     pub fn predict_frame<const BY_INDEX: bool>(&self, of: FileNameHash, page: u64) -> Result<FrameHint<'_>, FastPathMiss> {
         if page >> PAGE_BITS != 0 {
@@ -75,7 +77,7 @@ impl SharedPages {
 }
 
 impl FrameHint<'_> {
-    /// Its bytes will be looked at, too, from this one on. Where they are, if it is the page.
+    /// Prefetches the bytes of the page from `offset` on too. Returns their address, if the prediction is right.
     ///
     /// # Panics
     /// There is no such byte in a page.
@@ -85,7 +87,7 @@ impl FrameHint<'_> {
         self.pages.region.prefetch(self.pages.data(self.at) + offset)
     }
 
-    /// As [`SharedPages::read`]. False: it is not the page, or somebody changes it.
+    /// Reads as [`SharedPages::read`] does. Returns false if the prediction is wrong, or another thread is changing the page.
     ///
     /// # Panics
     /// The piece is not within a page.
@@ -95,8 +97,8 @@ impl FrameHint<'_> {
         named(self.record, self.at, self.name).is_some_and(|word| self.pages.read_counted((self.at, self.record, word), offset, to, lane))
     }
 
-    /// As [`SharedPages::pin`]. `note` gets the pin before it holds; what it noted means nothing if it does not. None: it is not the
-    /// page, or it is about to leave.
+    /// Pins as [`SharedPages::pin`] does. `note` gets the pin before it takes effect; its result is discarded if the pin fails. `None`:
+    /// the prediction is wrong, or the page is about to be evicted.
     #[inline(always)]
     pub fn pin<R>(self, note: impl FnOnce(Pin) -> R) -> Option<R> {
         let noted = note(Pin { frame: self.at as u32 });
@@ -104,7 +106,8 @@ impl FrameHint<'_> {
         self.pages.pin_seen(self.at, self.record, word, self.name).then_some(noted)
     }
 
-    /// As [`SharedPages::write_marked`]. False: it is not the page, somebody changes it, or it would have its first mark.
+    /// Writes as [`SharedPages::write_marked`] does. Returns false if the prediction is wrong, another thread is changing the page, or
+    /// this would be its first mark.
     ///
     /// # Panics
     /// The piece is not within a page.

@@ -1,25 +1,25 @@
-//! The page cache of several processes: frames in a region they all have mapped, found and read without a lock.
+//! The page cache of several processes: frames in a region that they all have mapped. Pages are found and read without a lock.
 //!
-//! What is true of a page stands in its frame's record alone: name, version, marks, pins. All else (index, queues, free
-//! list, counts) is derived, guarded by its *shard*'s lock, and made anew from the records when somebody died with the lock
-//! ([`repair`]). So a process may be killed between any two instructions.
+//! Only the frame's record is authoritative for a page: name, version, marks, pins. Everything else (index, queues, free list, counts) is
+//! derived, and guarded by the lock of its *shard*. If a process dies with that lock, it is rebuilt from the records ([`repair`]). So a
+//! process may be killed between any two instructions.
 //!
-//! **A hit** ([`read`]) takes no lock and writes to no cache line that others use: probe the index, look at the frame's word,
-//! compare the name, copy, look at the word again. It writes the page's count of hits where that changes, which is three times
-//! until the page's turn to leave comes, and a counter of its own thread.
+//! **A hit** ([`read`]) takes no lock and writes to no cache line that others use: probe the index, read the frame's word, compare the
+//! name, copy, read the word again. It also updates a counter of its own thread, and the page's count of hits where that changes: at most
+//! three times before the page is considered for eviction.
 //!
-//! **A miss** is believed if the index was not being rearranged meanwhile (the shard's *gate*). Whoever then brings the page from
-//! elsewhere took a [`Ticket`] before he looked; if the page was here and left since, or was invalidated, his bytes may be old
-//! and are refused.
+//! **A miss** is valid only if the index was not being rearranged meanwhile (the shard's *gate*). The reader takes a [`Ticket`] before it
+//! looks the page up, and later inserts the page from another tier. The insertion is refused if the page was evicted or invalidated
+//! meanwhile: its bytes may be old.
 //!
-//! **A write** into a page that is here takes that frame alone, by its word, which is marked before the first byte changes. The one
-//! who finds a frame taken waits, asks after two milliseconds whether the owner lives, and if not takes the frame over: the
-//! page then counts as written in part. A page with a mark never leaves but by `invalidate`.
+//! **A write** into a cached page takes that frame alone, by its word, which is marked before the first byte changes. A process that
+//! finds a frame taken waits. After two milliseconds it checks whether the owner lives; if not, it takes the frame over, and the page
+//! counts as partly written. Only `invalidate` drops a page with a mark.
 //!
-//! Locks are taken in this order: a shard's, then a frame's. Who waits for a frame holds no shard.
+//! Locks are taken in this order: a shard's, then a frame's. A thread that waits for a frame holds no shard.
 //!
-//! Whatever is read from the region is checked or masked at each use. Somebody who may write to the region can put any bytes
-//! into it, but not make others reach beyond it, panic, or wait for a frame or a shard for longer than half a second.
+//! Values read from the region are checked or masked at each use. A process with write access to the region can put any bytes into it. It
+//! cannot make others reach beyond the region, panic, or wait for a frame or a shard for longer than half a second.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -76,7 +76,7 @@ pub use stats::ThreadCounters;
 pub use types::{DamagedError, FileNo, Inserted, LookupKey, MarkFilter, Marks, Name, Page, Pin, Snapshot, Stats, Ticket, WriteOutcome};
 pub use units::{PAGE_BYTES, PageIndex};
 
-/// A cache in shared memory, as one process that takes part sees it. See the module.
+/// A page cache in shared memory, as one process sees it. See the documentation of this crate.
 #[derive(Debug)]
 pub struct SharedPages {
     region: Arc<Region>,
@@ -84,10 +84,10 @@ pub struct SharedPages {
     processes: Arc<ProcessSlots>,
     me: ProcessSlot,
     plan: Plan,
-    /// Processors' caches do not hold its pages.
+    /// The cache is larger than the CPU caches.
     is_large: bool,
     replacement: Replacement,
-    /// Of a page with so many hits nothing is noted.
+    /// Hits beyond this number are not recorded.
     hits_most: u64,
     secrets: [u64; 2],
     heads: SharedSlice<shard::Head>,
@@ -97,47 +97,47 @@ pub struct SharedPages {
     ghosts: SharedSlice<[AtomicU64; shape::WAYS]>,
     bitmap: SharedSlice<AtomicU64>,
     counters: SharedSlice<Counters>,
-    /// This process's own of them.
+    /// The counters of this process.
     my_counters: SharedRef<[Counters; COUNTER_SETS]>,
-    /// Says in a record that this process has pinned the frame.
+    /// The bit in a record that says that this process has pinned the frame.
     my_bit: u64,
     /// How often this process has pinned each frame.
     my_pins: Box<[AtomicU32]>,
     /// Where the next search for marked pages begins.
     sweep: AtomicU32,
     guesses: prediction::Guesses,
-    /// Frames that were waited for in vain, and their words.
+    /// Frames that a wait timed out for, and their words.
     stuck: Mutex<Vec<(usize, u64)>>,
     any_stuck: AtomicBool,
-    /// Bits of shards whose lock was waited for in vain.
+    /// Bits of the shards whose lock timed out.
     locked: Box<[AtomicU64]>,
-    /// Until when nothing is waited for long, ms since this was attached.
+    /// Until when waits are short, ms since this process attached.
     impatient_until: AtomicU64,
     attached: Instant,
 }
 
 type Counters = [AtomicU64; shape::COUNTER_BYTES / 8];
 
-/// Frames from which on a page that is written whole goes past the processor's caches: 64 MiB.
+/// From this number of frames on, a page that is written whole bypasses the CPU caches: 64 MiB.
 const LARGE: usize = 1 << 14;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hs-pages");
 const VERSION: u32 = 4;
-/// Bytes of the header that the sum is over.
+/// Bytes of the header that the checksum covers.
 const HEADER_BYTES: usize = 36;
 
 impl SharedPages {
-    /// What a cache of this shape takes of a region.
+    /// Returns the bytes of a region that a cache of this shape takes.
     ///
     /// # Panics
-    /// There can be no such cache: see [`Shape`].
+    /// The shape is invalid: see [`Shape`].
     pub fn bytes(shape: &Shape) -> usize {
         assert!(shape.is_sane(), "{shape:?}");
         Plan::of(shape).bytes
     }
 
-    /// Makes an empty one at `at`, a multiple of 4096, of memory that is all zero. Nobody may be attached. `seed` is to be random:
-    /// who chooses names of files must not know which of them meet in the index.
+    /// Makes an empty cache at `at`, a multiple of 4096, in memory that is all zero. No process may be attached. `seed` must be random: a
+    /// user that chooses file names must not know which of them collide in the index.
     pub fn format(region: &Region, at: usize, shape: &Shape, seed: u64) {
         assert!(at.is_multiple_of(crate::PAGE_BYTES) && SharedPages::bytes(shape) <= region.len().saturating_sub(at), "no place: {at}");
         let mut header = [0; HEADER_BYTES + 4];
@@ -153,10 +153,10 @@ impl SharedPages {
         repair::make_empty(region, at, &Plan::of(shape));
     }
 
-    /// Takes part in the one of so many bytes at `at`, in the name of a process slot.
+    /// Attaches to the cache of `bytes` bytes at `at`, for a process slot.
     ///
     /// # Errors
-    /// There is none, or its header is not to be believed.
+    /// There is no cache, or its header is invalid.
     pub fn attach(
         region: &Arc<Region>,
         at: usize,
@@ -203,7 +203,7 @@ impl SharedPages {
         })
     }
 
-    /// Frames in all.
+    /// Returns the number of frames.
     pub fn frames(&self) -> u32 {
         self.records.len() as u32
     }

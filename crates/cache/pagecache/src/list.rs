@@ -1,6 +1,6 @@
 //! The lists of a shard: each frame is in one of four, linked by its number plus one.
 //!
-//! They are derived: who finds a link that cannot be marks the shard as torn, and its lists are made anew.
+//! They are derived: a process that finds an invalid link marks the shard as torn, and its lists are rebuilt.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,47 +10,51 @@ use super::shard::{Head, LISTS, SEQUENCE, Shard};
 
 /// Frames without a page.
 pub(super) const FREE: usize = 0;
-/// Newcomers of S3-FIFO.
+/// New pages of S3-FIFO.
 pub(super) const SMALL: usize = 1;
 /// All other pages.
 pub(super) const MAIN: usize = 2;
-/// Frames without a page that somebody still looks at.
+/// Frames without a page that are still pinned.
 pub(super) const ORPHANS: usize = 3;
 
 const FIRST: usize = 0;
 const LAST: usize = 1;
 const LEN: usize = 2;
 
-/// Queue and sequence number in a record's word.
+/// Returns the queue and the sequence number in a record's word.
 pub(super) fn queue_of(word: u64) -> (usize, u64) {
     ((word & 3) as usize, word >> 2)
 }
 
-/// Frames in a list of a shard, without its lock.
+/// Returns the number of frames in a list of a shard; needs no lock.
 pub(super) fn len_in(head: &Head, list: usize) -> u32 {
     head[LISTS + 3 * list + LEN].load(Relaxed) as u32
 }
 
 impl Shard<'_> {
+    /// Returns the number of frames in a list.
     #[inline]
     pub fn len(&self, list: usize) -> u32 {
         self.get(LISTS + 3 * list + LEN).min(self.pages.plan.frames.into()) as u32
     }
 
+    /// Returns the first frame of a list.
     pub fn first(&self, list: usize) -> Option<u32> {
         self.follow(self.get(LISTS + 3 * list + FIRST))
     }
 
+    /// Returns the frame after this one.
     pub fn after(&self, local: u32) -> Option<u32> {
         self.follow(self.links(local).1)
     }
 
+    /// Returns the list that a frame is in.
     #[inline]
     pub fn queue(&self, local: u32) -> usize {
         queue_of(self.records[local as usize][QUEUE].load(Relaxed)).0
     }
 
-    /// (before, after), each a number plus one.
+    /// Returns the links (before, after), each a frame number plus one.
     #[inline]
     fn links(&self, local: u32) -> (u64, u64) {
         let links = self.records[local as usize][LINKS].load(Relaxed);
@@ -74,6 +78,7 @@ impl Shard<'_> {
         }
     }
 
+    /// Appends a frame to a list.
     pub fn push_last(&self, list: usize, local: u32) {
         let at = LISTS + 3 * list;
         let last = self.get(at + LAST);
@@ -87,6 +92,7 @@ impl Shard<'_> {
         self.add(at + LEN, 1);
     }
 
+    /// Puts a frame at the head of a list.
     pub fn push_first(&self, list: usize, local: u32) {
         let at = LISTS + 3 * list;
         let first = self.get(at + FIRST);
@@ -106,7 +112,7 @@ impl Shard<'_> {
         self.records[local as usize][QUEUE].store(self.get(SEQUENCE) << 2 | list as u64, Relaxed);
     }
 
-    /// Takes a frame out of the list it is in.
+    /// Takes a frame out of its list.
     pub fn unlink(&self, local: u32) {
         let at = LISTS + 3 * self.queue(local);
         let (before, after) = self.links(local);
@@ -124,12 +130,13 @@ impl Shard<'_> {
         }
     }
 
+    /// Moves a frame to the end of a list.
     pub fn send_to(&self, list: usize, local: u32) {
         self.unlink(local);
         self.push_last(list, local);
     }
 
-    /// Forgets all lists; the frames are to be pushed again.
+    /// Clears all lists; the caller pushes the frames again.
     pub fn clear_lists(&self) {
         for word in LISTS..LISTS + 12 {
             self.set(word, 0);

@@ -1,10 +1,10 @@
-//! Where a page is likely to be, before it is looked for.
+//! Predicts the frame of a page before the index is searched.
 //!
-//! The frames of a shard are given out in their order while they are all free, and the pages of a file that is read through come to a
-//! shard in theirs: then page and frame are the same distance apart, all the way. So the frame's record is looked at first. If it bears
-//! the page's name that is the page, as it would be if the index had led there, and the index, of which each line may come from memory,
-//! is not needed; the bytes are on their way meanwhile. The distance is learnt from one hit in some. A guess that is wrong costs two
-//! lines that nobody needs; after the next hit that is learnt from none is made until two pages in a row agree. Of this process alone.
+//! A shard hands out its frames in order while they are all free, and the pages of a file that is read sequentially reach a shard in
+//! order. Page and frame then have a constant distance. So the predicted frame's record is read first, while its bytes are prefetched. If
+//! it has the page's name, it is the page, and the index, whose lines may all come from memory, is not needed. The distance is learnt
+//! from a sample of the hits. A wrong prediction costs two needless cache lines. After the next hit that is learnt from, none is made
+//! until two pages in a row agree. Each process has its own predictions.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,17 +14,17 @@ use super::find::{FILE_BITS, GROUP_SHIFT, IndexPlace, PAGE_BITS};
 use super::frame::{Frame, NAME, Record, stored};
 use super::word::Word;
 
-/// Distances that are known, by shard and file.
+/// The number of distances kept, by shard and file.
 const PLACES: usize = 256;
-/// One page in so many is learnt from when it is hit, one of each group: others may read these lines meanwhile. All of them in tests,
-/// which have few pages.
+/// One hit page of this many is learnt from, one of each group: other threads may be reading these lines. Tests have few pages, and learn
+/// from all.
 const LEARNT: u64 = if cfg!(test) { 1 } else { 1 << GROUP_SHIFT };
-/// The last two pages had this distance.
+/// The bit that says that the last two pages had this distance.
 const SURE: u64 = 1;
-/// Above it stands the distance, of 31 bits, and above that which page it was of: the same page twice says nothing.
+/// The distance is above that bit, in 31 bits; above this shift is the page it came from: the same page twice proves nothing.
 const PAGE_SHIFT: u32 = 32;
 
-/// See the module.
+/// The distances between pages and frames that this process has learnt.
 #[derive(Debug)]
 pub(super) struct Guesses(Box<[AtomicU64; PLACES]>);
 
@@ -40,27 +40,29 @@ impl Guesses {
         self.of_file(spread((place.name >> PAGE_BITS) as usize & ((1 << FILE_BITS) - 1)), place.shard)
     }
 
-    /// Of a file whose number was spread.
+    /// Returns the entry of a file whose number was spread.
     #[inline(always)]
     fn of_file(&self, spread: usize, shard: usize) -> &AtomicU64 {
         &self.0[(shard ^ spread) % PLACES]
     }
 }
 
-/// So that the shards of several files do not meet.
+/// Spreads file numbers, so that the shards of several files do not collide.
 #[inline(always)]
 pub(super) fn spread(file: usize) -> usize {
     file.wrapping_mul(0x4f)
 }
 
-/// A frame that had the name.
+/// A frame that had the wanted name.
 #[derive(Clone, Copy)]
 pub(super) struct Seen<'a> {
+    /// The index of the frame.
     pub at: usize,
+    /// The record of the frame.
     pub record: &'a Record,
-    /// As it was before the name was looked at.
+    /// The word, read before the name.
     pub word: Word,
-    /// The first of the bytes that are wanted.
+    /// The address of the first wanted byte.
     pub bytes: *const u8,
 }
 
@@ -71,7 +73,7 @@ pub(super) fn named(record: &Record, at: usize, name: u64) -> Option<Word> {
 }
 
 impl SharedPages {
-    /// The how many-th page of its file in its shard, if all of them are there.
+    /// Returns the position of the page among the pages of its file in its shard, if all of them are cached.
     #[inline]
     fn turn(&self, place: &IndexPlace) -> u32 {
         self.turn_of(place.name & ((1 << PAGE_BITS) - 1))
@@ -83,13 +85,13 @@ impl SharedPages {
         (run << GROUP_SHIFT | page & ((1 << GROUP_SHIFT) - 1)) as u32
     }
 
-    /// The frame that a page is thought to be in.
+    /// Returns the predicted frame of a page.
     #[inline]
     fn guessed(&self, place: &IndexPlace) -> Option<usize> {
         self.prediction(self.guesses.of(place), place.shard, place.name & ((1 << PAGE_BITS) - 1))
     }
 
-    /// Likewise that of a file whose number was spread.
+    /// Returns the same for a file whose number was spread.
     #[inline(always)]
     pub(super) fn guessed_of(&self, spread: usize, shard: usize, page: u64) -> Option<usize> {
         self.prediction(self.guesses.of_file(spread, shard), shard, page)
@@ -106,8 +108,8 @@ impl SharedPages {
         (local < self.plan.frames).then(|| shard * self.plan.frames as usize + local as usize)
     }
 
-    /// As [`SharedPages::probe`], only where the page is thought to be: there the record tells. The bytes from `offset` on are on their
-    /// way meanwhile. None means nothing.
+    /// Looks a page up as [`SharedPages::probe`] does, but only in its predicted frame. The bytes from `offset` on are prefetched
+    /// meanwhile. `None` proves nothing.
     #[inline]
     pub(super) fn look(&self, place: &IndexPlace, offset: usize) -> Option<Seen<'_>> {
         let at = self.guessed(place)?;
@@ -116,8 +118,8 @@ impl SharedPages {
         Some(Seen { at, record, word: named(record, at, place.name)?, bytes })
     }
 
-    /// As [`SharedPages::probe`], and looks first where the page is thought to be. For who writes: a page that is written whole may go
-    /// past the processor's caches.
+    /// Looks a page up as [`SharedPages::probe`] does, in its predicted frame first. This is for writes, which do not prefetch: a page
+    /// that is written whole may bypass the CPU caches.
     #[inline]
     pub(super) fn look_to_write(&self, place: &IndexPlace) -> Option<(usize, Word)> {
         if let Some(at) = self.guessed(place)
@@ -128,7 +130,7 @@ impl SharedPages {
         self.probe(&self.key_of(*place))
     }
 
-    /// It was found there.
+    /// Learns from a page that was found in a frame.
     #[inline]
     pub(super) fn learn(&self, place: &IndexPlace, at: usize) {
         if place.sample().is_multiple_of(LEARNT) {
@@ -144,7 +146,7 @@ impl SharedPages {
         let turn = self.turn(&place);
         let distance = local.wrapping_sub(turn) & (u32::MAX >> 1);
         let agrees = known as u32 >> 1 == distance;
-        // Nothing new, and nothing is stored: others read this line.
+        // If nothing is new, nothing is stored: others read this line.
         if agrees && (known & SURE == SURE || (known >> PAGE_SHIFT) as u32 == turn) {
             return;
         }
@@ -160,7 +162,7 @@ mod test {
     use super::super::oracle::{cache, name, put, small};
     use super::super::{Inserted, Marks, Replacement};
 
-    /// Of so many pages that were put in this order, those that are where they are thought to be, and those thought elsewhere.
+    /// Counts correct and wrong predictions for pages that were put in this order.
     fn guesses(order: impl Iterator<Item = u64>) -> (usize, usize) {
         let (pages, ..) = cache(&small(4 * 160, 4, Replacement::S3Fifo));
         // Another file was first.

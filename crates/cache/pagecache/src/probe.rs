@@ -1,11 +1,11 @@
-//! Death at any step, for tests: an operation calls [`step`] before each change that others see, and the one that is told to
-//! die there unwinds; or, among threads, lets another go on now and then. Outside of this crate's tests it is nothing.
+//! Injects death at any step, for tests. An operation calls [`step`] before each change that others see; the selected step unwinds. Among
+//! threads, a step yields now and then. Outside of this crate's tests it does nothing.
 
 #[cfg(not(test))]
 #[inline(always)]
 pub(super) fn step() {}
 
-/// Where the order of what several threads do matters, and nothing is changed.
+/// Marks a point where the order of several threads matters, and nothing is changed.
 #[cfg(not(test))]
 #[inline(always)]
 pub(super) fn pause() {}
@@ -20,15 +20,16 @@ pub(super) mod dying {
 
     thread_local! {
         static LEFT: Cell<Option<u32>> = const { Cell::new(None) };
-        /// Of so many steps one gives the processor away; 0: none.
+        /// One step of this many yields the CPU; 0: none.
         static PAUSES: Cell<u8> = const { Cell::new(0) };
     }
 
-    /// From now on this thread gives the processor away at one of so many steps.
+    /// Makes this thread yield the CPU at one of so many steps, from now on.
     pub fn pause_at_one_of(steps: u8) {
         PAUSES.set(steps);
     }
 
+    /// Yields the CPU at a random share of its calls.
     pub fn pause() {
         if PAUSES.get() != 0 && fastrand::u8(..PAUSES.get()) == 0 {
             std::thread::yield_now();
@@ -37,6 +38,7 @@ pub(super) mod dying {
 
     struct Died;
 
+    /// Dies here if this step was selected; otherwise may yield.
     pub fn step() {
         pause();
         match LEFT.get() {
@@ -49,7 +51,7 @@ pub(super) mod dying {
         }
     }
 
-    /// Runs it, and dies at its n-th step. None: it died.
+    /// Runs a closure that dies at its n-th step. Returns `None` if it died.
     pub fn die_at<T>(n: u32, run: impl FnOnce() -> T) -> Option<T> {
         LEFT.set(Some(n));
         let end = catch_unwind(AssertUnwindSafe(run));

@@ -1,4 +1,4 @@
-//! Counters that no two threads write to, up to eight of a process.
+//! Counters in sets: up to eight threads of a process each have their own.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicUsize;
@@ -10,7 +10,7 @@ use super::shape::COUNTER_SETS;
 use super::shard::{EVICTIONS, INSERTS, REPAIRS};
 use super::{Counters, SharedPages, Stats};
 
-/// What is counted without a lock.
+/// The events that are counted without a lock.
 #[derive(Clone, Copy)]
 pub(super) enum Count {
     Hits,
@@ -19,7 +19,7 @@ pub(super) enum Count {
 }
 
 const NO_LANE: usize = usize::MAX;
-/// One of so many: the clock costs as much as a hit.
+/// One access of this many is timed: the clock costs as much as a hit.
 const TIMED: u64 = 64;
 
 thread_local! {
@@ -42,12 +42,13 @@ fn new_lane() -> usize {
     LANE.get()
 }
 
-/// Where this thread counts.
+/// The set of counters that this thread uses.
 #[derive(Clone, Copy)]
 pub struct ThreadCounters<'a>(&'a Counters);
 
 impl ThreadCounters<'_> {
-    /// How many they are of this lane. A load and a store: an atomic addition would wait for all stores of the copy before.
+    /// Increments a counter of this set; returns its value. It uses a load and a store: an atomic addition would wait for all earlier
+    /// stores of the copy.
     #[inline(always)]
     pub(super) fn count(self, what: Count) -> u64 {
         let counter = &self.0[what as usize];
@@ -56,13 +57,13 @@ impl ThreadCounters<'_> {
         now
     }
 
-    /// Whether the next hit is one of 64 that are to be timed.
+    /// Returns whether the next hit is one of 64 that are timed.
     #[inline(always)]
     pub fn is_read_timed(self) -> bool {
         self.0[Count::Hits as usize].load(Relaxed).is_multiple_of(TIMED)
     }
 
-    /// Likewise the next write.
+    /// Returns whether the next write is one of 64 that are timed.
     #[inline(always)]
     pub fn is_write_timed(self) -> bool {
         self.0[Count::Writes as usize].load(Relaxed).is_multiple_of(TIMED)
@@ -70,7 +71,7 @@ impl ThreadCounters<'_> {
 }
 
 impl SharedPages {
-    /// Where this thread counts.
+    /// Returns the set of counters that this thread uses.
     #[inline(always)]
     pub fn lane(&self) -> ThreadCounters<'_> {
         ThreadCounters(&self.my_counters[lane() % COUNTER_SETS])
@@ -81,7 +82,7 @@ impl SharedPages {
         self.lane().count(what)
     }
 
-    /// How it stands.
+    /// Returns the state of the cache and its counts.
     pub fn stats(&self) -> Stats {
         let counted = |what: Count| self.counters.iter().fold(0_u64, |sum, lane| sum.wrapping_add(lane[what as usize].load(Relaxed)));
         let summed = |word: usize| self.heads.iter().fold(0_u64, |sum, head| sum.wrapping_add(head[word].load(Relaxed)));
@@ -99,12 +100,12 @@ impl SharedPages {
         }
     }
 
-    /// Frames that somebody has pinned. Looks at each.
+    /// Returns the number of pinned frames. Reads all records.
     pub fn pinned(&self) -> u32 {
         self.records.iter().map(|record| u32::from(record[PINS].load(Relaxed) != 0)).sum()
     }
 
-    /// Frames to be had at once.
+    /// Returns the number of free frames.
     pub fn free(&self) -> u32 {
         self.heads.iter().map(|head| len_in(head, FREE)).fold(0, u32::saturating_add)
     }

@@ -1,4 +1,4 @@
-//! What callers of the shared page cache see.
+//! The types that callers of the shared page cache use.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -8,38 +8,38 @@ use crate::{PAGE_BYTES, PageIndex};
 /// The bytes of a page.
 pub type Page = [u8; PAGE_BYTES];
 
-/// The number of a file, below 2^20: whoever uses the cache says what it means.
+/// The number of a file, below 2^20: the user of the cache defines its meaning.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileNo(pub u32);
 
-/// Which page of which file. Pages are below 2^40.
+/// The name of a page: its file and its number there. Pages are below 2^40.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Name {
-    /// The file.
+    /// The file that the page belongs to.
     pub file: FileNo,
-    /// The page of it.
+    /// The number of the page in its file.
     pub page: PageIndex,
 }
 
-/// Why a page may not leave: bits.
+/// Reasons why a page must not be evicted: bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Marks(pub u8);
 
 impl Marks {
-    /// No mark: it may leave.
+    /// No mark: the page may be evicted.
     pub const NONE: Marks = Marks(0);
-    /// Newer than below, and than on the SSD.
+    /// The page is newer than the backing file and the SSD.
     pub const DIRTY: Marks = Marks(1);
     /// An old copy may be on the SSD.
     pub const SSD_STALE: Marks = Marks(2);
 
-    /// Whether all of these are set.
+    /// Returns whether all of these marks are set.
     #[inline]
     pub fn has(self, marks: Marks) -> bool {
         self.0 & marks.0 == marks.0
     }
 
-    /// Whether none is set.
+    /// Returns whether no mark is set.
     #[inline]
     pub fn is_none(self) -> bool {
         self.0 == 0
@@ -53,11 +53,11 @@ impl BitOr for Marks {
     }
 }
 
-/// How things stood before somebody looked for a page: what he finds elsewhere is taken in only if they stand so still.
+/// The epoch of a page before its lookup: a page from another tier is inserted only if the epoch has not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket(pub(super) u32);
 
-/// A name, and where it is looked for: worked out once, by who says ahead what he will look for.
+/// A name and its place in the index, computed once: for callers that announce their lookups.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupKey {
     pub(super) place: super::find::IndexPlace,
@@ -71,69 +71,69 @@ impl LookupKey {
     }
 }
 
-/// What became of a page that was brought.
+/// The result of inserting a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Inserted {
-    /// It is here.
+    /// The page was inserted.
     Done,
-    /// Somebody brought it first: read it, or write into it.
+    /// Another thread inserted it first: read it, or write into it.
     Present,
-    /// The page was changed or dropped since the ticket was taken: look again.
+    /// The page was changed or dropped since the ticket was taken: look it up again.
     Stale,
-    /// No frame: all are marked or pinned.
+    /// There is no frame: all are marked or pinned.
     NoRoom,
-    /// A process that does not go on keeps the lock of the pages that this one is among.
+    /// A process that makes no progress holds the lock of the page's shard.
     Locked,
 }
 
-/// What became of a write into a page that has a mark.
+/// The result of a write into a page that has a mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum WriteOutcome {
-    /// It is written.
+    /// The bytes are written.
     Done,
-    /// Nothing is: the page is here without a mark, or somebody is changing it.
+    /// Nothing is written: the page has no mark, or another thread is changing it.
     Unmarked,
-    /// Nothing is: the page was not seen here.
+    /// Nothing is written: the page was not found.
     Missing,
 }
 
-/// Which marked pages are asked for.
+/// The marked pages that a search returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MarkFilter {
-    /// All.
+    /// All marked pages.
     All,
-    /// Those of a file.
+    /// The marked pages of a file.
     File(FileNo),
     /// Those marked since before this time, in milliseconds (modulo 2^32).
     OlderThan(u32),
 }
 
-/// Which version of a page was copied.
+/// The version of a page that was copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Snapshot {
     pub(super) frame: u32,
     pub(super) version: u64,
-    /// What it was marked with.
+    /// The marks of that version.
     pub marks: Marks,
 }
 
 impl Snapshot {
-    /// Two copies of one page with one version are equal.
+    /// Returns the version: two copies of one page with one version are equal.
     pub fn version(&self) -> u64 {
         self.version
     }
 }
 
-/// A page that stays in its frame until it is given back with `unpin`.
+/// A pinned page: it stays in its frame until it is passed to `unpin`.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a pinned page stays until it is unpinned"]
 pub struct Pin {
     pub(super) frame: u32,
 }
 
-/// What is in shared memory is no page cache of ours, or its books do not agree.
+/// The shared memory has no valid page cache, or its metadata is inconsistent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DamagedError(pub(super) &'static str);
 
@@ -145,27 +145,27 @@ impl fmt::Display for DamagedError {
 
 impl std::error::Error for DamagedError {}
 
-/// Counts since the cache was made, and how it stands.
+/// The state of the cache, and counts since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Frames in all.
+    /// The number of all frames.
     pub frames: u32,
-    /// Frames without a page.
+    /// The number of frames without a page.
     pub free: u32,
-    /// Pages with a mark.
+    /// The number of pages with a mark.
     pub marked: u32,
-    /// Frames without a page that somebody still looks at.
+    /// The number of frames without a page that are still pinned.
     pub orphans: u32,
-    /// Reads of pages that were here. (Of more than eight threads of a process some may not be counted.)
+    /// Reads of cached pages. (With more than eight threads of a process, some may not be counted.)
     pub hits: u64,
-    /// Reads of pages that were not.
+    /// Reads of pages that were not cached.
     pub misses: u64,
-    /// Writes into pages that were here.
+    /// Writes into pages that were cached.
     pub writes: u64,
-    /// Pages brought.
+    /// The number of pages inserted.
     pub inserts: u64,
-    /// Pages that left to make room.
+    /// The number of pages evicted.
     pub evictions: u64,
-    /// Times a shard's books were made anew, after somebody died changing them.
+    /// How often the metadata of a shard was rebuilt, after a process died changing it.
     pub repairs: u64,
 }
