@@ -1,4 +1,4 @@
-//! Whether the books agree.
+//! Checks the consistency of the metadata.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -8,10 +8,10 @@ use super::shard::Shard;
 use super::{DamagedError, SharedPages};
 
 impl SharedPages {
-    /// Looks whether all books agree, at every frame; others may be at work meanwhile.
+    /// Checks every frame for consistent metadata; other processes may be active meanwhile.
     ///
     /// # Errors
-    /// What does not. Somebody wrote into the memory who should not, or we are wrong.
+    /// The inconsistency. A process wrote to memory that is not its own, or the cache has a bug.
     pub fn check(&self) -> Result<(), DamagedError> {
         (0..self.plan.shards).try_for_each(|no| {
             let shard = self.lock(no).ok_or(DamagedError("a shard is kept locked"))?;
@@ -22,7 +22,7 @@ impl SharedPages {
 }
 
 impl Shard<'_> {
-    /// Each frame is in one list, that of its queue, and in no other.
+    /// Checks that each frame is in one list, that of its queue, and in no other.
     fn check_lists(&self) -> Result<(), DamagedError> {
         let mut seen = vec![false; self.records.len()];
         for list in [FREE, SMALL, MAIN, ORPHANS] {
@@ -43,7 +43,7 @@ impl Shard<'_> {
         if seen.contains(&false) { Err(DamagedError("a frame is in no list")) } else { Ok(()) }
     }
 
-    /// Every page is found, and nothing else stands in the index.
+    /// Checks that every page is in the index, and nothing else.
     fn check_index(&self) -> Result<(), DamagedError> {
         let places = self.pages.plan.places;
         let table = &self.pages.index[self.no * places..(self.no + 1) * places];

@@ -1,4 +1,4 @@
-//! A process dies at every step of every operation, and the others go on.
+//! A process dies at every step of every operation, and the others continue.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use super::probe::dying::die_at;
 use super::*;
 use crate::PAGE_BYTES;
 
-/// Pages that are here before somebody dies: one each with a mark, pinned by the one who dies, clean.
+/// The page cached before the death that has a mark; `PINNED` is pinned by the process that dies.
 const DIRTY: u64 = 1;
 const PINNED: u64 = 2;
 
-/// What a page may be found as: any of these bytes, in each half.
+/// The bytes that each half of a page may have.
 type Allowed = BTreeMap<Name, Vec<u8>>;
 
 struct Fixture {
@@ -35,7 +35,7 @@ fn world(replacement: Replacement) -> Fixture {
 
 type Operation = fn(&SharedPages);
 
-/// What the one who dies is doing.
+/// The operations during which the process dies.
 const OPERATIONS: &[(&str, Operation)] = &[
     ("read", |pages| {
         pages.read(name(0, 3), 0, &mut page(0));
@@ -89,12 +89,12 @@ const OPERATIONS: &[(&str, Operation)] = &[
     }),
 ];
 
-/// Whether a marked page may be gone or without its mark after this operation.
+/// Returns whether a marked page may be gone or without its mark after this operation.
 fn may_clear(what: &str) -> bool {
     matches!(what, "settle" | "invalidate all")
 }
 
-/// Every byte of a page that was changed is old or new.
+/// Allows old and new bytes for each page that was changed.
 fn may_be(allowed: &mut Allowed) {
     for n in (0..6).chain(10..14) {
         let bytes = allowed.entry(name(0, n)).or_default();
@@ -121,14 +121,14 @@ fn look(world: &Fixture, what: &str) {
     if !may_clear(what) {
         assert!(marked.iter().any(|found| found.0 == name(0, DIRTY)), "{what}: a mark is lost");
     }
-    // A page with any new byte in it is marked, where the writer marks.
+    // A partly written page is marked, if the writer sets marks.
     let mut bytes = page(0);
     if what == "write" && pages.read(name(0, 3), 0, &mut bytes) && bytes.contains(&103) {
         assert!(marked.iter().any(|found| found.0 == name(0, 3)), "a page that was written in part is not marked");
     }
 }
 
-/// The others find the cache usable, and every frame is there when all is dropped.
+/// Checks that the others find the cache usable, and that every frame is free after all pages are dropped.
 fn go_on(world: &Fixture, what: &str) {
     let pages = &world.theirs;
     for n in 20..30 {
@@ -142,7 +142,7 @@ fn go_on(world: &Fixture, what: &str) {
     assert_eq!((stats.free, stats.orphans, stats.marked), (stats.frames, 0, 0), "{what}");
 }
 
-/// Whether it died.
+/// Runs an operation that dies at step `n`; returns whether it died.
 fn die(n: u32, (what, run): (&str, Operation), replacement: Replacement, reap_first: bool) -> bool {
     let mut world = world(replacement);
     may_be(&mut world.allowed);
@@ -172,7 +172,7 @@ fn whoever_dies_at_any_step_leaves_what_others_can_put_right() {
     }
 }
 
-/// The one who repairs dies too, at each step of it.
+/// The repairing process dies too, at each step.
 #[test]
 fn a_repair_that_is_cut_short_is_done_again() {
     let insert = OPERATIONS[3];

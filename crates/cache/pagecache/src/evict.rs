@@ -1,6 +1,6 @@
-//! Which page leaves: the rules of [`Replacement`], on the lists of a shard.
+//! Selects the page to evict: the rules of [`Replacement`], on the lists of a shard.
 //!
-//! A marked, pinned or taken frame takes another round. It is no loss that others see the frame as taken for a moment.
+//! A marked, pinned or taken frame gets another round. Other processes may see the frame as taken for a moment, which is harmless.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
@@ -14,23 +14,23 @@ use super::{Name, Replacement, SharedPages};
 
 enum Verdict {
     Leaves,
-    /// To the end of the main queue, with so many hits left.
+    /// Moves to the end of the main queue, with so many hits left.
     Promoted(u64),
-    /// To the end of its own queue.
+    /// Moves to the end of the queue that it is in.
     Rotated,
 }
 
 impl Shard<'_> {
-    /// The small queue's share.
+    /// Returns the number of frames in the small queue's share.
     pub fn small_share(&self) -> u32 {
         let frames = self.pages.plan.frames;
         (frames / 10).max(1).min(frames)
     }
 
-    /// One page leaves; its frame is free then. False: none can.
+    /// Evicts one page and frees its frame. Returns false if no page can be evicted.
     pub fn evict(&self) -> bool {
         let pages = self.len(SMALL) + self.len(MAIN);
-        // All but a few marked: to find those few would take longer than to wait for some to be written back.
+        // Nearly all pages are marked: finding the others would take longer than waiting for write-back.
         if super::marked::marked_in(self.head) >= pages {
             return false;
         }
@@ -39,7 +39,7 @@ impl Shard<'_> {
     }
 
     fn scan(&self, queue: usize) -> bool {
-        // Enough for every page to use up its rounds.
+        // This suffices for every page to use up its rounds.
         let most = u64::from(self.len(queue)) * (HITS_MOST + 2);
         for _ in 0..most {
             let Some(local) = self.first(queue) else { return false };
@@ -70,7 +70,7 @@ impl Shard<'_> {
         }
     }
 
-    /// Evicts this page. False: somebody has a hand on it.
+    /// Evicts this page. Returns false if it is in use.
     fn let_go(&self, local: u32, is_remembered: bool) -> bool {
         let (at, record) = (self.global(local), &self.records[local as usize]);
         let word = record.word();
@@ -78,7 +78,7 @@ impl Shard<'_> {
         if !idle || !self.pages.take(at, word, word.taken_by(self.pages.me).leaving()) {
             return false;
         }
-        // Whoever pins sets his bit first, and then looks whether the page leaves; we do it the other way around.
+        // A pinning thread sets its bit first, and then checks whether the page is being evicted; this does it in the opposite order.
         fence(SeqCst);
         if record[PINS].load(SeqCst) != 0 {
             record.give_back(word);
@@ -96,7 +96,8 @@ impl Shard<'_> {
         true
     }
 
-    /// Takes the page out of a frame that we have taken; `word` is what it was before. The frame is free, or an orphan while pinned.
+    /// Removes the page from a frame that we have taken; `word` is the word before that. The frame becomes free, or an orphan while it is
+    /// pinned.
     pub fn remove(&self, local: u32, word: Word) {
         let (at, record) = (self.global(local), &self.records[local as usize]);
         let key = self.pages.key_of_word(self.pages.name_at(at));
@@ -109,7 +110,7 @@ impl Shard<'_> {
         self.index_remove(&key, local);
         self.unlink(local);
         fence(SeqCst);
-        // Whoever unpins looks for a name afterwards, and finds none: he frees it then.
+        // An unpinning thread checks for a name afterwards, and finds none: it then frees the frame.
         match record[PINS].load(SeqCst) {
             0 => self.push_first(FREE, local),
             _ => self.push_last(ORPHANS, local),
@@ -118,8 +119,8 @@ impl Shard<'_> {
 }
 
 impl SharedPages {
-    /// A page that was brought and that nobody has asked for leaves, as if it had not come: it is not remembered. False: it is not here,
-    /// was asked for or changed, somebody has a hand on it, or there are frames to spare.
+    /// Evicts a page that was read around a request and never hit; it does not become a ghost. Returns false if it is not cached, was hit
+    /// or changed, is in use, or if there are frames to spare.
     pub fn release(&self, name: Name) -> bool {
         let key = self.key(name);
         let Some(shard) = self.lock(key.shard) else { return false };
@@ -128,8 +129,8 @@ impl SharedPages {
         is_unused && shard.let_go((at % self.plan.frames as usize) as u32, false)
     }
 
-    /// Where fewer than `low` frames are free, lets pages leave until there are `high`: for whoever leads, now and then. Each shard
-    /// has its share of both. The pages that left.
+    /// Evicts pages until `high` frames are free, where fewer than `low` are: the leader calls this now and then. Each shard has its
+    /// share of both. Returns the number of pages evicted.
     pub fn evict_ahead(&self, low: u32, high: u32) -> u32 {
         let share = |all: u32| all.div_ceil(self.plan.shards as u32).min(self.plan.frames);
         let (mut left, mut waits) = (0, true);
@@ -139,7 +140,7 @@ impl SharedPages {
             if !is_low {
                 continue;
             }
-            // For one that is kept from us is waited.
+            // Only the first shard that cannot be locked is waited for.
             let Some(shard) = (if waits { self.lock(no) } else { self.try_lock(no) }) else {
                 waits = false;
                 continue;
@@ -151,7 +152,8 @@ impl SharedPages {
         left
     }
 
-    /// Sets the count of marked frames right if it is off by the same in two looks. Those who set a mark and count it may die between.
+    /// Corrects the count of marked frames if it is off by the same number in two checks. A process may die between setting a mark and
+    /// counting it.
     pub(super) fn recount(&self, no: usize) {
         let words = &self.bitmap[no * self.plan.bitmap..(no + 1) * self.plan.bitmap];
         let head = &self.heads[no];

@@ -1,4 +1,4 @@
-//! From a name to a frame, without a lock.
+//! Looks up the frame of a name, without a lock.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
@@ -8,38 +8,42 @@ use super::shard::GATE;
 use super::word::Word;
 use super::{Name, SharedPages};
 
-/// Pages of a file that follow each other and are in one shard.
+/// The number (base-2 logarithm) of consecutive pages of a file that are in one shard.
 pub(super) const GROUP_SHIFT: u32 = 4;
 pub(super) const FILE_BITS: u32 = 20;
 pub(super) const PAGE_BITS: u32 = 40;
-/// Looks at a gate before the lock is taken to see clearly.
+/// How often a lookup retries at a gate before it takes the lock.
 const LOOKS: usize = 8;
 
-/// A name and its shard: what a guess needs.
+/// A name and its shard: what a prediction needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexPlace {
-    /// File and page, as it stands in the record.
+    /// File and page, as they are in the record.
     pub name: u64,
+    /// The shard that the page belongs to.
     pub shard: usize,
     run: u64,
 }
 
-/// A name and where to look for it.
+/// A name and its place in the index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HashedName {
-    /// File and page, as it stands in the record.
+    /// File and page, as they are in the record.
     pub name: u64,
+    /// The shard that the page belongs to.
     pub shard: usize,
+    /// The hash of the name.
     pub hash: u64,
 }
 
 impl IndexPlace {
+    /// Returns the key of this place, with its hash.
     #[inline]
     pub fn key(&self, hash: u64) -> HashedName {
         HashedName { name: self.name, shard: self.shard, hash }
     }
 
-    /// A number whose last [`GROUP_SHIFT`] bits are others for each page of a group.
+    /// Returns a number whose last [`GROUP_SHIFT`] bits differ for each page of a group.
     #[inline]
     pub fn sample(&self) -> u64 {
         self.name ^ self.run
@@ -47,14 +51,14 @@ impl IndexPlace {
 }
 
 impl HashedName {
-    /// What stands in the upper half of the index entry; never zero, so that no entry is.
+    /// Returns the upper half of the index entry; it is never zero, so no entry is.
     #[inline]
     pub fn tag(&self) -> u32 {
         (self.hash as u32 | 1) & 0xffff
     }
 }
 
-/// The two secrets of the hash, from the seed (the steps of splitmix64).
+/// Returns the two secrets of the hash, from the seed (the steps of splitmix64).
 pub(super) fn secrets(seed: u64) -> [u64; 2] {
     let mix = |n: u64| {
         let state = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -72,7 +76,7 @@ fn fold(a: u64, b: u64) -> u64 {
 }
 
 impl Name {
-    /// As a word.
+    /// Returns the name as a word.
     ///
     /// # Panics
     /// File or page is out of range.
@@ -83,7 +87,7 @@ impl Name {
         u64::from(file.0) << PAGE_BITS | page.0
     }
 
-    /// From a word; what is beyond the bits of both is left out.
+    /// Returns the name in a word; other bits are ignored.
     pub(super) fn of(word: u64) -> Name {
         let file = (word >> PAGE_BITS) as u32 & ((1 << FILE_BITS) - 1);
         Name { file: super::FileNo(file), page: crate::PageIndex(word & ((1 << PAGE_BITS) - 1)) }
@@ -111,8 +115,8 @@ impl SharedPages {
         fold(run ^ name.rotate_left(32), self.secrets[1] ^ 0xa409_3822_299f_31d0)
     }
 
-    /// Of each run of as many groups as there are shards every shard gets one: a file that is read through fills them evenly. Which
-    /// gets which is another for each run, so that no stride meets one shard alone.
+    /// Returns the shard of a name. Of each run of as many groups as there are shards, every shard gets one: a file that is read
+    /// sequentially fills them evenly. The order differs for each run, so that no stride hits one shard alone.
     #[inline]
     pub(super) fn place(&self, name: u64) -> IndexPlace {
         let group = name >> GROUP_SHIFT;
@@ -120,14 +124,14 @@ impl SharedPages {
         IndexPlace { name, shard: (group ^ run) as usize & (self.plan.shards - 1), run }
     }
 
-    /// Where the index of the key's shard begins to look.
+    /// Returns the position where a search of the shard's index starts.
     #[inline]
     pub(super) fn home(&self, key: &HashedName) -> usize {
         (key.hash >> 40) as usize & (self.plan.places - 1)
     }
 
-    /// The frame that has the name now, and its word as it was seen before the name was: both still hold if the word does. None means
-    /// nothing unless the shard is locked or its gate was still.
+    /// Returns the frame that has the name now, and its word, read before the name: both are valid while the word is unchanged. `None`
+    /// proves nothing unless the shard is locked or its gate did not change.
     #[inline]
     pub(super) fn probe(&self, key: &HashedName) -> Option<(usize, Word)> {
         let mask = self.plan.places - 1;
@@ -151,26 +155,26 @@ impl SharedPages {
         None
     }
 
-    /// The frame that has the name, for certain.
+    /// Returns the frame that has the name, reliably.
     #[inline]
     pub(super) fn find(&self, key: &HashedName) -> Option<(usize, Word)> {
         self.probe(key).or_else(|| self.find_again(key))
     }
 
-    /// Of the key's shard: odd while its index is rearranged.
+    /// Returns the gate of the key's shard: odd while its index is being rearranged.
     #[inline]
     pub(super) fn gate(&self, key: &HashedName) -> u64 {
         self.heads[key.shard][GATE].load(Acquire)
     }
 
-    /// Whether the index of the key's shard was not rearranged since its gate was so: what was not seen was not there.
+    /// Returns whether the index has not been rearranged since the gate had this value: a page that was not found was then not cached.
     #[inline]
     pub(super) fn is_still(&self, key: &HashedName, gate: u64) -> bool {
         fence(Acquire);
         gate & 1 == 0 && self.heads[key.shard][GATE].load(Relaxed) == gate
     }
 
-    /// Not seen at the first look: it may have been hidden by a change of the index.
+    /// Repeats a lookup that failed: a change of the index may have hidden the page.
     #[inline(never)]
     pub(super) fn find_again(&self, key: &HashedName) -> Option<(usize, Word)> {
         for _ in 0..LOOKS {
@@ -183,10 +187,10 @@ impl SharedPages {
             }
             std::hint::spin_loop();
         }
-        // If it is kept from us, nobody knows whether the page is here: see `is_stuck`.
+        // If the lock times out, it is unknown whether the page is cached: see `is_stuck`.
         let shard = self.lock(key.shard);
         if let Some(shard) = shard.as_ref().filter(|shard| shard.get(GATE) & 1 != 0) {
-            // Nobody rearranges it now that we have the lock: somebody wrote that. Else every miss would come here.
+            // We have the lock, so no process is rearranging it: the gate was overwritten. Without the repair every miss would come here.
             shard.repair();
         }
         let found = self.probe(key);
@@ -194,7 +198,7 @@ impl SharedPages {
         found
     }
 
-    /// Whether the page is here.
+    /// Returns whether the page is cached.
     pub fn contains(&self, name: Name) -> bool {
         self.find(&self.key(name)).is_some()
     }

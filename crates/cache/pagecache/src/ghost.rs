@@ -1,8 +1,7 @@
-//! Pages that left the small queue not long ago, by hash: who comes back is no newcomer (S3-FIFO's ghost queue).
+//! Pages recently evicted from the small queue, by hash: a page that returns is not a new page (the ghost queue of S3-FIFO).
 //!
-//! A table of cache lines of eight entries, each a piece of the hash and the number of the departure. One is a ghost until as many
-//! pages as there may be ghosts have left after it. Nothing links entries, so there is nothing to repair. A line that
-//! is full forgets its oldest.
+//! A table of cache lines of eight entries, each a piece of the hash and the number of the eviction. An entry is a ghost until as many
+//! later evictions as there may be ghosts. Entries are not linked, so there is nothing to repair. A full line forgets its oldest entry.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,22 +13,22 @@ use super::shape::WAYS;
 use super::shard::{FILLED, GHOSTS, Shard};
 use super::{LookupKey, Name, SharedPages};
 
-/// One frame of so many is free because somebody looks after that; more than that are spare.
+/// One frame of this many is kept free by the leader; more than that are spare.
 const SPARE: u32 = 16;
 const WAYS_SHIFT: u32 = WAYS.ilog2();
 
 impl SharedPages {
-    /// Whether a clean page that was just read, and is as quickly read again (from an SSD), is worth a frame: there is one to spare, or
-    /// the page is asked for a second time. If not it is remembered, so that it is next time. So a scan, or a load much larger than
-    /// the memory, costs no frame, no copy and no eviction a page.
+    /// Returns whether a clean page, just read from an SSD, is worth a frame: if one is spare, or at the page's second request. Otherwise
+    /// the page is remembered, so that it is worth one the next time. A scan, or a load much larger than memory, therefore costs no
+    /// frame, copy or eviction per page.
     ///
-    /// Each hit on an SSD asks this, so it takes no lock. Departures that are counted at the same time may get one number, and some be
-    /// counted back: then a few pages are remembered a little longer, or not.
+    /// Each hit on an SSD calls this, so it takes no lock. Concurrent updates may use one eviction number twice, or set the counter back.
+    /// A few pages are then remembered a little longer, or not at all.
     pub fn is_wanted(&self, name: Name) -> bool {
         self.wants(&self.key(name))
     }
 
-    /// Likewise of a page that a read sought and did not find.
+    /// Returns the same for a page that a lookup did not find.
     #[inline]
     pub fn is_key_wanted(&self, sought: &LookupKey) -> bool {
         self.wants(&sought.key())
@@ -41,7 +40,8 @@ impl SharedPages {
         head[FILLED].load(Relaxed) == 0 || len_in(head, FREE) > self.plan.frames / SPARE || self.is_known(key)
     }
 
-    /// The page will be looked for soon, and is likely not to be here: what that looks at comes nearer, and what is asked then.
+    /// Prefetches the lines that a lookup of the page reads, and those of [`SharedPages::is_key_wanted`]: for pages that are probably not
+    /// cached.
     #[inline]
     pub fn prefetch(&self, sought: &LookupKey) {
         let key = sought.key();
@@ -63,7 +63,8 @@ impl SharedPages {
         self.ghosts.get(self.ghost_place(key)?)
     }
 
-    /// Whether a page is remembered; from now on it is. In one look at its line. Without ghosts (LRU, FIFO) all are.
+    /// Returns whether a page is remembered, and remembers it from now on, in one pass over its line. Without ghosts (LRU, FIFO) every
+    /// page is.
     #[inline]
     fn is_known(&self, key: &HashedName) -> bool {
         let Some(line) = self.ghost_line(key) else { return true };
@@ -76,7 +77,7 @@ impl SharedPages {
         if entries.iter().any(|&entry| is_this(entry) && age(entry) < self.plan.ghosts && entry != 0) {
             return true;
         }
-        // How long ago, and where: the greatest is forgotten. An empty place is older than all.
+        // Age and position in one number: the greatest is forgotten. An empty entry counts as the oldest.
         let oldest = (0..WAYS).fold(0, |oldest, at| oldest.max(u64::from(age(entries[at])) << WAYS_SHIFT | at as u64));
         step();
         departures.store(u64::from(now.wrapping_add(1)), Relaxed);
@@ -87,12 +88,12 @@ impl SharedPages {
 }
 
 impl Shard<'_> {
-    /// Departures since that of an entry.
+    /// Returns the number of evictions since that of an entry.
     fn age(&self, entry: u64) -> u32 {
         (self.get(GHOSTS) as u32).wrapping_sub(entry as u32)
     }
 
-    /// A page leaves.
+    /// Remembers a page that is evicted as a ghost.
     pub fn remember(&self, key: &HashedName) {
         let Some(line) = self.pages.ghost_line(key) else { return };
         self.add(GHOSTS, 1);
@@ -107,7 +108,7 @@ impl Shard<'_> {
         }
     }
 
-    /// A page comes: whether it was here. It is forgotten then.
+    /// Returns whether a page that is inserted was a ghost, and forgets it.
     pub fn was_here(&self, key: &HashedName) -> bool {
         let Some(line) = self.pages.ghost_line(key) else { return false };
         let known = |entry: &&AtomicU64| {
@@ -143,7 +144,7 @@ mod test {
         let pages = full(Replacement::S3Fifo);
         assert!(!pages.is_wanted(name(1, 0)) && !pages.is_wanted(name(1, 1)));
         assert!(pages.is_wanted(name(1, 0)) && pages.is_wanted(name(1, 0)), "asked for again");
-        // Many others later it is forgotten.
+        // After many others it is forgotten.
         (2..1000).for_each(|n| assert!(!pages.is_wanted(name(1, n))));
         assert!(!pages.is_wanted(name(1, 1)));
         let _ = pages.invalidate(super::super::FileNo(0), 0..u64::MAX);

@@ -1,4 +1,4 @@
-//! Any bytes in the region: nobody panics, reaches beyond it, or loops for ever.
+//! With any bytes in the region, no process panics, reaches beyond it, or loops forever.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -6,7 +6,7 @@ use super::frame::Frame;
 use super::oracle::{AT, cache, name, page, put, small};
 use super::*;
 
-/// All calls once or twice.
+/// Makes every call once or twice.
 fn use_it(pages: &SharedPages, random: &mut fastrand::Rng) {
     for _ in 0..30 {
         let name = name(random.u32(0..2), random.u64(0..20));
@@ -31,7 +31,7 @@ fn use_it(pages: &SharedPages, random: &mut fastrand::Rng) {
     let _ = pages.drop_clean(FileNo(1));
     pages.stats();
     let _ = pages.invalidate(FileNo(0), 0..u64::MAX);
-    // It says what is wrong, or nothing is.
+    // It reports an inconsistency, or there is none.
     let _ = pages.check();
 }
 
@@ -44,7 +44,7 @@ fn any_bytes_in_the_books_are_survived() {
         println!("seed {seed}");
         use_it(&pages, &mut random);
         for _ in 0..random.u32(1..40) {
-            // Not the locks: who writes a living owner into one makes the others wait, and may.
+            // Locks are excluded: a living owner written into one makes the others wait, as intended.
             let at = AT + pages.plan.heads_at / 8 * 8 + random.usize(0..(pages.plan.data_at - pages.plan.heads_at) / 8) * 8;
             let head = (at - AT - pages.plan.heads_at).is_multiple_of(shape::HEAD_BYTES) && at < AT + pages.plan.frames_at;
             let value = [random.u64(..), random.u64(0..20), 0, !0][random.usize(0..4)];
@@ -52,7 +52,7 @@ fn any_bytes_in_the_books_are_survived() {
                 region.u64(at).store(value, Relaxed);
             }
         }
-        // Frames that look taken by somebody who lives would be waited for.
+        // Other processes would wait for frames that a living process seems to own.
         let mine = |word: &AtomicU64| word::Word(word.load(Relaxed)).owner() == pages.me;
         pages.records.iter().filter(|record| mine(&record[frame::WORD])).for_each(|record| record[frame::WORD].store(0, Relaxed));
         use_it(&pages, &mut random);
@@ -62,7 +62,7 @@ fn any_bytes_in_the_books_are_survived() {
     }
 }
 
-/// Words of one frame's record, taken from another's: no page's bytes are read as another page's.
+/// Words of one frame's record are copied from another's: no page's bytes are read as another page's.
 #[test]
 fn no_two_words_of_a_record_give_a_frame_to_another_page() {
     let (pages, region, _seats) = cache(&small(64, 1, Replacement::S3Fifo));
@@ -76,11 +76,11 @@ fn no_two_words_of_a_record_give_a_frame_to_another_page() {
             (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 10 + n as u8, Marks::NONE), Inserted::Done));
             (0..8).for_each(|n| assert_eq!(put(&pages, name(1, n), 20 + n as u8, Marks::NONE), Inserted::Done));
             let mut bytes = page(0);
-            // So that it is guessed where pages are.
+            // This makes the cache predict the frames.
             (0..4)
                 .for_each(|_| (0..8).for_each(|n| assert!(pages.read(name(1, n), 0, &mut bytes) && pages.read(name(0, n), 0, &mut bytes))));
             let frame_of = |file, n| pages.find(&pages.key(name(file, n))).expect("here").0;
-            // The page of one file leaves, and the frame of another says that it is that page.
+            // The page of one file is evicted, and the frame of another file gets its name.
             let (left, lies) = (frame_of(0, 3), frame_of(1, 5));
             let saved = [first, second].map(|word| region.u64(at(left, word)).load(Relaxed));
             let _ = pages.invalidate(FileNo(0), 3..4);
@@ -94,14 +94,14 @@ fn no_two_words_of_a_record_give_a_frame_to_another_page() {
     }
 }
 
-/// A dirty frame whose name somebody wrote over belongs to no file: it makes room for others.
+/// A dirty frame whose name was overwritten belongs to no file: it makes room for others.
 #[test]
 fn a_dirty_frame_without_a_true_name_leaves() {
     let (pages, region, _seats) = cache(&small(64, 1, Replacement::S3Fifo));
     (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::DIRTY), Inserted::Done));
     let (at, _) = pages.find(&pages.key(name(0, 3))).expect("here");
     let word = AT + pages.plan.frames_at + 64 * at + 8 * frame::NAME;
-    // That of another page, as it would stand there; its check is missing.
+    // The name of another page, in this frame's form; its check is missing.
     region.u64(word).store(frame::stored(name(1, 3).word(), at), Relaxed);
     let mut marked = Vec::new();
     pages.marked(MarkFilter::All, 99, &mut marked);
@@ -111,7 +111,7 @@ fn a_dirty_frame_without_a_true_name_leaves() {
     assert!(!pages.records[at].word().is_named());
 }
 
-/// A process that is stopped in the middle of a copy: its page is refused, in time, and no other; and it is there again afterwards.
+/// A process is stopped in the middle of a copy: its page is refused in time, and no other; afterwards the page is available again.
 #[test]
 fn a_page_that_a_stopped_process_holds_is_refused_alone() {
     let (pages, region, processes) = cache(&small(64, 1, Replacement::S3Fifo));
@@ -122,16 +122,16 @@ fn a_page_that_a_stopped_process_holds_is_refused_alone() {
     region.u64(place).store(word.taken_by(stopped).0, Relaxed);
     let mut byte = [0];
     assert!(!pages.read(name(0, 3), 0, &mut byte) && pages.is_stuck(name(0, 3)));
-    // Known from now on: nobody waits for it again.
+    // Known from now on: no thread waits for it again.
     assert!(!pages.read(name(0, 3), 0, &mut byte) && !pages.write(name(0, 3), 0, &[2], Marks::DIRTY, 1));
     assert_eq!(pages.stuck.lock().expect("no panic").len(), 1);
     assert!(pages.read(name(0, 4), 0, &mut byte) && !pages.is_stuck(name(0, 4)));
-    // It goes on, and gives the frame back.
+    // The process continues, and gives the frame back.
     region.u64(place).store(word.changed().0, Relaxed);
     assert!(!pages.is_stuck(name(0, 3)) && pages.read(name(0, 3), 0, &mut byte) && byte == [1]);
 }
 
-/// A process that lives and keeps a shard: what needs it is refused in time, pages that are there are read and written, and none is lost.
+/// A living process keeps a shard: calls that need it fail in time, cached pages are read and written, and none is lost.
 #[test]
 fn a_shard_that_a_process_keeps_is_refused_in_time() {
     let (pages, region, processes) = cache(&small(64, 2, Replacement::S3Fifo));
@@ -141,7 +141,7 @@ fn a_shard_that_a_process_keeps_is_refused_in_time() {
     let begun = std::time::Instant::now();
     assert_eq!(put(&pages, name(0, 9), 1, Marks::NONE), Inserted::Locked);
     assert!(begun.elapsed() >= std::time::Duration::from_millis(400));
-    // From now on nobody waits so long.
+    // From now on waits are short.
     let begun = std::time::Instant::now();
     assert_eq!(pages.invalidate(FileNo(0), 0..u64::MAX), Leftover::Stuck);
     assert_eq!(pages.drop_clean(FileNo(0)), Leftover::Stuck);
@@ -153,7 +153,7 @@ fn a_shard_that_a_process_keeps_is_refused_in_time() {
     let mut byte = [0];
     assert!((0..8).all(|n| pages.read(name(0, n), 0, &mut byte) && byte == [1] && !pages.is_stuck(name(0, n))));
     assert!(pages.write(name(0, 3), 0, &[2], Marks::DIRTY, 1) && !pages.read(name(0, 9), 0, &mut byte) && !pages.is_stuck(name(0, 9)));
-    // In the middle of a change of the index nobody knows whether the page is here.
+    // In the middle of a change of the index it is unknown whether the page is cached.
     kept.iter().for_each(|shard| shard.close_gate());
     assert!(!pages.read(name(0, 9), 0, &mut byte) && pages.is_stuck(name(0, 9)));
     kept.iter().for_each(|shard| shard.open_gate());
@@ -179,7 +179,7 @@ fn headers_that_lie_are_refused() {
         assert!(attach(AT, region.len() - AT).is_err(), "byte {at}");
         region.write(AT + at, &byte);
     }
-    // A shape that cannot be, with a good sum.
+    // An invalid shape with a valid checksum.
     for (at, value) in [(12, 0), (16, 3), (16, 0), (20, u32::MAX), (24, 3), (12, u32::MAX)] {
         let mut header = [0; HEADER_BYTES + 4];
         region.read(AT, &mut header);

@@ -1,4 +1,4 @@
-//! Bringing a page.
+//! Inserts pages into the cache.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,13 +9,13 @@ use super::shard::{FILLED, INSERTS, Shard};
 use super::{Inserted, Marks, Name, Page, Replacement, SharedPages, Ticket};
 
 impl SharedPages {
-    /// Brings a page that was not here, and lets another leave if there is no free frame.
+    /// Inserts a page that is not cached; evicts another if there is no free frame.
     pub fn insert(&self, name: Name, bytes: &Page, marks: Marks, ticket: Ticket, now_ms: u32) -> Inserted {
         self.bring(name, ticket, |shard, key, local| shard.fill(key, local, bytes, marks, now_ms, shard.queue_for(key)))
     }
 
-    /// Likewise a page that nobody has asked for, and that shall be found here by who takes it on ([`SharedPages::release`]): many come
-    /// at once, and in the small queue they would push each other out before that.
+    /// Inserts a page that was read around a request. It must stay until the leader calls [`SharedPages::release`]: many such pages come
+    /// at once, and would evict each other from the small queue before that.
     pub fn insert_unasked(&self, name: Name, bytes: &Page, ticket: Ticket, now_ms: u32) -> Inserted {
         self.bring(name, ticket, |shard, key, local| shard.fill(key, local, bytes, Marks::NONE, now_ms, MAIN))
     }
@@ -38,7 +38,7 @@ impl SharedPages {
 }
 
 impl Shard<'_> {
-    /// A frame without a page, in no list.
+    /// Returns a frame without a page, in no list.
     fn take_free(&self) -> Option<u32> {
         for _ in 0..2 {
             let local = match self.first(FREE) {
@@ -70,7 +70,7 @@ impl Shard<'_> {
         if !marks.is_none() {
             self.pages.marked_from(self.no, at, Marks::NONE, now_ms);
         }
-        // The word is the moment: who looks without the index sees it from then on, and who looks with it, too.
+        // The page becomes visible with the word: to lookups through the index, and to those of a predicted frame.
         self.index_insert(key, local);
         record.give_back(word.named(marks));
         self.push_last(queue, local);
@@ -78,7 +78,7 @@ impl Shard<'_> {
         true
     }
 
-    /// Newcomers wait in the small queue; but until the first page has left, those beyond its share go to the main queue.
+    /// Returns the queue of a new page: the small one. Until the first eviction, pages beyond its share go to the main queue.
     fn queue_for(&self, key: &HashedName) -> usize {
         let spare = self.get(FILLED) == 0 && self.len(SMALL) >= self.small_share();
         let known = self.pages.replacement != Replacement::S3Fifo || self.was_here(key) || spare;
@@ -104,7 +104,7 @@ mod test {
                 assert_eq!(pages.insert_unasked(name, &page(2), ticket, 0), Inserted::Done);
                 assert_eq!(pages.insert_unasked(name, &page(3), ticket, 0), Inserted::Present);
             }
-            // Those that are asked for meanwhile leave before.
+            // Pages inserted meanwhile are evicted first.
             (100..110).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::Done));
             let mut bytes = page(0);
             for n in 0..24 {

@@ -1,4 +1,4 @@
-//! Dropping pages.
+//! Drops pages from the cache.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,33 +10,33 @@ use super::word::Word;
 use super::{FileNo, Marks, Name, SharedPages};
 use crate::{PAGE_BYTES, PageIndex};
 
-/// Pages are below this.
+/// The numbers of pages are below this.
 const PAGES_END: u64 = 1 << 40;
 
-/// What became of a page that is to be dropped.
+/// The result of dropping one page.
 enum Dropped {
     Gone,
-    /// It has a mark with which it stays.
+    /// The page has a mark that keeps it.
     Marked,
-    /// Somebody is changing it.
+    /// Another thread is changing the page.
     Busy(usize, Word),
 }
 
-/// Whether pages that were to be dropped are here still.
+/// Which of the pages to be dropped are still cached.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[must_use]
 pub enum Leftover {
-    /// None of them.
+    /// None of them is cached.
     None,
-    /// Such as have a mark with which they stay.
+    /// Some have a mark that keeps them.
     Marked,
-    /// A process that does not go on keeps some, or what says where they are: they may be seen again when it does.
+    /// A process that makes no progress holds some pages, or the lock of their shard: they may be seen again when it continues.
     Stuck,
 }
 
 impl SharedPages {
-    /// Drops pages of a file, marked or not, and lets nobody bring them who looked for them before. Who has one pinned keeps its bytes
-    /// in sight; nobody else finds them. Never `Leftover::Marked`.
+    /// Drops pages of a file, marked or not, and rejects insertions with earlier tickets. A process that has a page pinned keeps access
+    /// to its bytes; no other finds it. Never returns `Leftover::Marked`.
     pub fn invalidate(&self, file: FileNo, pages: Range<u64>) -> Leftover {
         self.drop_range(file, pages, None)
     }
@@ -50,8 +50,8 @@ impl SharedPages {
         self.drop_of_all(|name| name.file == file && pages.contains(&name.page.0), kept)
     }
 
-    /// Drops the pages of a file that have no mark, and lets nobody bring any who looked for them before (the number may be given to
-    /// another file now, if none is left).
+    /// Drops the pages of a file that have no mark, and rejects insertions with earlier tickets. (If no page is left, the file number may
+    /// be reused.)
     pub fn drop_clean(&self, file: FileNo) -> Leftover {
         self.drop_without(file, Marks::DIRTY | Marks::SSD_STALE)
     }
@@ -61,12 +61,13 @@ impl SharedPages {
         self.drop_of_all(|name| name.file == file, Some(marks))
     }
 
-    /// Drops pages of a file that have none of these marks, and rejects those who looked for any of these pages before.
+    /// Drops pages of a file that have none of these marks, and rejects insertions of any of these pages with earlier tickets.
     pub fn drop_range_without(&self, file: FileNo, pages: Range<u64>, marks: Marks) -> Leftover {
         self.drop_range(file, pages, Some(marks))
     }
 
-    /// Zeroes the bytes of all frames that have no page: of pages that others are not to see any more. Returns whether all of them are.
+    /// Zeroes the bytes of all frames that have no page: they may be of pages that other processes must not see any more. Returns whether
+    /// it reached every shard.
     #[must_use]
     pub fn wipe_free(&self) -> bool {
         for no in 0..self.plan.shards {
@@ -74,7 +75,7 @@ impl SharedPages {
             for local in 0..self.plan.frames {
                 let (at, record) = (shard.global(local), &self.records[shard.global(local)]);
                 let word = record.word();
-                // Who brings a page has the shard's lock. One that is pinned is still looked at.
+                // Insertions need the shard's lock. A pinned frame is still being read.
                 let is_free = !word.is_named() && !word.is_changing() && record[PINS].load(Relaxed) == 0;
                 if is_free {
                     let begin = self.data(at);
@@ -94,7 +95,7 @@ impl SharedPages {
         }))
     }
 
-    /// Every one of a shard that is wanted.
+    /// Drops every wanted page of a shard.
     fn drop_all(&self, no: usize, wanted: impl Fn(Name) -> bool, kept: Option<Marks>) -> Leftover {
         let frames = self.plan.frames as usize;
         let named = (no * frames..(no + 1) * frames).filter(|at| self.records[*at].word().is_named());
@@ -110,7 +111,7 @@ impl SharedPages {
             match dropped {
                 Dropped::Gone => return Leftover::None,
                 Dropped::Marked => return Leftover::Marked,
-                // Nobody can read it now.
+                // No process can read it now.
                 Dropped::Busy(at, word) if !self.wait(at, word) => return Leftover::Stuck,
                 Dropped::Busy(..) => {}
             }
@@ -118,7 +119,7 @@ impl SharedPages {
     }
 }
 
-/// What is left of all; the first that is kept from us is waited for, and then no more.
+/// Returns the worst result; stops at the first page or shard that is stuck.
 fn most(mut all: impl Iterator<Item = Leftover>) -> Leftover {
     all.try_fold(Leftover::None, |most, left| if left == Leftover::Stuck { Err(left) } else { Ok(most.max(left)) })
         .unwrap_or_else(|stuck| stuck)

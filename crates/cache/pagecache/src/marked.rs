@@ -1,4 +1,4 @@
-//! Pages that may not leave: finding them, and letting them go.
+//! Finds marked pages, which must not be evicted, and clears their marks.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
@@ -7,14 +7,14 @@ use super::frame::{Frame, SINCE};
 use super::shard::{Head, MARKED};
 use super::{FileNo, MarkFilter, Marks, Name, SharedPages, Snapshot};
 
-/// Marked pages of a shard, by its count. That may be off, and then even be below zero.
+/// Returns the number of marked pages of a shard. The counter may be off, and even below zero.
 pub(super) fn marked_in(head: &Head) -> u32 {
     (head[MARKED].load(Relaxed) as i32).max(0) as u32
 }
 
 impl SharedPages {
-    /// Adds up to `most` marked pages with the time since when they are, in no order. Where there are more, the next call begins
-    /// where this one ended. A page whose marks come or go meanwhile is met or not.
+    /// Adds up to `most` marked pages with the time of their first mark, in no order. If there are more, the next call starts where this
+    /// one ended. A page whose marks change meanwhile may be missed.
     pub fn marked(&self, which: MarkFilter, most: usize, out: &mut Vec<(Name, u32)>) {
         let end = out.len().saturating_add(most);
         self.each_marked(|name, since_ms| {
@@ -30,12 +30,12 @@ impl SharedPages {
         });
     }
 
-    /// Pages with a mark. While somebody died marking one it may be off by that one, until `evict_ahead` has looked twice.
+    /// Returns the number of marked pages. If a process died marking one, it may be off by one, until two calls of `evict_ahead`.
     pub fn marked_count(&self) -> u32 {
         self.heads.iter().map(marked_in).fold(0, u32::saturating_add).min(self.frames())
     }
 
-    /// Whether a page of this file has a mark.
+    /// Returns whether a page of this file has a mark.
     pub fn marked_of(&self, file: FileNo) -> bool {
         self.has_marked(file, Marks::DIRTY | Marks::SSD_STALE)
     }
@@ -54,7 +54,7 @@ impl SharedPages {
         self.each_mark(|name, since_ms, _| more(name, since_ms));
     }
 
-    /// Until `more` says no.
+    /// Calls `more` for each marked page until it returns false.
     fn each_mark(&self, mut more: impl FnMut(Name, u32, Marks) -> bool) {
         let words = self.bitmap.len();
         let from = self.sweep.load(Relaxed) as usize;
@@ -84,13 +84,13 @@ impl SharedPages {
             self.drop_misnamed(at);
             return None;
         }
-        // A frame that is written into keeps its name.
+        // A frame keeps its name while it is written.
         let same = word.version() == record.word().version() || self.name_at(at) == name;
         (same && word.is_named() && !word.marks().is_none()).then_some((Name::of(name), since_ms, word.marks()))
     }
 
-    /// A frame whose name somebody wrote over is no page's: what it is marked for can go nowhere, and it would never leave. The repair of
-    /// its shard makes it free.
+    /// Frees a frame whose name was overwritten, by a repair of its shard. Its dirty bytes belong to no file, and it would never be
+    /// evicted.
     #[cold]
     pub(super) fn drop_misnamed(&self, at: usize) {
         if let Some(shard) = self.lock(at / self.plan.frames as usize) {
@@ -98,7 +98,7 @@ impl SharedPages {
         }
     }
 
-    /// What was copied is safe: takes marks away, unless the page was changed since. False: it was, or it is not here.
+    /// Clears marks of a page whose copy is safe, unless it was changed since. Returns false if it was changed, or is not cached.
     pub fn settle(&self, name: Name, snapshot: &Snapshot, cleared: Marks) -> bool {
         let (at, name) = (snapshot.frame as usize, name.word());
         let Some(record) = self.records.get(at) else { return false };
@@ -108,7 +108,7 @@ impl SharedPages {
                 return false;
             }
             if word.is_changing() {
-                // Whoever changes it makes another version of it, as a rule.
+                // A change normally makes another version of the page.
                 if self.has_waited_in_vain() || !self.wait(at, word) {
                     return false;
                 }

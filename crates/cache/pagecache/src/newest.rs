@@ -1,4 +1,4 @@
-//! No old version of a page is ever seen, though pages come from below, are written, written back and leave all the time.
+//! No stale version of a page is ever read while pages are inserted, written, written back and evicted.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -11,9 +11,9 @@ const PAGES: u64 = 96;
 const PROCESSES: u64 = 3;
 
 struct Fixture {
-    /// The version of each page below.
+    /// The version of each page in the backing file.
     below: Vec<AtomicU32>,
-    /// The newest that whoever writes it was told is here.
+    /// The newest version whose writer knows that it is cached.
     told: Vec<AtomicU32>,
     stop: AtomicBool,
 }
@@ -23,7 +23,7 @@ struct Process<'a> {
     world: &'a Fixture,
     no: u64,
     random: fastrand::Rng,
-    /// The newest that we wrote or saw of each page.
+    /// The newest version of each page that this process wrote or read.
     seen: Vec<u32>,
 }
 
@@ -46,7 +46,7 @@ impl Process<'_> {
         *seen = version;
     }
 
-    /// As `datapath` reads: what was found below counts only if it could be taken in.
+    /// Reads as `datapath` does: a page from the backing file counts only if it could be inserted.
     fn read(&mut self, page: u64) {
         let least = self.world.told[page as usize].load(SeqCst);
         let mut bytes = stamped(0);
@@ -66,7 +66,7 @@ impl Process<'_> {
         }
     }
 
-    /// Each page has one who writes it.
+    /// Writes a page; each page has exactly one writer.
     fn write(&mut self, page: u64) {
         let page = page / PROCESSES * PROCESSES + self.no;
         let version = self.seen[page as usize].max(self.world.told[page as usize].load(SeqCst)) + 1;
@@ -83,7 +83,7 @@ impl Process<'_> {
         }
     }
 
-    /// Nobody invalidates here: a pinned page stays.
+    /// Pins a page. No process invalidates here, so a pinned page stays.
     fn pin(&mut self, page: u64) {
         let pin = if self.random.bool() { SharedPages::pin } else { SharedPages::pin_at_once };
         if let Some(pin) = pin(&self.pages, name(0, page)) {
@@ -93,7 +93,7 @@ impl Process<'_> {
         }
     }
 
-    /// The one who leads: writes marked pages below, and makes room.
+    /// Acts as the leader: writes marked pages to the backing file, and makes room.
     fn lead(&mut self) {
         let mut marked = Vec::new();
         self.pages.marked(MarkFilter::All, 8, &mut marked);
@@ -150,7 +150,7 @@ fn no_old_version_is_ever_seen() {
     }
 }
 
-/// A page that may not leave is found each time, however the index is rearranged around it.
+/// A page that must not be evicted is found each time, however the index is rearranged around it.
 #[test]
 #[cfg(not(miri))]
 fn a_marked_page_is_never_missed() {
@@ -177,7 +177,7 @@ fn a_marked_page_is_never_missed() {
     });
 }
 
-/// Behind a closed gate an index without the page proves nothing: whoever looks waits for the lock.
+/// Behind a closed gate an index without the page proves nothing: the reader waits for the lock.
 #[test]
 fn a_miss_behind_a_closed_gate_is_not_believed() {
     let (reader, region, processes) = cache(&small(16, 1, Replacement::S3Fifo));
@@ -201,7 +201,7 @@ fn a_miss_behind_a_closed_gate_is_not_believed() {
     });
 }
 
-/// How long the others wait for a shard whose holder died; no part of the result, for it depends on the machine.
+/// Prints how long other processes wait for a shard whose holder died. It is not part of the result, for it depends on the machine.
 #[test]
 #[cfg(not(miri))]
 fn a_shard_of_any_size_is_repaired() {

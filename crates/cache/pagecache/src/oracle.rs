@@ -1,4 +1,4 @@
-//! Caches for tests, and what they are compared with: a plain map of what was written.
+//! Caches for tests, and the model they are compared with: a map of everything that was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use shm::{PageSize, ProcessSlot, ProcessSlots, Region};
 use super::*;
 use crate::{PAGE_BYTES, PageIndex};
 
-/// Where the cache begins in a test's region; the process slots are before it.
+/// The position of the cache in a test's region; the process slots are before it.
 pub(super) const AT: usize = PAGE_BYTES;
 
-/// A cache of its own region, and the process slots.
+/// Returns a cache in a separate region, and the process slots.
 pub(super) fn cache(shape: &Shape) -> (SharedPages, Arc<Region>, Arc<ProcessSlots>) {
     let region = Arc::new(Region::private(AT + SharedPages::bytes(shape), PageSize::Small).expect("memory"));
     let processes = Arc::new(ProcessSlots::in_process(region.clone(), 0));
@@ -19,7 +19,7 @@ pub(super) fn cache(shape: &Shape) -> (SharedPages, Arc<Region>, Arc<ProcessSlot
     (attached(&region, &processes), region, processes)
 }
 
-/// One more process.
+/// Attaches one more process.
 pub(super) fn attached(region: &Arc<Region>, processes: &Arc<ProcessSlots>) -> SharedPages {
     let me: ProcessSlot = processes.attach().expect("a process slot");
     SharedPages::attach(region, AT, region.len() - AT, processes, me).expect("a cache")
@@ -41,7 +41,7 @@ pub(super) fn put(pages: &SharedPages, name: Name, byte: u8, marks: Marks) -> In
     pages.insert(name, &page(byte), marks, pages.ticket(name), 0)
 }
 
-/// In two steps, and the long way if that is not all.
+/// Calls in two steps, with the slow path if the fast one fails.
 impl SharedPages {
     fn hint(&self, name: Name) -> Option<FrameHint<'_>> {
         let of = FileNameHash::new(name.file);
@@ -62,7 +62,7 @@ impl SharedPages {
     }
 }
 
-/// What the model knows of a page that is here, or may be.
+/// The model's state of a page that is or may be cached.
 #[derive(Clone, Debug)]
 struct Known {
     bytes: Page,
@@ -72,7 +72,7 @@ struct Known {
 
 struct ModelRun {
     pages: SharedPages,
-    /// Every page that was ever brought and not dropped; those without marks may have left.
+    /// Every page that was ever inserted and not dropped; those without marks may have been evicted.
     model: BTreeMap<Name, Known>,
     pins: Vec<(Name, Pin)>,
     random: fastrand::Rng,
@@ -200,7 +200,7 @@ impl ModelRun {
         if end > first.page.0 {
             assert_eq!(self.pages.insert(first, &page(0), Marks::NONE, old, 0), Inserted::Stale);
         }
-        // The pinned lost their names; they keep their frames.
+        // The pinned frames lost their names; they stay pinned.
         self.pins.iter().for_each(|(_, pin)| assert!(!self.pages.address(pin).is_null()));
     }
 

@@ -1,7 +1,8 @@
-//! Pages that stay where they are while somebody looks at their bytes.
+//! Pins pages in their frames while a caller uses their bytes in place.
 //!
-//! The record says which process slots have pinned a frame; how often each has is its own affair ([`SharedPages::my_pins`]). The process
-//! slot's bit comes and goes with the first and the last pin; whoever moves the count from or to zero holds it at [`BUSY`] meanwhile.
+//! The record says which process slots have pinned a frame; each process counts its own pins ([`SharedPages::my_pins`]). The process
+//! slot's bit is set with the first pin and cleared with the last. A thread that changes the count from or to zero holds it at [`BUSY`]
+//! meanwhile.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -19,12 +20,14 @@ use super::{Name, Pin, SharedPages};
 const BUSY: u32 = u32::MAX;
 
 impl SharedPages {
-    /// Keeps a page in its frame until it is unpinned, or this process ends. Its bytes may be written meanwhile. None: it is not here.
+    /// Keeps a page in its frame until it is unpinned, or this process ends. Its bytes may be written meanwhile. Returns `None` if the
+    /// page is not cached.
     pub fn pin(&self, name: Name) -> Option<Pin> {
         self.pin_at(name, 0).map(|(pin, _)| pin)
     }
 
-    /// Likewise; the bytes from this one of the page on will be looked at first. They are where it says ([`SharedPages::address`]).
+    /// Pins as [`SharedPages::pin`] does, and prefetches the bytes from `offset` on. Also returns their address
+    /// ([`SharedPages::address`]).
     ///
     /// # Panics
     /// There is no such byte in a page.
@@ -41,7 +44,7 @@ impl SharedPages {
         self.pin_unguessed(place, offset)
     }
 
-    /// By the index. By itself, so that what is prepared for it is no part of a pin that was guessed.
+    /// Pins by the index. It is a separate function, so that its prologue is no part of a pin that was predicted.
     #[inline(never)]
     fn pin_unguessed(&self, place: IndexPlace, offset: usize) -> Option<(Pin, *const u8)> {
         let key = self.key_of(place);
@@ -56,7 +59,7 @@ impl SharedPages {
                 }
                 continue;
             }
-            // Now, for the atomic changes that follow make what comes after them wait.
+            // Prefetched now: the atomic operations that follow delay all later loads.
             let bytes = self.region.prefetch(self.data(at) + offset);
             if self.pin_seen(at, &self.records[at], word, key.name) {
                 self.learn(&place, at);
@@ -65,8 +68,8 @@ impl SharedPages {
         }
     }
 
-    /// In the frame that had the name with this word. False: it has it no more. What is not usual is done by others to its end, so that
-    /// nothing of this is kept for them in vain.
+    /// Pins the frame that had the name with this word. Returns false if it has the name no more. Rare cases are separate functions, so
+    /// that nothing is prepared for them here.
     #[inline(always)]
     pub(super) fn pin_seen(&self, at: usize, record: &Record, word: Word, name: u64) -> bool {
         let count = &self.my_pins[at];
@@ -77,11 +80,11 @@ impl SharedPages {
         self.is_pinned(at, record, word, name)
     }
 
-    /// It is, if it still had the name when the process slot's bit was set.
+    /// Returns whether the pin holds: the frame still had the name when the process slot's bit was set.
     #[inline(always)]
     fn is_pinned(&self, at: usize, record: &Record, word: Word, name: u64) -> bool {
-        // Whoever lets a page leave says so first, and then looks at the pins; we do it the other way around. The bit was set
-        // in the one order of all SeqCst operations (by us, or before the count that we added to), and this look is in it, too.
+        // An evicting thread sets `LEAVING` first, and then reads the pins; this does it in the opposite order. The bit was set in the
+        // single order of all SeqCst operations (by us, or before the count that we added to), and this load is in that order too.
         if record[WORD].load(SeqCst) != word.0 {
             return self.pin_changed(at, name);
         }
@@ -90,7 +93,7 @@ impl SharedPages {
         true
     }
 
-    /// Somebody of this process has pinned it, or had when this was found out.
+    /// Pins a frame that this process has pinned already, or had when that was checked.
     #[cold]
     #[inline(never)]
     fn pin_again(&self, at: usize, word: Word, name: u64) -> bool {
@@ -108,7 +111,7 @@ impl SharedPages {
         count.store(1, Release);
     }
 
-    /// The word is another one since: whether the frame, which is pinned, has the name all the same. If not, it is unpinned.
+    /// Handles a word that has changed: returns whether the pinned frame still has the name, and unpins it if not.
     #[cold]
     #[inline(never)]
     fn pin_changed(&self, at: usize, name: u64) -> bool {
@@ -124,13 +127,13 @@ impl SharedPages {
         has
     }
 
-    /// The page need not stay any longer. The address is not to be used any more.
+    /// Releases a pin. Its address must not be used any more.
     #[inline]
     pub fn unpin(&self, pin: Pin) {
         self.drop_pin(pin.frame as usize);
     }
 
-    /// Where the bytes of a pinned page are. 4096 of them, while it is pinned; others may change them at any time.
+    /// Returns the address of a pinned page's 4096 bytes. Others may change them at any time.
     #[inline]
     pub fn address(&self, pin: &Pin) -> *const u8 {
         self.region.address(self.data(pin.frame as usize))
@@ -160,30 +163,31 @@ impl SharedPages {
         step();
         record[PINS].fetch_and(!self.my_bit, SeqCst);
         count.store(0, Release);
-        // In the one order of all SeqCst operations, as in `pin`: whoever takes the name away looks at the pins after it.
+        // In the single order of all SeqCst operations, as in `pin`: a thread that removes the name reads the pins after that.
         if !Word(record[WORD].load(SeqCst)).is_named() {
             self.free_orphan(at);
         }
     }
 
-    /// A frame whose page was dropped while pinned is free when nobody looks at it any more.
+    /// Frees a frame whose page was dropped while pinned, unless it is still pinned.
     #[cold]
     fn free_orphan(&self, at: usize) {
         let frames = self.plan.frames as usize;
-        // Else the next repair of the shard frees it.
+        // If that fails, the next repair of the shard frees it.
         if let Some(shard) = self.lock(at / frames) {
             shard.free_if_orphan((at % frames) as u32);
         }
     }
 }
 
-/// Counts one more of a frame that this process had pinned at the first look. True: it has not any more, and the count is `BUSY`.
+/// Adds a pin to a frame that this process had pinned when that was checked. Returns true if it has none any more; the count is then
+/// `BUSY`.
 fn is_first(count: &AtomicU32) -> bool {
     loop {
         match count.load(Relaxed) {
             BUSY => std::thread::yield_now(),
             0 if count.compare_exchange(0, BUSY, Acquire, Relaxed).is_ok() => return true,
-            // A process cannot have so many.
+            // A process cannot have this many.
             0 | 0xffff_fffe => {}
             pins if count.compare_exchange(pins, pins + 1, AcqRel, Relaxed).is_ok() => return false,
             _ => {}
@@ -191,7 +195,7 @@ fn is_first(count: &AtomicU32) -> bool {
     }
 }
 
-/// Counts one less of several. True: it is the last now, and the count is `BUSY`.
+/// Removes one of several pins. Returns true if it is the last one; the count is then `BUSY`.
 fn is_last(count: &AtomicU32, at: usize) -> bool {
     loop {
         match count.load(Relaxed) {
@@ -206,6 +210,7 @@ fn is_last(count: &AtomicU32, at: usize) -> bool {
 }
 
 impl super::shard::Shard<'_> {
+    /// Frees a frame of the orphans that is not pinned any more.
     pub fn free_if_orphan(&self, local: u32) {
         let record = &self.records[local as usize];
         if self.queue(local) == ORPHANS && !record.word().is_named() && record[PINS].load(SeqCst) == 0 {

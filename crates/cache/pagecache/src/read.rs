@@ -1,4 +1,4 @@
-//! Reading a page that is here.
+//! Reads cached pages.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
@@ -12,23 +12,23 @@ use super::word::Word;
 use super::write::check_piece;
 use super::{LookupKey, Marks, Name, Page, Replacement, SharedPages, Snapshot, ThreadCounters, Ticket};
 
-/// Copies that were torn by writers before the frame is taken to copy it.
+/// Copies torn by writers before the reader takes the frame to copy it.
 const TRIES: u32 = 32;
-/// More hits than this are not told apart.
+/// Hits are counted up to this number.
 pub(super) const HITS_MOST: u64 = 3;
 
-/// See [`SharedPages::hits_most`].
+/// Returns the value of [`SharedPages::hits_most`].
 pub(super) fn hits_most(replacement: Replacement) -> u64 {
     match replacement {
         Replacement::S3Fifo => HITS_MOST,
-        // Each hit moves it.
+        // Each hit moves the page.
         Replacement::Lru => u64::MAX,
         Replacement::Fifo => 0,
     }
 }
 
 impl SharedPages {
-    /// Copies a piece of a page, from its byte `offset` on. False: it is not here.
+    /// Copies a piece of a page, from its byte `offset` on. Returns false if the page is not cached.
     ///
     /// # Panics
     /// The piece is not within a page.
@@ -42,14 +42,14 @@ impl SharedPages {
         }
     }
 
-    /// Where a page is looked for.
+    /// Computes the place of a page in the index.
     #[inline]
     pub fn sought(&self, name: Name) -> LookupKey {
         let place = self.place(name.word());
         LookupKey { place, hash: self.hash(&place) }
     }
 
-    /// As [`SharedPages::read`].
+    /// Reads as [`SharedPages::read`] does, by a key.
     ///
     /// # Panics
     /// The piece is not within a page.
@@ -62,14 +62,14 @@ impl SharedPages {
         }
     }
 
-    /// For who brings a page from elsewhere that was not here: a ticket from before he looks there. None: it has come meanwhile.
+    /// Returns a ticket for a page that is not cached, before the caller reads it from another tier. `None`: it was inserted meanwhile.
     pub fn ticket_of_missing(&self, sought: &LookupKey) -> Option<Ticket> {
         let key = sought.key();
         let ticket = self.ticket_of(&key);
         self.find(&key).is_none().then_some(ticket)
     }
 
-    /// By itself, so that what is prepared for it is no part of a read that was guessed.
+    /// Separate, so that its prologue is no part of a read that was predicted.
     #[inline(never)]
     fn read_unguessed(&self, place: IndexPlace, offset: usize, to: &mut [u8]) -> bool {
         self.read_by_index(&place, &self.key_of(place), offset, to)
@@ -92,13 +92,13 @@ impl SharedPages {
         self.read_again(key, offset, to)
     }
 
-    /// From the frame that had the name with this word. False: somebody changes or changed it.
+    /// Reads from the frame that had the name with this word. Returns false if another thread is or was changing it.
     #[inline(always)]
     pub(super) fn read_seen(&self, seen: (usize, &Record, Word), offset: usize, to: &mut [u8]) -> bool {
         self.read_counted(seen, offset, to, self.lane())
     }
 
-    /// Likewise, counted there.
+    /// Reads as `read_seen` does, and counts in the given set.
     #[inline(always)]
     pub(super) fn read_counted(
         &self,
@@ -130,7 +130,7 @@ impl SharedPages {
         found.is_some()
     }
 
-    /// Copies a piece that is not torn; the frame and its word.
+    /// Copies a piece that is not torn; returns the frame and its word.
     fn copy_whole(&self, key: &HashedName, offset: usize, to: &mut [u8]) -> Option<(usize, Word)> {
         for _ in 0..TRIES {
             let (at, word) = self.find(key)?;
@@ -153,17 +153,17 @@ impl SharedPages {
         Some((at, word))
     }
 
-    /// Copies a whole page, of one version, without asking for it: it is no more likely to stay. None: it is not here.
+    /// Copies a whole page, of one version, without counting a hit: it is no more likely to stay. Returns `None` if it is not cached.
     pub fn snapshot(&self, name: Name, to: &mut Page) -> Option<Snapshot> {
         let (at, word) = self.copy_whole(&self.key(name), 0, to)?;
-        // It is about to be written into a file: into this one only if the frame was given this name by a process of ours.
+        // The copy is about to be written to a file: only if a process of the cache gave the frame this name.
         if !self.is_named_by_us(&self.records[at], name.word()) {
             return None;
         }
         Some(Snapshot { frame: at as u32, version: word.version(), marks: word.marks() })
     }
 
-    /// A page was asked for: it stays longer.
+    /// Records a hit of a page: it stays longer.
     #[inline(always)]
     pub(super) fn touch(&self, at: usize, record: &Record) {
         let hits = record[HITS].load(Relaxed);
@@ -176,7 +176,7 @@ impl SharedPages {
         }
     }
 
-    /// LRU: to the end of the list, or a note that it belongs there when others have the list.
+    /// LRU: moves the page to the end of the list, or notes that it belongs there if another thread has the list.
     #[cold]
     #[inline(never)]
     fn move_last(&self, at: usize) {

@@ -1,4 +1,4 @@
-//! Putting right what a dead process left: the books of a shard from its frames' records, and what it held elsewhere.
+//! Repairs what a dead process left: the metadata of a shard, from the records of its frames, and everything else that it held.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -10,7 +10,7 @@ use super::list::{FREE, MAIN, ORPHANS, SMALL, queue_of};
 use super::shape::{HEAD_BYTES, Plan};
 use super::shard::{LISTS, REPAIRS, Shard};
 
-/// All zero is a shard without frames; this gives it its frames, all free.
+/// Gives each shard its frames, all free: memory that is all zero is a shard without frames.
 pub(super) fn make_empty(region: &Region, at: usize, plan: &Plan) {
     let per = plan.frames as usize;
     for no in 0..plan.shards {
@@ -27,7 +27,7 @@ pub(super) fn make_empty(region: &Region, at: usize, plan: &Plan) {
 }
 
 impl Shard<'_> {
-    /// Makes index, lists and marks' bits anew. What has a name is found again, in the order in which it came.
+    /// Rebuilds the index, the lists and the marks' bits. Pages with a name are found again, in the order of their insertion.
     pub fn repair(&self) {
         self.torn.set(false);
         self.close_gate();
@@ -40,15 +40,15 @@ impl Shard<'_> {
         }
         self.open_gate();
         self.add(REPAIRS, 1);
-        // What is torn after a repair is torn by somebody who goes on doing so.
+        // Whatever is torn after a repair is being overwritten by a live process.
         self.torn.set(false);
     }
 
-    /// Ends what a dead process began in a frame. When the frame came into its queue.
+    /// Finishes the change of a frame that a dead process started. Returns the time at which the frame entered its queue.
     fn end_change(&self, local: u32) -> u64 {
         let (at, record) = (self.global(local), &self.records[local as usize]);
         let word = record.word();
-        // Names come and go under the shard's lock, which we have: whoever was doing it is dead. Others may be writing.
+        // Names change only under the shard's lock, which we have: the process that was changing one is dead. Others may be writing.
         let abandoned = word.is_changing() && (!word.is_named() || word.is_leaving() || !self.pages.processes.is_alive(word.owner()));
         if abandoned {
             self.pages.take_over(at, word);
@@ -62,7 +62,7 @@ impl Shard<'_> {
     fn enlist(&self, local: u32) {
         let record = &self.records[local as usize];
         if record.word().is_named() && !self.enter_index(local) {
-            // A name of another shard, or one that is here twice: no process of ours leaves that behind.
+            // The name belongs to another shard, or is here twice: no process of the cache does that.
             let (at, word) = (self.global(local), record.word());
             if self.pages.take(at, word, word.taken_by(self.pages.me)) {
                 self.pages.set_bit(self.no, at, false);
@@ -82,7 +82,7 @@ impl Shard<'_> {
         let record = &self.records[local as usize];
         let name = self.pages.name_at(self.global(local));
         let key = self.pages.key_of_word(name);
-        // What somebody wrote over is not taken for another page.
+        // A page whose name was overwritten is not taken for another page.
         let good = key.shard == self.no && self.pages.probe(&key).is_none() && self.pages.is_named_by_us(record, name);
         if good {
             self.index_insert(&key, local);
@@ -92,17 +92,17 @@ impl Shard<'_> {
 }
 
 impl SharedPages {
-    /// Makes the books of all shards anew: what has a mark and is not found is found again, or is no page any more.
+    /// Rebuilds the metadata of all shards: marked pages that could not be found are found again, or dropped.
     pub fn repair_all(&self) {
         for no in 0..self.plan.shards {
-            // For one that is kept from us is waited: the others have their turn when it is free.
+            // If a shard cannot be locked, this gives up: the others are repaired when it is free.
             let Some(shard) = self.lock(no) else { return };
             shard.repair();
         }
     }
 
-    /// Puts right what a dead process left: its locks, the frames it was changing, its pins. For whoever leads, before the process slot is
-    /// given to another. The process must be dead.
+    /// Repairs what a dead process left: its locks, the frames it was changing, its pins. The leader calls this before the process slot
+    /// is given to another process. The process must be dead.
     pub fn reap(&self, dead: ProcessSlot) {
         let frames = self.plan.frames as usize;
         for no in 0..self.plan.shards {
@@ -111,7 +111,7 @@ impl SharedPages {
             for at in no * frames..(no + 1) * frames {
                 torn |= self.reap_frame(at, dead);
             }
-            // What is not done of this, somebody who lives keeps from being done; the shard's next repair does it.
+            // If a live process keeps the shard locked, its next repair does this.
             if let Some(shard) = self.lock(no) {
                 shard.torn.set(torn);
             }
@@ -124,7 +124,7 @@ impl SharedPages {
         }
     }
 
-    /// True: the dead one was giving it a name.
+    /// Releases a frame that a dead process held. Returns whether that process was giving it a name.
     fn reap_frame(&self, at: usize, dead: ProcessSlot) -> bool {
         let record = &self.records[at];
         let pin = 1 << (dead.0 & 63);

@@ -1,45 +1,45 @@
-//! How big the cache is, and where everything lies in its piece of a region. docs/formats.md draws it.
+//! The size of the cache, and the position of each part in its piece of a region. docs/formats.md has a drawing.
 
 use crate::PAGE_BYTES;
 use crate::Replacement;
 
-/// Most frames of a shard: their numbers have sixteen bits.
+/// The largest number of frames of a shard: their numbers have sixteen bits.
 pub(super) const SHARD_FRAMES_MAX: u32 = 1 << 16;
-/// Frames of a shard, if there are enough: a repair of the books takes under a millisecond then.
+/// Frames of a shard, if there are enough: repairing its metadata then takes under a millisecond.
 const SHARD_FRAMES: u32 = 1 << 14;
 const SHARDS_MAX: u32 = 1 << 12;
-/// Counters of how many threads of a process do not disturb each other.
+/// The number of threads of a process whose counters are on separate cache lines.
 pub(super) const COUNTER_SETS: usize = 8;
 /// Ghosts that lie in one cache line.
 pub(super) const WAYS: usize = 8;
 
-/// How a cache in shared memory is made.
+/// The shape of a cache in shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// Frames; those that do not divide evenly among the shards are left out.
+    /// The number of frames; those that do not divide evenly among the shards are left out.
     pub frames: u32,
-    /// Parts with a lock each: a power of two, with at most 65,536 frames each.
+    /// The number of parts with a lock each: a power of two, with at most 65,536 frames each.
     pub shards: u32,
-    /// Pages remembered after they left (S3-FIFO).
+    /// The number of evicted pages that are remembered (S3-FIFO).
     pub ghosts: u32,
-    /// Which page leaves next.
+    /// How the next page to evict is chosen.
     pub replacement: Replacement,
 }
 
 impl Shape {
-    /// For so many frames: S3-FIFO, shards of 16,384 frames, as many ghosts as the main queue has frames.
+    /// Returns the default for so many frames: S3-FIFO, shards of 16,384 frames, as many ghosts as the main queue has frames.
     pub fn new(frames: u32) -> Shape {
         let shards = (frames / SHARD_FRAMES).clamp(1, SHARDS_MAX);
         let shards = if shards.is_power_of_two() { shards } else { shards.next_power_of_two() / 2 };
         Shape { frames, shards, ghosts: frames - frames / 10, replacement: Replacement::default() }
     }
 
-    /// Frames of each shard.
+    /// Returns the number of frames of each shard.
     pub(super) fn per_shard(&self) -> u32 {
         self.frames / self.shards.max(1)
     }
 
-    /// Whether there can be such a cache.
+    /// Returns whether a cache can have this shape.
     pub fn is_sane(&self) -> bool {
         let per = self.per_shard();
         let shards = self.shards.is_power_of_two() && self.shards <= SHARD_FRAMES_MAX;
@@ -47,48 +47,59 @@ impl Shape {
     }
 }
 
-/// Positions of everything, from the shape alone.
+/// The positions of all parts, computed from the shape alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plan {
+    /// The number of shards, a power of two.
     pub shards: usize,
-    /// Their number is two to the power of this one.
+    /// The base-2 logarithm of the number of shards.
     pub shards_shift: u32,
-    /// Frames of each shard.
+    /// The number of frames of each shard.
     pub frames: u32,
-    /// Places of each shard's index, a power of two.
+    /// Entries of each shard's index, a power of two.
     pub places: usize,
     /// Epoch counters of each shard, a power of two.
     pub epochs: usize,
-    /// Ghosts of each shard, and the cache lines they are kept in.
+    /// The number of ghosts of each shard.
     pub ghosts: u32,
+    /// Cache lines for the ghosts of each shard.
     pub ghost_lines: usize,
     /// Words of each shard's bitmap of marked frames.
     pub bitmap: usize,
+    /// The offset of the shards' heads.
     pub heads_at: usize,
+    /// The offset of the counters of all process slots.
     pub counters_at: usize,
+    /// The offset of the frames' records.
     pub frames_at: usize,
+    /// The offset of the shards' indexes.
     pub index_at: usize,
+    /// The offset of the epoch counters.
     pub epochs_at: usize,
+    /// The offset of the shards' ghosts.
     pub ghosts_at: usize,
+    /// The offset of the bitmaps of marked frames.
     pub bitmap_at: usize,
+    /// The offset of the frames' bytes.
     pub data_at: usize,
-    /// Bytes of all.
+    /// The bytes of the whole cache.
     pub bytes: usize,
 }
 
-/// Bytes of a shard's head, and of a thread's counters.
+/// Bytes of a shard's head, and of a set of counters.
 pub(super) const HEAD_BYTES: usize = 256;
 pub(super) const COUNTER_BYTES: usize = 128;
 
 impl Plan {
+    /// Computes the positions for a shape.
     pub fn of(shape: &Shape) -> Plan {
         let (shards, frames) = (shape.shards as usize, shape.per_shard());
         let per = frames as usize;
         let places = (2 * per).next_power_of_two().max(16);
-        // Few would make many a page that is read for long seem changed, for others leave meanwhile.
+        // With few counters, a page that takes long to read would often seem changed, because others are evicted meanwhile.
         let epochs = per.next_power_of_two().clamp(2048, 4096);
         let ghosts = if shape.replacement == Replacement::S3Fifo { shape.ghosts / shape.shards } else { 0 };
-        // Two thirds full, so that a line that is full by chance is rare.
+        // Two thirds full, so that a line is rarely full by chance.
         let ghost_lines = (ghosts as usize * 3 / 2).div_ceil(WAYS);
         // Whole cache lines: shards do not share any.
         let bitmap = per.div_ceil(64).next_multiple_of(8);

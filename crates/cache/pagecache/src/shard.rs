@@ -1,4 +1,4 @@
-//! A shard whose lock we hold: its index, its queues and its frames that have no page.
+//! A shard whose lock we hold: its index, its queues and its frames without a page.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
@@ -13,7 +13,7 @@ use super::probe::step;
 use super::shape::HEAD_BYTES;
 use super::{SharedPages, Ticket};
 
-// Words of a shard's head. The lock is the lower half of word 0; the first cache line and the last two are its holder's.
+// The words of a shard's head. The lock is the lower half of word 0; the first cache line and the last two belong to its holder.
 pub(super) const INSERTS: usize = 1;
 pub(super) const EVICTIONS: usize = 2;
 pub(super) const REPAIRS: usize = 3;
@@ -21,41 +21,44 @@ pub(super) const REPAIRS: usize = 3;
 pub(super) const GATE: usize = 8;
 /// Added to the epochs of all pages.
 pub(super) const EPOCH: usize = 9;
-/// Frames with a mark, as those count who set and clear them: see `marked_count`.
+/// The number of marked frames, maintained by those that set and clear marks: see `marked_count`.
 pub(super) const MARKED: usize = 10;
-/// How far off that count was found to be.
+/// The count and the number of set bits when they last differed.
 pub(super) const DOUBT: usize = 11;
 /// Three words for each of four lists: first, last, length.
 pub(super) const LISTS: usize = 16;
-/// Counted up with each page that enters a queue.
+/// Incremented with each page that enters a queue.
 pub(super) const SEQUENCE: usize = 28;
-/// Whether any page has left to make room.
+/// Whether any page has been evicted.
 pub(super) const FILLED: usize = 29;
 /// Pages that became ghosts.
 pub(super) const GHOSTS: usize = 30;
 
-/// How long a shard is waited for whose owner lives, and how long if something was waited for in vain a moment ago.
+/// How long a thread waits for a shard with a living owner, and how long if a wait timed out recently.
 const LOCKED_MAX: Duration = Duration::from_millis(400);
 const LOCKED_AGAIN: Duration = Duration::from_millis(20);
 
-/// What is kept of a shard beside its frames.
+/// The metadata of a shard beside its frames.
 pub(super) type Head = [AtomicU64; HEAD_BYTES / 8];
 
-/// The lock is held while this is there. What others see of a shard is changed only by methods of it.
+/// A locked shard: the lock is held while this value exists. Only its methods change what others see of a shard.
 pub(super) struct Shard<'a> {
+    /// The cache that the shard belongs to.
     pub pages: &'a SharedPages,
+    /// The number of the shard.
     pub no: usize,
+    /// The shard's head in shared memory.
     pub head: &'a Head,
-    /// The frames of this shard, by their number here.
+    /// The frames of this shard, by their number in it.
     pub records: &'a [Record],
-    /// Something was found that cannot be: the books are made anew before the lock is given back.
+    /// Whether an inconsistency was found: the metadata is rebuilt before the lock is released.
     pub torn: Cell<bool>,
     _held: OwnedLockGuard<'a>,
 }
 
 impl SharedPages {
-    /// Waits for a shard; repairs it if whoever had it died. None: a process that lives keeps it, and was stopped in the middle of a
-    /// change, or means to. Nothing that is done with a shard's lock waits for anything but memory.
+    /// Waits for a shard; repairs it if its last owner died. Returns `None` if a living process keeps it: stopped in the middle of a
+    /// change, or on purpose. A thread with a shard's lock waits for nothing but memory.
     #[inline]
     pub(super) fn lock(&self, no: usize) -> Option<Shard<'_>> {
         match self.shard_lock(no).try_lock() {
@@ -84,12 +87,12 @@ impl SharedPages {
         Some(self.hold(no, held?))
     }
 
-    /// Whether this shard's lock was waited for in vain.
+    /// Returns whether the lock of this shard has timed out.
     pub(super) fn is_locked(&self, no: usize) -> bool {
         self.any_stuck.load(Relaxed) && self.locked.get(no / 64).is_some_and(|word| word.load(Relaxed) & 1 << (no % 64) != 0)
     }
 
-    /// The shard, if nobody has it.
+    /// Returns the shard if its lock is free.
     pub(super) fn try_lock(&self, no: usize) -> Option<Shard<'_>> {
         Some(self.hold(no, self.shard_lock(no).try_lock()?))
     }
@@ -109,7 +112,8 @@ impl SharedPages {
         shard
     }
 
-    /// To be taken before a page is looked for: what is found elsewhere later may be taken in only if the page did not change meanwhile.
+    /// Returns a ticket for a page, taken before its lookup: the page may later be inserted from another tier only if it did not change
+    /// meanwhile.
     #[inline]
     pub fn ticket(&self, name: super::Name) -> Ticket {
         self.ticket_of(&self.key(name))
@@ -133,46 +137,50 @@ impl SharedPages {
 }
 
 impl Shard<'_> {
-    /// The number among all frames.
+    /// Returns the number of a frame among all frames.
     #[inline]
     pub fn global(&self, local: u32) -> usize {
         self.no * self.pages.plan.frames as usize + local as usize
     }
 
+    /// Returns a word of the shard's head.
     #[inline]
     pub fn get(&self, word: usize) -> u64 {
         self.head[word].load(Relaxed)
     }
 
+    /// Stores a word of the shard's head.
     #[inline]
     pub fn set(&self, word: usize, value: u64) {
         step();
         self.head[word].store(value, Relaxed);
     }
 
+    /// Adds to a word of the shard's head.
     pub fn add(&self, word: usize, value: u64) {
         self.set(word, self.get(word).wrapping_add(value));
     }
 
-    /// No ticket taken before now is good for this page.
+    /// Makes all earlier tickets of this page invalid.
     pub fn move_epoch(&self, key: &super::find::HashedName) {
         step();
         self.pages.epoch(key).fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Nor for any page of this shard.
+    /// Makes all earlier tickets of this shard's pages invalid.
     pub fn move_all_epochs(&self) {
         step();
         self.head[EPOCH].fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// From now on until it is opened nobody believes a miss.
+    /// Closes the gate: until it is opened, a miss proves nothing.
     pub fn close_gate(&self) {
         step();
         self.head[GATE].store(self.get(GATE) | 1, Relaxed);
         fence(Release);
     }
 
+    /// Opens the gate: the index is complete again.
     pub fn open_gate(&self) {
         step();
         self.head[GATE].store((self.get(GATE) | 1).wrapping_add(1), Release);

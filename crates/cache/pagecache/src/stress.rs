@@ -1,4 +1,4 @@
-//! Threads that stand for processes work on one small cache at once; every byte that is seen is looked at.
+//! Threads that act as processes use one small cache at once; every byte that they read is checked.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +10,7 @@ use crate::PAGE_BYTES;
 const FILES: u32 = 2;
 const PAGES: u64 = 48;
 
-/// A page says in each of its eight-byte words which page it is and in which version.
+/// Returns a page with its name and version in each of its eight-byte words.
 fn stamped(name: Name, version: u32) -> Page {
     let word = u64::from(name.file.0) << 56 | name.page.0 << 32 | u64::from(version);
     let mut bytes = [0; PAGE_BYTES];
@@ -18,7 +18,7 @@ fn stamped(name: Name, version: u32) -> Page {
     bytes
 }
 
-/// The version, if all words are of this page and of one version.
+/// Returns the version; asserts that all words are of this page and of one version.
 fn version_of(name: Name, bytes: &[u8]) -> u32 {
     let word = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
     assert_eq!(word >> 32, stamped_word(name), "another page than {name:?}");
@@ -30,7 +30,7 @@ fn stamped_word(name: Name) -> u64 {
     u64::from(name.file.0) << 24 | name.page.0
 }
 
-/// One process: reads, writes, brings, drops and cleans at random. What is below has version 0 of every page.
+/// Runs one process: it reads, writes, inserts, drops and cleans at random. The backing file has version 0 of every page.
 fn work(pages: &SharedPages, seed: u64, stop: &AtomicBool) -> u64 {
     probe::dying::pause_at_one_of(64);
     let mut random = fastrand::Rng::with_seed(seed);
@@ -71,7 +71,7 @@ fn read_or_bring(pages: &SharedPages, name: Name, random: &mut fastrand::Rng) {
         version_of(name, &bytes);
     } else {
         let marks = if random.u32(0..8) == 0 { Marks::SSD_STALE } else { Marks::NONE };
-        // Nobody knows what becomes of it.
+        // Any result is possible here.
         let _ = pages.insert(name, &stamped(name, 0), marks, ticket, 0);
     }
 }
@@ -81,13 +81,13 @@ fn write_back(pages: &SharedPages, name: Name) {
     if let Some(snapshot) = pages.snapshot(name, &mut bytes) {
         let version = version_of(name, &bytes);
         if pages.settle(name, &snapshot, Marks::DIRTY | Marks::SSD_STALE) && version != 0 {
-            // Below would have it now; it begins anew from version 0.
+            // The backing file would have it now; the page starts again from version 0.
             let _ = pages.invalidate(name.file, name.page.0..name.page.0 + 1);
         }
     }
 }
 
-/// A pinned frame is of one page as long as it is pinned, whatever becomes of the page. Writers may be at it, so single words count.
+/// Checks that a pinned frame keeps its page, whatever becomes of the page. Writers may be active, so only single words are checked.
 fn look_at(pages: &SharedPages, name: Name, pin: &Pin) {
     let at = pages.region.position(pages.address(pin)).expect("within the region");
     for offset in [0, PAGE_BYTES / 2, PAGE_BYTES - 8] {

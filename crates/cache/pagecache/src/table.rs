@@ -1,7 +1,7 @@
-//! The index of a shard as the holder of its lock changes it: open addressing, linear probing, at most half full.
+//! The index of a shard, for the holder of its lock: open addressing, linear probing, at most half full.
 //!
-//! An entry of four bytes is a piece of the hash and the number of a frame; zero is empty. What is removed leaves no tombstone: those
-//! behind it move up, behind the closed gate, since a reader may miss one that moves.
+//! An entry of four bytes is a piece of the hash and the number of a frame; zero is empty. Removal leaves no tombstone: later entries
+//! move up. The gate is closed meanwhile, since a reader may miss an entry that moves.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -21,7 +21,7 @@ impl Shard<'_> {
         self.table()[place].store(entry, Release);
     }
 
-    /// Adds a frame. Whoever looks finds it from now on.
+    /// Adds a frame to the index. Lookups find it from now on.
     pub fn index_insert(&self, key: &HashedName, local: u32) {
         let (table, mask) = (self.table(), self.pages.plan.places - 1);
         let home = self.pages.home(key);
@@ -31,7 +31,7 @@ impl Shard<'_> {
         }
     }
 
-    /// Takes it out.
+    /// Removes a frame from the index.
     pub fn index_remove(&self, key: &HashedName, local: u32) {
         let (table, mask) = (self.table(), self.pages.plan.places - 1);
         let (home, wanted) = (self.pages.home(key), key.tag() << 16 | local);
@@ -49,7 +49,7 @@ impl Shard<'_> {
         }
     }
 
-    /// Fills a hole with what is behind it, and then that hole, to the end of the run.
+    /// Fills a hole with a later entry, and then that entry's hole, to the end of the run.
     fn move_up(&self, mut hole: usize) {
         let (table, mask) = (self.table(), self.pages.plan.places - 1);
         let mut place = hole;
@@ -65,7 +65,7 @@ impl Shard<'_> {
                 break;
             }
             let home = self.pages.home(&self.pages.key_of_word(self.pages.name_at(self.global(local))));
-            // It may move into the hole unless its home lies behind the hole.
+            // The entry may move into the hole unless its home is behind the hole.
             if place.wrapping_sub(home) & mask >= place.wrapping_sub(hole) & mask {
                 self.put(hole, entry);
                 hole = place;
@@ -74,6 +74,7 @@ impl Shard<'_> {
         self.put(hole, 0);
     }
 
+    /// Clears all entries of the index.
     pub fn index_clear(&self) {
         for place in self.table() {
             if place.load(Relaxed) != 0 {

@@ -1,4 +1,4 @@
-//! Writing into a page that is here.
+//! Writes into cached pages.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,15 +8,15 @@ use super::word::Word;
 use super::{Marks, Name, SharedPages, ThreadCounters, WriteOutcome};
 use crate::PAGE_BYTES;
 
-/// A piece of a page.
+/// Panics unless the piece is within a page.
 #[inline(always)]
 pub(super) fn check_piece(offset: usize, len: usize) {
     assert!(offset <= PAGE_BYTES && len <= PAGE_BYTES - offset, "{len} bytes at {offset} of a page");
 }
 
 impl SharedPages {
-    /// Writes a piece of a page, from its byte `offset` on, and marks it: before the first byte changes, so that a page which was
-    /// written in part by a process that died is marked too. False: it is not here.
+    /// Writes a piece of a page, from its byte `offset` on, and marks it. It is marked before the first byte changes, so a page that a
+    /// dead process left partly written is marked too. Returns false if the page is not cached.
     ///
     /// # Panics
     /// The piece is not within a page.
@@ -31,14 +31,15 @@ impl SharedPages {
         true
     }
 
-    /// As `write`, unless the page would have its first mark: one that has a mark costs no more room. Does not wait.
+    /// Writes as `write` does, unless this would be the page's first mark: a page that has one takes no more of the dirty limit. Does not
+    /// wait.
     ///
     /// # Panics
     /// The piece is not within a page.
     #[inline]
     pub fn write_marked(&self, name: Name, offset: usize, from: &[u8], marks: Marks) -> WriteOutcome {
         check_piece(offset, from.len());
-        // A miss is looked at again by who brings the page.
+        // The caller that inserts the page checks the miss again.
         let Some(seen) = self.look_to_write(&self.place(name.word())) else { return WriteOutcome::Missing };
         let (at, word) = seen;
         if self.write_seen((at, &self.records[at], word), (offset, from), marks, self.lane()) {
@@ -48,7 +49,8 @@ impl SharedPages {
         }
     }
 
-    /// Into the frame that had the name with this word. False: it would have its first mark, or somebody changes or changed it.
+    /// Writes into the frame that had the name with this word. Returns false if this would be its first mark, or if another thread is or
+    /// was changing it.
     #[inline(always)]
     pub(super) fn write_seen(
         &self,
@@ -61,12 +63,12 @@ impl SharedPages {
         if is_first || word.is_changing() || !record.take(word, word.taken_by(self.me).with(marks)) {
             return false;
         }
-        // It has its bit, too: that is set and cleared by who has the frame.
+        // The bit of a marked frame is set already: only the owner of the frame changes it.
         self.write_taken((at, record), word.with(marks), piece, lane);
         true
     }
 
-    /// Into a frame that we have taken; `word` is what it was before, and its marks what they will be.
+    /// Writes into a frame that we have taken; `word` is the word before that, with the marks that it is to get.
     #[inline(always)]
     fn write_taken(&self, (at, record): (usize, &Record), word: Word, (offset, from): (usize, &[u8]), lane: ThreadCounters<'_>) {
         let no = lane.count(Count::Writes);
@@ -75,19 +77,19 @@ impl SharedPages {
         self.touch(at, record);
     }
 
-    /// A frame that we have taken has a mark now; it had these before.
+    /// Records that a frame that we have taken has a mark; `before` are its earlier marks.
     #[inline]
     pub(super) fn marked_from(&self, shard: usize, at: usize, before: Marks, now_ms: u32) {
         if before.is_none() {
-            // Not with the name's check made anew: that would make a name good that somebody wrote over.
+            // The check of the name is not renewed: that would validate a name that was overwritten.
             let record = &self.records[at];
             record[SINCE].store(record[SINCE].load(Relaxed) & (!0 << 32) | u64::from(now_ms), Relaxed);
         }
         self.set_bit(shard, at, true);
     }
 
-    /// The file ends within this page: zeroes its bytes from `from` on, if it is here, and lets nobody bring it as it was. Its
-    /// marks stay as they are; a snapshot of it does not settle any more. False: a process that does not go on keeps it from that.
+    /// Zeroes a page's bytes from `from` on: the file is truncated there. Earlier tickets of the page become invalid, and snapshots of it
+    /// no longer settle. Its marks are unchanged. Returns false if a process that makes no progress prevents it.
     ///
     /// # Panics
     /// `from` is not within a page.
