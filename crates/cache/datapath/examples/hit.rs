@@ -47,13 +47,13 @@ fn table(path: &str) {
             print_row(&format!("write 4096, {name}"), set, [&mut |at| resident.write(at, &from), kernel]);
         }
     }
-    // A device of which one page in 64 fits: the kernel has no part in it.
+    // One page in 64 of this device fits into the cache; the kernel is not measured.
     let missing = Resident::new(BIGGEST, BIGGEST / 64);
     let mut to = vec![0; PAGE];
     print_row("miss 4096", BIGGEST, [&mut |at| missing.read(at, &mut to), &mut |_| ()]);
 }
 
-/// A device in memory, and a cache of it.
+/// A device in memory, and a cache in front of it.
 struct Resident {
     cache: DeviceCache,
     handle: DeviceHandle,

@@ -1,5 +1,5 @@
-//! What a hit of the shared page cache costs beside the kernel's, in nanoseconds of processor time (so that other load on the machine
-//! hardly shows): medians of short runs that take turns.
+//! Measures a hit of the shared page cache beside one of the kernel's, in nanoseconds of CPU time (other load on the machine hardly
+//! shows): medians of short runs that take turns.
 //!
 //! `cargo run --release -p pagecache --example shared -- [MiB]... [--dir DIR]`; `--one OPERATION` runs only that, for callgrind.
 #![forbid(unsafe_code)]
@@ -20,7 +20,7 @@ const CALLS: u64 = 4_000;
 
 struct Bench {
     pages: SharedPages,
-    /// One that is always full.
+    /// A second cache, which is always full.
     full: SharedPages,
     bare: Region,
     file: File,
@@ -69,7 +69,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Nanoseconds of each call, by turns.
+/// Measures each operation in turn; returns the nanoseconds of each call.
 fn times(bench: &Bench, seed: u64) -> Vec<f64> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut all = vec![Vec::new(); CALLS_TO_TIME.len()];
@@ -106,7 +106,7 @@ fn prepare(mib: u64, dir: &str) -> Bench {
     Bench { pages, full, bare, file, count }
 }
 
-/// Reads by so many threads at once: nanoseconds of a thread's processor time for each.
+/// Measures reads by several threads at once; returns the nanoseconds of a thread's CPU time for each.
 fn together(bench: &Bench, call: Call, threads: u64) -> f64 {
     let barrier = Barrier::new(threads as usize);
     std::thread::scope(|scope| {

@@ -107,7 +107,7 @@ impl SharedPages {
 
     /// Waits until the word differs from `seen`, and takes the frame over if its owner is dead. Returns false if the word does not
     /// change. Then the owner was stopped during a copy, or another process wrote the word and no process ever took the frame. These
-    /// cases cannot be told apart, so the page is left alone: see [`SharedPages::is_stuck`].
+    /// cases cannot be distinguished, so the page is left alone: see [`SharedPages::is_stuck`].
     #[cold]
     pub(super) fn wait(&self, at: usize, seen: Word) -> bool {
         let mut turn = 0_u32;

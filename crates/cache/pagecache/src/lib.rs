@@ -5,8 +5,8 @@
 //! process may be killed between any two instructions.
 //!
 //! **A hit** ([`read`]) takes no lock and writes to no cache line that others use: probe the index, read the frame's word, compare the
-//! name, copy, read the word again. It also updates a counter of its own thread, and the page's count of hits where that changes: at most
-//! three times before the page is considered for eviction.
+//! name, copy, read the word again. It also updates a counter of the reader's thread, and the page's count of hits where that changes: at
+//! most three times before the page is considered for eviction.
 //!
 //! **A miss** is valid only if the index was not being rearranged meanwhile (the shard's *gate*). The reader takes a [`Ticket`] before it
 //! looks the page up, and later inserts the page from another tier. The insertion is refused if the page was evicted or invalidated

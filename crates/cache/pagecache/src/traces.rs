@@ -1,13 +1,13 @@
-//! Hit ratios on the reference traces.
+//! Miss ratios on the reference traces.
 
 use super::oracle::cache;
 use super::*;
 use crate::PageIndex;
 
-/// Frames, and the miss ratio of FIFO, of LRU, of S3-FIFO.
+/// The number of frames, and the miss ratios of FIFO, LRU and S3-FIFO.
 type Sizes = [(u32, f64, f64, f64); 2];
 
-/// From ../shared/traces/README.md.
+/// The miss ratios in ../shared/traces/README.md.
 const REFERENCE: &[(&str, Sizes)] = &[
     ("sprite", [(70, 0.8304, 0.8367, 0.7873), (707, 0.1804, 0.1352, 0.1404)]),
     ("2_pools", [(99, 0.8079, 0.7823, 0.5542), (993, 0.5011, 0.4562, 0.4567)]),
@@ -22,7 +22,7 @@ fn pages_of(trace: &str) -> Option<Vec<u64>> {
     Some(text.lines().filter_map(|line| line.trim().parse().ok()).collect()).filter(|pages: &Vec<u64>| !pages.is_empty())
 }
 
-/// The share of requests that miss, with one shard.
+/// Returns the share of requests that miss, with one shard.
 fn misses(requests: &[u64], frames: u32, replacement: Replacement) -> f64 {
     let (pages, ..) = cache(&Shape { frames, shards: 1, ghosts: frames - frames / 10, replacement });
     let bytes = [0; crate::PAGE_BYTES];
@@ -37,12 +37,12 @@ fn misses(requests: &[u64], frames: u32, replacement: Replacement) -> f64 {
     f64::from(misses) / requests.len() as f64
 }
 
-/// FIFO and LRU to the last digit that is given, S3-FIFO at least as good within a hundredth.
+/// FIFO and LRU must agree to the last digit given; S3-FIFO must be at least as good, within a hundredth.
 #[test]
 #[cfg(not(miri))]
 fn miss_ratios_are_those_of_the_reference() {
     let full = std::env::var_os("FULL").is_some_and(|full| full == "1");
-    // The longest only where there is time.
+    // The longest trace runs only in a full test.
     for (trace, sizes) in REFERENCE.iter().filter(|(trace, _)| full || *trace != "loop") {
         let Some(requests) = pages_of(trace) else {
             println!("skipped: no ../shared/traces/{trace}.trace.gz");

@@ -1,4 +1,4 @@
-//! A device behind a cache keeps what was flushed, reports what it cannot write, and loses nothing of what it took.
+//! A cached device keeps flushed data, reports write failures, and loses no accepted write.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,7 +22,7 @@ struct DiskState {
     bytes: Vec<u8>,
     durable: Vec<u8>,
     bad_pages: BTreeSet<usize>,
-    /// The next flush fails, and what was not flushed is gone.
+    /// Whether the next flush fails and unflushed data is lost.
     forgets: bool,
 }
 
@@ -195,7 +195,7 @@ fn threads_see_what_each_wrote() {
                             }
                             16 => cache.flush(&handle).expect("flushed"),
                             17 => cache.write_back(range).expect("written back"),
-                            // Others may write all the time.
+                            // Other threads may write all the time.
                             _ => assert!(matches!(cache.invalidate(range), Ok(()) | Err(Errno::BUSY))),
                         }
                     }

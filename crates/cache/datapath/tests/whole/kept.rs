@@ -1,7 +1,7 @@
-//! A process that takes part and keeps what others need, because it was stopped or means to: their calls end within a second, well or
-//! with ETIMEDOUT, and all is well when it goes on or ends. One whose disk is slow is waited for.
+//! A process was stopped, or deliberately keeps a resource that others need. Their calls end within a second, with success or ETIMEDOUT,
+//! and all is well when the process continues or ends. A process with a slow disk is waited for.
 //!
-//! The other process is this program again, told by its environment what to do.
+//! The other process is this program again; its environment selects its role.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -21,7 +21,7 @@ use shm::{FileAccess, OwnedLock, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode};
 
 const DIR: &str = "DATAPATH_KEPT_DIR";
-/// A call of somebody else's takes no longer, beside what the machine's load costs.
+/// The longest time that a call of another process may take, beside the delay that the machine's load causes.
 const MOST: Duration = Duration::from_secs(1);
 /// How long a slow disk takes for a write and a sync.
 const SLOW: Duration = Duration::from_millis(2500);
@@ -110,7 +110,7 @@ fn processes_of(dir: &Path) -> (Arc<Region>, Layout, Arc<ProcessSlots>) {
     (region, layout, processes)
 }
 
-/// One that takes part, with the thread that leads when nobody else does. It leaves when this is dropped.
+/// A process of the instance, with a thread that leads when no other process does. It detaches when this is dropped.
 struct Process {
     engine: Arc<CacheEngine>,
     dir: PathBuf,
@@ -146,7 +146,7 @@ impl Drop for Process {
     }
 }
 
-/// The other process. It is killed when this is dropped.
+/// The other process; it is killed when this is dropped.
 struct Other(Child, BufReader<std::process::ChildStdout>);
 
 impl Other {
@@ -174,7 +174,7 @@ impl Other {
         }
     }
 
-    /// Returns when all its threads stand: until then the process that leads may still answer.
+    /// Returns when all threads of the process are stopped: until then it may still serve requests.
     fn stop(&self) {
         let pid = Pid::from_child(&self.0);
         kill_process(pid, Signal::STOP).expect("signalled");
@@ -194,7 +194,7 @@ impl Drop for Other {
     }
 }
 
-/// Not a test by itself: the other process.
+/// Runs in the other process; it is not a test itself.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
@@ -202,7 +202,7 @@ fn child() {
     let at = std::env::var("AT").ok().and_then(|at| at.parse().ok()).expect("a position");
     let until_killed = || _ = io::stdin().read(&mut [0]);
     match role.as_str() {
-        // It takes part as it should, and may be stopped.
+        // An ordinary process, which the test may stop.
         "leads" | "writes slowly" => {
             let process = Process::attach(&dir, role == "writes slowly");
             process.engine.ready().expect("it leads");
@@ -214,7 +214,7 @@ fn child() {
             until_killed();
             std::process::exit(0);
         }
-        // These sit, live, and do nothing.
+        // These processes keep a lock, live, and do nothing.
         "keeps" => {
             let (region, _, processes) = processes_of(&dir);
             let me = processes.attach().expect("a process slot");
@@ -234,10 +234,10 @@ fn child() {
     }
 }
 
-/// How much later than it should a thread that only sleeps woke up, in all, ns: what the machine's load costs whoever waits.
+/// The total delay of a thread that only sleeps, in ns: what the machine's load costs a waiting thread.
 static LATE_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Does something that is to take no longer than a second, beside what the load costs.
+/// Makes a call that may take no longer than a second, beside the delay that the load causes.
 fn timed<T>(what: &str, call: impl FnOnce() -> T) -> T {
     static CONTROL: std::sync::Once = std::sync::Once::new();
     CONTROL.call_once(|| {
@@ -284,7 +284,7 @@ fn a_leader_that_is_stopped_keeps_nobody_and_what_it_had_begun_is_ended_once() {
     assert_eq!(timed("a write", || a.write(PAGE as u64, &page(9))), Ok(PAGE));
     assert_eq!(timed("a sync", || a.sync()), Err(Errno::TIMEDOUT));
     assert_eq!(timed("a truncation", || b.set_len(0)), Err(Errno::TIMEDOUT));
-    // It may be cut yet: nobody may write what that would take away.
+    // The truncation may still happen: no process may write data that it would remove.
     assert_eq!(timed("a write after it", || b.write(0, &page(7))), Err(Errno::TIMEDOUT));
     assert!(timed("another open", || here.open(3, Mode::WriteBack)).is_ok());
     other.go_on();
@@ -295,7 +295,7 @@ fn a_leader_that_is_stopped_keeps_nobody_and_what_it_had_begun_is_ended_once() {
     }
     assert_eq!(std::fs::read(dir.path().join("2")).expect("there"), page(8)[..9]);
     assert_eq!(std::fs::read(dir.path().join("1")).expect("there")[PAGE..2 * PAGE], page(9));
-    // It ends, and we lead.
+    // The other process ends, and this one leads.
     drop(other);
     b.set_len(3).expect("cut");
     assert_eq!(b.sync(), Ok(()));
@@ -317,7 +317,7 @@ fn who_keeps_the_lead_and_does_nothing_keeps_nobody_for_long() {
     assert_eq!(std::fs::read(dir.path().join("1")).expect("there"), page(1));
 }
 
-/// What a test expects of calls while a lock is kept.
+/// The files of a test while a lock is kept.
 struct Kept<'a> {
     here: &'a Process,
     a: Open,
@@ -342,7 +342,7 @@ fn while_kept(at: impl Fn(&Layout, &Open) -> usize, check: impl FnOnce(&Kept<'_>
     check(&kept);
     drop(other);
     let Kept { a, b, .. } = kept;
-    // The lock is taken over, and all is as it should be.
+    // The lock is taken over, and the cache works normally.
     assert_eq!((a.set_len(2 * PAGE as u64), a.sync(), b.sync()), (Ok(()), Ok(()), Ok(())));
     assert_eq!(std::fs::read(dir.path().join("1")).expect("there"), [page(8), page(1)].concat());
     assert_eq!(std::fs::read(dir.path().join("2")).expect("there")[..2 * PAGE], [page(8), page(2)].concat());
@@ -399,11 +399,11 @@ fn who_keeps_a_part_of_the_memory_keeps_no_reader() {
         |kept| {
             for (open, number) in [(&kept.a, 1), (&kept.b, 2)] {
                 assert_eq!(timed("a read", || read(open, 0)), Ok(page(8)));
-                // In memory or not, and wherever it belongs there.
+                // Cached or not, in whichever shard.
                 (1..6).for_each(|n| assert_eq!(timed("a read of a page", || read(open, n)), Ok(page(number))));
                 assert_eq!(timed("a write", || open.write(0, &page(8))), Ok(PAGE));
             }
-            // Pages of both parts are cut off.
+            // The truncation drops pages of both shards.
             assert_eq!(timed("a cut", || kept.a.set_len(2 * PAGE as u64)), Err(Errno::TIMEDOUT));
             assert_eq!(timed("a write after it", || kept.a.write(0, &page(8))), Err(Errno::TIMEDOUT));
             timed("a sync", || kept.b.sync()).expect("synced");
@@ -417,7 +417,7 @@ fn who_has_a_slow_disk_is_waited_for() {
     make(dir.path(), Mode::WriteThrough);
     let mut other = Other::start(dir.path(), "writes slowly", 0);
     other.wait_for("> slow");
-    // It leads, and has the file's lock.
+    // The other process leads, and has the file's lock.
     let here = Process::attach(dir.path(), false);
     let open = here.open(7, Mode::WriteThrough).expect("opened");
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! A leader whose thread panics over a request: that one fails, another leads within a second, and nobody waits for ever.
+//! A leader's thread panics over a request: that request fails, another process leads within a second, and no caller waits forever.
 
 use std::io;
 use std::path::Path;
@@ -50,11 +50,11 @@ impl BackingFile for File {
     }
 }
 
-/// Of one of the processes.
+/// The environment of one of the processes.
 struct ReadAround {
     file: Arc<File>,
     begun: Instant,
-    /// Its leader panics when it opens a file.
+    /// Whether its leader panics when it opens a file.
     is_broken: AtomicBool,
     reports: AtomicU32,
 }
@@ -62,7 +62,7 @@ struct ReadAround {
 impl Environment for ReadAround {
     fn open(&self, _: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn BackingFile>> {
         if self.is_broken.load(Ordering::Acquire) {
-            // Without words: the hook of panics is everybody's.
+            // Panics without a message: the panic hook is shared by all tests.
             std::panic::resume_unwind(Box::new(()));
         }
         Ok(Arc::clone(&self.file) as Arc<dyn BackingFile>)

@@ -1,4 +1,4 @@
-//! What the engine promises, over files and devices in memory that fail, forget and are shared.
+//! Tests of the engine's guarantees, over files and devices in memory that fail, lose data and are shared.
 #![forbid(unsafe_code)]
 
 mod device_cache;
