@@ -47,8 +47,8 @@ const STUCK_AGAIN: (Duration, u32) = (Duration::from_millis(20), 20);
 /// How long "soon" is, ms.
 const SOON_MS: u64 = 2000;
 
-/// Converts a name to its form in the record of a frame, and back. Each frame has its own form. A word that was copied from another
-/// record or overwritten is therefore not the name of any wanted page, and a hit needs no other check.
+/// Converts a name to its form in the record of a frame, and back. Each frame has its own form. A word that was overwritten or copied
+/// from another record is therefore not the name of any wanted page. So a hit needs no other check.
 #[inline(always)]
 pub(super) fn stored(name: u64, at: usize) -> u64 {
     name ^ (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)

@@ -1,7 +1,7 @@
 //! A hit in two steps. The first predicts the page's frame and prefetches its record; the second uses the record, after the caller has
 //! done its other checks.
 //!
-//! In a large set the record is not in the CPU caches, and the cost of a hit depends on how early the CPU learns its address
+//! In a large set the record is not in the CPU caches. The cost of a hit then depends on how early the CPU learns the record's address
 //! (docs/decisions/36-fast-paths-under-review.md). No call here waits. A call that does not succeed has no effect, or one that may be
 //! repeated: the caller then takes the slow path.
 

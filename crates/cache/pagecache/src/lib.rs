@@ -14,7 +14,7 @@
 //!
 //! **A write** into a cached page takes that frame alone, by its word, which is marked before the first byte changes. A process that
 //! finds a frame taken waits. After two milliseconds it checks whether the owner lives; if not, it takes the frame over, and the page
-//! counts as partly written. Only `invalidate` drops a page with a mark.
+//! counts as partly written. A page with a mark is never evicted; only the calls of `invalidate.rs` drop it.
 //!
 //! Locks are taken in this order: a shard's, then a frame's. A thread that waits for a frame holds no shard.
 //!

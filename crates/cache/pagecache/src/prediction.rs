@@ -1,10 +1,10 @@
 //! Predicts the frame of a page before the index is searched.
 //!
-//! A shard hands out its frames in order while they are all free, and the pages of a file that is read sequentially reach a shard in
-//! order. Page and frame then have a constant distance. So the predicted frame's record is read first, while its bytes are prefetched. If
-//! it has the page's name, it is the page, and the index, whose lines may all come from memory, is not needed. The distance is learnt
-//! from a sample of the hits. A wrong prediction costs two needless cache lines. After the next hit that is learnt from, none is made
-//! until two pages in a row agree. Each process has its own predictions.
+//! A shard hands out its frames in order while they are all free. The pages of a file that is read sequentially also reach it in order.
+//! Page and frame then have a constant distance. So the predicted frame's record is read first, while its bytes are prefetched. If it has
+//! the page's name, it is the page, and the index, whose lines may all come from memory, is not needed. The distance is learnt from a
+//! sample of the hits. A wrong prediction costs two needless cache lines. After the next hit that is learnt from, none is made until two
+//! pages in a row agree. Each process has its own predictions.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,8 +1,8 @@
 //! Handles an SSD that fails or cannot be opened: it is not used any more, and no older data replaces what only it had.
 //!
 //! *The map in the segment is authoritative from then on*: its dirty pages exist only on the SSD. Readable ones are written to their
-//! backing files. The others stay in the map, and reads of them return EIO under any leader, until they are overwritten, truncated, or
-//! given up by their owner. Their files keep their records. If no map was ever published in this segment, the content of the SSD is
+//! backing files. The others stay in the map until they are overwritten, truncated, or given up by their owner. Until then reads of them
+//! return EIO, under any leader. Their files keep their records. If no map was ever published in this segment, the content of the SSD is
 //! unknown. Then no file is opened, unless it is certain that the SSD had no dirty pages (docs/durability.md).
 
 use std::sync::atomic::Ordering;
@@ -185,7 +185,7 @@ impl Worker {
         engine.header.get(Word::Unknown) > 0 || self.log.as_ref().is_some_and(is_dirty)
     }
 
-    /// Removes that note before pages on the SSD may become dirty.
+    /// Removes the note that the SSD is clean, before pages on it may become dirty.
     pub(super) fn note_dirty(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
         self.is_noted_clean = false;
         engine.world.note_clean(false).map_err(|error| errno_of(&error))

@@ -143,12 +143,12 @@ impl Worker {
         self.note_as(engine, no, None, engine.records.get(no).has(flag::THROUGH))
     }
 
-    /// The same, for a file that is about to be written through.
+    /// Writes the entry of a file that is about to be written through.
     pub(super) fn note_through(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
         self.note_as(engine, no, None, true)
     }
 
-    /// The same, for a file that is about to be truncated to `len`.
+    /// Writes the entry of a file that is about to be truncated to `len`.
     pub(super) fn note_cut(&mut self, engine: &CacheEngine, no: FileNo, len: u64) -> Result<(), Errno> {
         self.note_as(engine, no, Some(len), engine.records.get(no).has(flag::THROUGH))
     }

@@ -41,7 +41,7 @@ impl Worker {
         (cleaned.count, cleaned.failed.first().map_or(Ok(()), |(_, errno)| Err(*errno)))
     }
 
-    /// The same, by file; `asked`: a caller waits, so files that failed recently are tried again.
+    /// Cleans frames; returns the failures by file. `asked`: a caller waits, so files that failed recently are tried again.
     pub(super) fn clean_each(&mut self, engine: &CacheEngine, marked: &[(Name, u32)], asked: bool) -> Cleaned {
         let mut names: Vec<Name> = marked.iter().map(|(name, _)| *name).collect();
         names.sort_unstable_by_key(|name| (name.file.0, name.page.0));
