@@ -22,7 +22,7 @@ use crate::note::{Note, NoteContent};
 /// The alignment for `O_DIRECT`, which suits every drive.
 const ALIGN: usize = 4096;
 
-/// An open backing file.
+/// A backing file that this process has open.
 #[derive(Debug)]
 pub struct Local {
     fd: OwnedFd,

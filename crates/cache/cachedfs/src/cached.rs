@@ -25,7 +25,7 @@ use crate::watch::Watched;
 pub struct Cached {
     /// The file in the cache engine.
     pub open: Open,
-    /// The backing file, open for reading and, if the process may write it, for writing.
+    /// The open backing file of the opening.
     pub local: Arc<Local>,
     /// The generation of the process that opened it.
     pub generation: u32,

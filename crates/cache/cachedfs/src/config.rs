@@ -246,10 +246,12 @@ pub fn mode_of(name: &str) -> Result<Mode, Error> {
 pub(crate) mod mode {
     use super::*;
 
+    /// Writes a mode by its name.
     pub fn serialize<S: Serializer>(mode: &Mode, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(mode_name(*mode))
     }
 
+    /// Reads a mode from its name.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mode, D::Error> {
         mode_of(&String::deserialize(from)?).map_err(serde::de::Error::custom)
     }
@@ -258,6 +260,7 @@ pub(crate) mod mode {
 mod mode_option {
     use super::*;
 
+    /// Writes an optional mode by its name.
     pub fn serialize<S: Serializer>(mode: &Option<Mode>, to: S) -> Result<S::Ok, S::Error> {
         match mode {
             Some(mode) => to.serialize_some(mode_name(*mode)),
@@ -265,6 +268,7 @@ mod mode_option {
         }
     }
 
+    /// Reads an optional mode from its name.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mode>, D::Error> {
         mode::deserialize(from).map(Some)
     }

@@ -16,7 +16,7 @@ pub struct Options {
     pub admit: Option<Admit>,
     /// Whether the pages that the file has now stay in memory while it is open, up to a quarter of the memory.
     pub pin: bool,
-    /// The expected access pattern.
+    /// The access pattern that the program expects.
     pub advice: Advice,
     /// Whether a conflict is resolved by discarding the cache's dirty pages.
     pub discard: bool,

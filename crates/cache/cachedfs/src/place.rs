@@ -24,7 +24,7 @@ use crate::error::{Error, Kind};
 pub struct InstancePaths {
     /// The directory of the files.
     pub dir: PathBuf,
-    /// The shared-memory segment.
+    /// The path of the shared-memory segment.
     pub segment: PathBuf,
     /// The lock file: opened by a process once, see `shm::ProcessSlots`.
     pub locks: PathBuf,

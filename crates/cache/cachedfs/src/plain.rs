@@ -9,33 +9,40 @@ use rustix::io::Errno;
 
 type Outcome<T> = Result<T, Errno>;
 
+/// Reads at an offset, as pread(2) does.
 #[inline]
 pub fn read_at(fd: BorrowedFd<'_>, at: u64, to: &mut [u8]) -> Outcome<usize> {
     rustix::io::pread(fd, to, at)
 }
 
+/// Writes at an offset, as pwrite(2) does.
 #[inline]
 pub fn write_at(fd: BorrowedFd<'_>, at: u64, from: &[u8]) -> Outcome<usize> {
     rustix::io::pwrite(fd, from, at)
 }
 
+/// Reads at an offset into several slices, as preadv(2) does.
 pub fn read_vectored_at(fd: BorrowedFd<'_>, at: u64, to: &mut [IoSliceMut<'_>]) -> Outcome<usize> {
     rustix::io::preadv(fd, to, at)
 }
 
+/// Writes several slices at an offset, as pwritev(2) does.
 pub fn write_vectored_at(fd: BorrowedFd<'_>, at: u64, from: &[IoSlice<'_>]) -> Outcome<usize> {
     rustix::io::pwritev(fd, from, at)
 }
 
+/// Flushes the file: calls fsync(2), or with `data_only` fdatasync(2).
 pub fn sync(fd: BorrowedFd<'_>, data_only: bool) -> Outcome<()> {
     if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) }
 }
 
+/// Deallocates a range of the file; its size stays.
 pub fn punch_hole(fd: BorrowedFd<'_>, range: &Range<u64>) -> Outcome<()> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(fd, how, range.start, range.end.saturating_sub(range.start))
 }
 
+/// Moves the file position and returns the new one.
 pub fn seek(fd: BorrowedFd<'_>, to: SeekFrom) -> Outcome<u64> {
     rustix::fs::seek(fd, to)
 }

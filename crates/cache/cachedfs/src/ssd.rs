@@ -183,7 +183,7 @@ fn length(path: &Path) -> Result<u64, Error> {
     Ok(device.geometry().bytes())
 }
 
-/// Returns a random identity.
+/// Returns a random identity for a new SSD.
 pub fn uuid() -> [u8; 16] {
     let mut uuid = [0; 16];
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut uuid));

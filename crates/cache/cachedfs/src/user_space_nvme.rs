@@ -113,7 +113,7 @@ fn to_error(ssd: &Path, error: &OpenError) -> Error {
 /// Keeps instances, and tools, of one user apart: as flock(2) on the SSD does where it is a file.
 pub struct Lock {
     path: PathBuf,
-    /// Of the file.
+    /// The lock file, on which the caller takes flock(2).
     pub file: File,
 }
 

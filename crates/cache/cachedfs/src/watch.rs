@@ -53,6 +53,7 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Creates a watch without files and without a thread.
     pub fn new() -> Watch {
         let made = || -> Result<Inner, Errno> {
             let fd = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
@@ -122,7 +123,7 @@ impl Watch {
         }
     }
 
-    /// Ends the watching thread.
+    /// Stops the watching thread, and waits for its end unless it is the caller.
     pub fn stop(&self) {
         let Some(inner) = &self.inner else { return };
         let Some(thread) = self.thread.lock().take() else { return };

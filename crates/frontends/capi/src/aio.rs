@@ -40,19 +40,22 @@ pub struct RequestSpec {
 }
 
 impl RequestSpec {
+    /// Creates a read or write of the program's memory, without timeout and context.
     pub fn transfer(op: Op, memory: Memory, offset: u64) -> RequestSpec {
         let bytes = memory.len() as u64;
         RequestSpec { op, memory, offset, bytes, user: 0, timeout_ms: 0, durable: false, context: None }
     }
 
+    /// Creates a request for a range of the device that transfers no data.
     pub fn sweep(op: Op, offset: u64, bytes: u64) -> RequestSpec {
         RequestSpec { bytes, ..RequestSpec::transfer(op, Memory::NONE, offset) }
     }
 }
 
-/// A request in flight.
+/// A request of a handle that is in flight.
 pub struct Request {
     wish: RequestSpec,
+    /// The memory of its data: a lent buffer of the pool, or a copy.
     pub data: LentData,
     ticket: Option<Ticket>,
 }
@@ -72,6 +75,7 @@ struct CompletedRequest {
 }
 
 impl Requests {
+    /// Allocates slots for at most `most` requests.
     pub fn new(most: u32) -> Requests {
         let slots = (0..most).map(|_| (0, None)).collect();
         Requests { slots, free: (0..most).rev().collect(), ended: VecDeque::with_capacity(most as usize) }
@@ -94,7 +98,7 @@ impl Requests {
         if u64::from(slot.0) == number >> 32 { slot.1.as_mut() } else { None }
     }
 
-    /// Removes a completed request.
+    /// Removes a completed request and frees its slot; `None` if the number is unknown.
     pub fn take(&mut self, number: u64) -> Option<Request> {
         self.find(number)?;
         let index = (number & 0xffff_ffff) as u32 - 1;

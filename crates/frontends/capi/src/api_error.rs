@@ -11,9 +11,12 @@ use block::{Error, OpenError};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApiError(Box<ErrorDetail>);
 
+/// The content of an [`ApiError`]: errno and message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ErrorDetail {
+    /// The errno that the call sets.
     pub errno: i32,
+    /// The message that `hs_error` returns.
     pub text: String,
 }
 
@@ -29,6 +32,7 @@ impl Deref for ApiError {
 pub type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
+    /// Creates an error from an errno and a message.
     pub fn new(errno: i32, text: impl fmt::Display) -> ApiError {
         ApiError(Box::new(ErrorDetail { errno, text: text.to_string() }))
     }

@@ -13,7 +13,7 @@ use crate::library::{defaults, ensure_init};
 
 static INSTANCE: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
 
-/// Returns the configured cache.
+/// Returns the configured cache, and opens it at the first call.
 pub fn instance() -> ApiResult<Arc<Instance>> {
     if let Some(instance) = &*INSTANCE.lock() {
         return Ok(Arc::clone(instance));

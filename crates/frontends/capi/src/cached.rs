@@ -19,6 +19,7 @@ pub struct Cache {
 pub struct Place(DeviceHandle);
 
 impl Cache {
+    /// Opens the cache of a device, over two queues of its driver. `eager`: allocates all memory at once.
     pub fn open(device: &Device, params: &Params, eager: bool) -> ApiResult<Cache> {
         let frames = (params.cache_bytes / pagecache::PAGE_BYTES as u64).max(u64::from(datapath::FRAMES_MIN));
         let frames = u32::try_from(frames).map_err(|_| ApiError::new(libc::EINVAL, "the cache has 16 TiB at most"))?;
@@ -34,10 +35,12 @@ impl Cache {
         Ok(Cache { pages: DeviceCache::open(Arc::new(file), &options)? })
     }
 
+    /// Creates the state of a cached handle.
     pub fn place(&self) -> ApiResult<Place> {
         Ok(Place(self.pages.handle().map_err(failed)?))
     }
 
+    /// Fills the memory with bytes from the cache; misses are read from the device.
     pub fn read(&self, place: &Place, offset: u64, memory: &Memory) -> ApiResult<()> {
         memory.with_mut(|bytes| self.pages.read(&place.0, offset, bytes)).map_err(failed)
     }
@@ -51,6 +54,7 @@ impl Cache {
         self.pages.write_back(offset..offset + memory.len() as u64).map_err(failed)
     }
 
+    /// Writes back dirty pages, and makes them durable on the device.
     pub fn flush(&self, place: &Place) -> ApiResult<()> {
         self.pages.flush(&place.0).map_err(|errno| ApiError::of("flush", to_error(errno)))
     }

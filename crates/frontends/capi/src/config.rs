@@ -19,8 +19,11 @@ use crate::api_error::{ApiError, ApiResult};
 /// The default options of devices, queues and handles.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Defaults {
+    /// The parameters of queues and handles.
     pub params: Params,
+    /// The memory of each device for buffers and copies, in bytes.
     pub buffer_bytes: u64,
+    /// The configuration of the u calls' cache, from the table `[cache]`.
     pub cache: cachedfs::Config,
 }
 

@@ -20,8 +20,11 @@ use crate::types::*;
 
 /// An open device with its pool and cache.
 pub struct Device {
+    /// The name that the program opened.
     pub name: String,
+    /// The driver of the device.
     pub below: Arc<dyn block::Device>,
+    /// The memory for buffers and copies.
     pub pool: Arc<Pool>,
     /// Configuration of the cache and of its parameters.
     pub params: Mutex<Params>,
@@ -30,6 +33,7 @@ pub struct Device {
     cache: Mutex<Option<Arc<Cache>>>,
     /// The cache is in use: direct I/O has to check it.
     pub has_cache: AtomicBool,
+    /// The count of its queues: a device with queues cannot be closed.
     pub children: Children,
 }
 
@@ -43,7 +47,7 @@ impl Children {
         self.add_below(u32::MAX)
     }
 
-    /// Adds the only child.
+    /// Adds a child, which has to be the only one; EBUSY if there is one already.
     pub fn add_only(&self) -> ApiResult<()> {
         self.add_below(1)
     }
@@ -116,6 +120,7 @@ impl Device {
         })
     }
 
+    /// Returns the geometry of the device: block size and capacity.
     pub fn geometry(&self) -> &Geometry {
         self.below.geometry()
     }

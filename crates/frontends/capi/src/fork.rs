@@ -13,7 +13,7 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 /// The process (or forked child) has not used files yet.
 static UNUSED: AtomicBool = AtomicBool::new(true);
 
-/// Installs the fork handlers.
+/// Installs the fork handlers of the library.
 pub fn watch() {
     extern "C" fn before() {
         uopen::hold();

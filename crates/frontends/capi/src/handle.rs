@@ -29,13 +29,16 @@ const FLAGS: u32 = NVMED_DIRECT | NVMED_SYNC | NVMED_ZERO_COPY | NVMED_CACHED | 
 
 /// An open handle on one or several queues.
 pub struct Handle {
+    /// The device of all its queues.
     pub device: Arc<Device>,
     queues: Vec<Arc<Queue>>,
+    /// The handle of the block layer that performs the I/O.
     pub engine: Engine,
     /// Current modes: NVMED_CACHED, NVMED_SYNC, NVMED_ASYNC, NVMED_ZERO_COPY.
     modes: AtomicU32,
     /// File position for reads and writes without an offset.
     pub position: Mutex<u64>,
+    /// The asynchronous requests of the handle.
     pub requests: Mutex<Requests>,
     /// Completed requests whose pool memory the device still holds.
     held: AtomicU32,
@@ -71,36 +74,46 @@ fn busy() -> ApiError {
 }
 
 impl Engine {
+    /// Submits a request and waits for its completion.
     pub fn run(&self, io: Io) -> ApiResult<Done> {
         each!(self, handle => handle.run(io))
     }
+    /// Submits a request; the device sees it at the next ring, poll or wait.
     pub fn submit(&self, io: Io) -> ApiResult<Result<Ticket, Full>> {
         each!(self, handle => handle.submit(io))
     }
+    /// Tells the device of all submitted requests.
     pub fn ring(&self) -> ApiResult<()> {
         each!(self, handle => handle.ring())
     }
+    /// Rings, and returns a completed request if there is one.
     pub fn poll(&self) -> ApiResult<Option<Done>> {
         each!(self, handle => handle.poll())
     }
+    /// Waits for a completed request, for this time at most; returns none also if nothing is in flight.
     pub fn wait(&self, at_most: Duration) -> ApiResult<Option<Done>> {
         each!(self, handle => handle.wait(at_most))
     }
+    /// Cancels a request, which completes in any case; returns false if there is no such ticket.
     pub fn cancel(&self, ticket: Ticket) -> ApiResult<bool> {
         each!(self, handle => handle.cancel(ticket))
     }
+    /// Waits until all requests have completed, for this time at most.
     pub fn drain(&self, at_most: Duration) -> ApiResult<Result<(), block::Error>> {
         each!(self, handle => handle.drain(at_most))
     }
+    /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> ApiResult<u32> {
         each!(self, handle => handle.in_flight())
     }
     fn take_released(&self) -> ApiResult<Option<Released>> {
         each!(self, handle => handle.take_released())
     }
+    /// Returns the value of a parameter.
     pub fn get(&self, key: Key) -> ApiResult<u64> {
         each!(self, handle => handle.get(key))
     }
+    /// Sets the value of a parameter.
     pub fn set(&self, key: Key, value: u64) -> ApiResult<Result<(), block::handle::ParamError>> {
         each!(self, handle => handle.set(key, value))
     }
@@ -180,6 +193,7 @@ impl Handle {
         self.modes.load(Ordering::Relaxed) & flag != 0
     }
 
+    /// Sets and clears modes, given as flags; other modes stay.
     pub fn set_modes(&self, set: u32, clear: u32) {
         // If two threads set modes, each bit is from one of them.
         self.modes.fetch_or(set, Ordering::Relaxed);

@@ -42,10 +42,12 @@ impl Memory {
     /// The memory of a request without data.
     pub const NONE: Memory = Memory { address: std::ptr::null_mut(), bytes: 0 };
 
+    /// Returns the address of the first byte.
     pub fn address(&self) -> *const u8 {
         self.address
     }
 
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }

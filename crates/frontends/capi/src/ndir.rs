@@ -22,7 +22,7 @@ use crate::transfer::offset_of;
 /// Number of entries read at once.
 const BATCH: usize = 128;
 
-/// An open directory stream.
+/// An open directory stream of the library file system.
 pub struct NDir(Mutex<Option<DirStream>>);
 
 struct DirStream {
@@ -90,6 +90,7 @@ impl NDir {
         call(stream.as_mut().ok_or_else(|| ApiError::new(libc::EBADF, "the directory is closed"))?)
     }
 
+    /// Closes the stream; does nothing the second time.
     pub fn finish(&self) -> ApiResult<()> {
         drop(self.0.lock().take());
         Ok(())

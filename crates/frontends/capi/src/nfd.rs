@@ -26,6 +26,7 @@ static FILES: Ufds<Open> = Ufds::new();
 
 /// An open file, shared by duplicates of its number.
 pub struct Open {
+    /// The file in the library file system.
     pub file: Arc<File>,
     /// Dropped after the file: then the mount may go.
     pub mount: MountGuard,
@@ -43,6 +44,7 @@ impl Open {
         self.mount.watch(|| call(&self.file))
     }
 
+    /// Returns whether the file was opened with O_DIRECT.
     pub fn is_direct(&self) -> bool {
         self.file.flags().contains(OFlags::DIRECT)
     }

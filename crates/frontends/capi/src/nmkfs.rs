@@ -33,6 +33,7 @@ pub fn named(what: &str, fail: ApiError) -> ApiError {
     ApiError::new(fail.errno, format!("{what}: {}", fail.text))
 }
 
+/// Parses the name of a device; EINVAL if it is not one.
 pub fn device_name(device: &str) -> ApiResult<DeviceName> {
     device.parse().map_err(|error| ApiError::new(libc::EINVAL, error))
 }
@@ -45,6 +46,7 @@ pub fn is_blank(disk: &Disk) -> ApiResult<bool> {
     Ok(begin.iter().all(|byte| *byte == 0))
 }
 
+/// Creates an empty store on the disk; an option of 0 means its default.
 pub fn format(disk: &Disk, options: &nvmedfs_mkfs_options) -> ApiResult<()> {
     let wish = |bytes: u64| (bytes > 0).then_some(bytes);
     let blocks = wish(options.bytes / BLOCK_BYTES as u64);
@@ -55,7 +57,7 @@ pub fn format(disk: &Disk, options: &nvmedfs_mkfs_options) -> ApiResult<()> {
     Ok(Store::format(disk, &FormatOptions { blocks, metadata_bytes, log_bytes, discard: true, ..FormatOptions::default() })?)
 }
 
-/// Creates the root directory.
+/// Creates the root directory of the file system.
 pub fn make_root(store: &Store) -> ApiResult<()> {
     Ok(Fs::format(store, Timestamp::now())?)
 }

@@ -20,7 +20,7 @@ use crate::nmkfs;
 use crate::ntypes::*;
 use crate::options::{self, Versioned};
 
-/// A mounted file system.
+/// A mounted file system of the library.
 pub struct Mount {
     /// Taken at unmount.
     fs: RwLock<Option<Fs>>,
@@ -109,6 +109,7 @@ impl Mount {
         Creds { umask: self.umask.load(Ordering::Relaxed), ..self.creds.clone() }
     }
 
+    /// Returns whether a flag of the mount is set.
     pub fn is(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }

@@ -15,10 +15,15 @@ use crate::ntypes::NVMEDFS;
 
 /// A path with its base directory and the caller's credentials.
 pub struct DirPath<'a> {
+    /// The mount that the path belongs to.
     pub mount: &'a Arc<Mount>,
+    /// The file system of the mount.
     pub fs: &'a Fs,
+    /// The directory where a relative path starts.
     pub node: &'a Node,
+    /// The credentials with which permissions are checked.
     pub creds: Creds,
+    /// The path as the program passed it.
     pub path: &'a [u8],
 }
 

@@ -66,6 +66,7 @@ pub struct AioCompletion {
 unsafe impl Send for AioCompletion {}
 
 impl AioCompletion {
+    /// Returns the completion of a request that has not completed yet: its result is 0.
     pub fn of(io: &nvmedfs_io) -> AioCompletion {
         let event = nvmedfs_event { user: io.user, result: 0, op: io.op, flags: 0 };
         AioCompletion { event, callback: io.callback, userdata: io.userdata }
@@ -85,7 +86,7 @@ impl CompletionNotice {
 }
 
 impl CompletionNotice {
-    /// Undoes the submission.
+    /// Undoes the submission: the request delivers no completion.
     pub fn cancel_unsubmitted(mut self) {
         if let Some((aio, _)) = self.0.take() {
             aio.state.lock().under_way -= 1;
@@ -104,8 +105,11 @@ impl Drop for CompletionNotice {
 
 /// A read that waits for a thread.
 pub struct QueuedRead {
+    /// The open file that is read.
     pub open: Arc<Open>,
+    /// The memory of the program that the read fills.
     pub parts: Vec<Memory>,
+    /// The offset in the file, in bytes.
     pub at: u64,
 }
 
@@ -146,6 +150,7 @@ impl HandleKind for Aio {
 }
 
 impl Aio {
+    /// Creates a queue for at most `depth` requests to the files of a mount.
     pub fn new(mount: &Arc<Mount>, depth: u32) -> ApiResult<Arc<Aio>> {
         let no_event = |errno: rustix::io::Errno| ApiError::new(errno.raw_os_error(), "an event for requests (eventfd)");
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_event)?;
@@ -154,10 +159,12 @@ impl Aio {
         Ok(Arc::new_cyclic(|me| Aio { me: Weak::clone(me), mount, holds, depth, state, to_do, done, event }))
     }
 
+    /// Returns the mount of its files.
     pub fn mount(&self) -> &Arc<Mount> {
         &self.mount
     }
 
+    /// Returns the eventfd that signals completions.
     pub fn event(&self) -> &OwnedFd {
         &self.event
     }

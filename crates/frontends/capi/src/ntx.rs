@@ -39,10 +39,12 @@ fn ended() -> ApiError {
 }
 
 impl Tx {
+    /// Returns the mount of the transaction; EBADF if the transaction has ended.
     pub fn mount(&self) -> ApiResult<Arc<Mount>> {
         self.mount.lock().as_ref().map(|mount| Arc::clone(mount)).ok_or_else(ended)
     }
 
+    /// Runs a call that adds changes to the transaction; EBADF if the transaction has ended.
     pub fn gather<T>(&self, call: impl FnOnce(&mut Transaction) -> ApiResult<T>) -> ApiResult<T> {
         let mount = self.mount()?;
         let mut gathered = self.gathered.lock();

@@ -19,6 +19,7 @@ pub struct Open {
     /// Calls never block indefinitely (unlike on pipes, terminals, sockets), and the file is not broken.
     plain: AtomicBool,
     broken: AtomicBool,
+    /// The pages of the file that the program has pinned.
     pub pins: Pins,
 }
 
@@ -44,6 +45,7 @@ fn waits(fd: BorrowedFd<'_>) -> bool {
 }
 
 impl Open {
+    /// Wraps a file of the cache, or an uncached file that the cache opened.
     pub fn file(file: File) -> Open {
         let waits = !file.is_cached() && waits(file.fd());
         Open { body: FileBackend::File(file), plain: AtomicBool::new(!waits), pins: Pins::default(), broken: AtomicBool::new(false) }
@@ -54,7 +56,7 @@ impl Open {
         Open { body: FileBackend::Stream(fd), plain: AtomicBool::new(false), pins: Pins::default(), broken: AtomicBool::new(false) }
     }
 
-    /// Returns the kernel's descriptor.
+    /// Returns the kernel's descriptor of the file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.body {
             FileBackend::File(file) => file.fd(),
@@ -63,6 +65,7 @@ impl Open {
         }
     }
 
+    /// Returns whether it is a standard stream of the process.
     pub fn is_stream(&self) -> bool {
         matches!(self.body, FileBackend::Stream(_))
     }
@@ -98,6 +101,7 @@ impl Open {
         done
     }
 
+    /// Reads at the file position, and advances it.
     #[inline]
     pub fn read(&self, to: &mut [u8]) -> ApiResult<usize> {
         match &self.body {
@@ -106,6 +110,7 @@ impl Open {
         }
     }
 
+    /// Writes at the file position, and advances it.
     #[inline]
     pub fn write(&self, from: &[u8]) -> ApiResult<usize> {
         match &self.body {
@@ -114,6 +119,7 @@ impl Open {
         }
     }
 
+    /// Reads at an offset; the file position stays.
     #[inline]
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> ApiResult<usize> {
         match &self.body {
@@ -122,6 +128,7 @@ impl Open {
         }
     }
 
+    /// Writes at an offset; the file position stays.
     #[inline]
     pub fn write_at(&self, at: u64, from: &[u8]) -> ApiResult<usize> {
         match &self.body {
@@ -166,6 +173,7 @@ impl Open {
         }
     }
 
+    /// Moves the file position and returns the new one.
     pub fn seek(&self, to: i64, whence: Whence) -> ApiResult<u64> {
         let FileBackend::File(file) = &self.body else {
             let negative = || plain("seeking", u64::try_from(to).map_err(|_| Errno::INVAL));
@@ -181,6 +189,7 @@ impl Open {
         Ok(file.seek(to, whence)?)
     }
 
+    /// Flushes the file: works like fsync(2), or with `data_only` like fdatasync(2).
     pub fn sync(&self, data_only: bool) -> ApiResult<()> {
         match &self.body {
             FileBackend::File(file) => Ok(file.sync(data_only)?),
@@ -189,6 +198,7 @@ impl Open {
         }
     }
 
+    /// Truncates or extends the file to this size in bytes.
     pub fn set_len(&self, bytes: u64) -> ApiResult<()> {
         match &self.body {
             FileBackend::File(file) => Ok(file.set_len(bytes)?),
@@ -209,6 +219,7 @@ impl Open {
         }
     }
 
+    /// Returns the attributes of the file, as fstat(2) does.
     pub fn stat(&self) -> ApiResult<Stat> {
         match &self.body {
             FileBackend::File(file) => Ok(file.stat()?),

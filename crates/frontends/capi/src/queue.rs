@@ -21,9 +21,13 @@ pub type Tracks = Tracked<Box<dyn block::Queue>>;
 
 /// An open queue of a device.
 pub struct Queue {
+    /// The device that the queue belongs to.
     pub device: Arc<Device>,
+    /// The parameters with which the queue is opened.
     pub params: Params,
+    /// How handles are bound to the queue.
     pub binding: Binding,
+    /// The count of its handles: a queue with handles cannot be closed.
     pub children: Children,
     /// A call panicked inside: its state may be inconsistent.
     pub broken: AtomicBool,
@@ -96,7 +100,7 @@ impl Queue {
         }
     }
 
-    /// Closes the queue.
+    /// Closes the driver's queue if it is dedicated; a shared queue closes when it is dropped.
     pub fn finish(&self) -> ApiResult<()> {
         if let Binding::Dedicated(queue) = &self.binding {
             queue.lock().take();

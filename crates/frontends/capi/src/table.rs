@@ -41,7 +41,7 @@ struct TableSlot<T> {
 // nobody is inside), and read only by those counted in while it is open. The state's orderings carry the value between them.
 unsafe impl<T: Send + Sync> Sync for TableSlot<T> {}
 
-/// Why a lookup failed.
+/// The reason why a lookup failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookupError {
     /// The number is unknown or closed.
@@ -51,7 +51,7 @@ pub enum LookupError {
 }
 
 impl<T: Send + Sync + 'static> Table<T> {
-    /// Creates an empty table.
+    /// Creates an empty table; it allocates memory at its first use.
     pub const fn new() -> Table<T> {
         Table { slots: OnceLock::new(), free: Mutex::new(None) }
     }

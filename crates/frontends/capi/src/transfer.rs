@@ -39,6 +39,7 @@ fn check_blocks(handle: &Handle, offset: u64, bytes: u64) -> ApiResult<()> {
     Err(ApiError::new(libc::EINVAL, what))
 }
 
+/// Converts an offset of the program; EINVAL if it is negative.
 #[inline]
 pub fn offset_of(offset: i64) -> ApiResult<u64> {
     if offset < 0 { Err(negative(offset)) } else { Ok(offset as u64) }
@@ -120,6 +121,7 @@ fn direct(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<us
     outcome
 }
 
+/// Creates a read or write of the driver.
 pub fn io(op: Op, offset: u64, data: impl Into<Data>) -> Io {
     if op == Op::Read { Io::read(offset, data) } else { Io::write(offset, data) }
 }
@@ -172,11 +174,12 @@ fn piece(handle: &Handle, bytes: usize) -> ApiResult<Buf> {
     }
 }
 
+/// Returns ENOMEM for a copy of this many bytes: the pool has no free buffer.
 pub fn no_room(bytes: usize) -> ApiError {
     ApiError::new(libc::ENOMEM, format!("no room for a copy of {bytes} bytes: put buffers back, or open the device with more buffer_bytes"))
 }
 
-/// Makes earlier writes durable.
+/// Makes earlier writes durable, including requests in flight.
 pub fn flush(handle: &Handle) -> ApiResult<()> {
     handle.take_released()?;
     // Including earlier submitted requests.

@@ -138,7 +138,7 @@ pub unsafe extern "C" fn urmdir(path: *const c_char) -> c_int {
     unsafe { uunlinkat(libc::AT_FDCWD, path, libc::AT_REMOVEDIR) }
 }
 
-/// An open directory stream.
+/// An open directory stream of the u calls.
 pub struct Dir(Mutex<DirStream>);
 
 /// C's own stream. NULL once it is closed.
@@ -153,6 +153,7 @@ impl Dir {
         if stream.0.is_null() { Err(ApiError::new(libc::EBADF, "the directory is closed")) } else { call(stream.0) }
     }
 
+    /// Closes the stream of the C library; does nothing the second time.
     pub fn finish(&self) -> ApiResult<()> {
         let stream = std::mem::replace(&mut self.0.lock().0, std::ptr::null_mut());
         // SAFETY: of opendir, closed once.

@@ -73,6 +73,7 @@ impl UsedFds {
 pub struct TableFullError;
 
 impl<T: Send + Sync + 'static> Ufds<T> {
+    /// Creates a table in which all numbers are free.
     pub const fn new() -> Ufds<T> {
         Ufds { places: [const { AtomicPtr::new(std::ptr::null_mut()) }; UFDS_MAX], taken: Mutex::new(UsedFds { bits: [0; WORDS] }) }
     }

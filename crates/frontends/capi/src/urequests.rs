@@ -284,6 +284,7 @@ fn of_another() -> ApiError {
 }
 
 impl Requests {
+    /// Creates a queue for `depth` requests, with the UAIO flags.
     pub fn new(depth: u32, flags: u32) -> ApiResult<Arc<Requests>> {
         let no_event = |errno: rustix::io::Errno| ApiError::new(errno.raw_os_error(), "an event for requests (eventfd)");
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_event)?;

@@ -21,7 +21,7 @@ pub use self::locate::is_cache;
 pub use self::show::report as show;
 pub use self::status::{Report, all, prometheus_text, status_of};
 
-/// Runs the given command.
+/// Runs the given `hotshelf cache` command.
 pub fn cache(args: &CacheArgs) -> anyhow::Result<bool> {
     match &args.command {
         CacheCommand::Create(args) => create::create(args),

@@ -167,6 +167,7 @@ fn openers(tree: &Tree, files: &BTreeSet<PathBuf>) -> Vec<String> {
     found.into_iter().collect()
 }
 
+/// A machine with a drive for tests of this and other modules, and the tests of this one.
 #[cfg(test)]
 pub mod test {
     use std::os::unix::fs::symlink;
@@ -201,6 +202,7 @@ pub mod test {
         (dir, tree)
     }
 
+    /// Returns the PCI address of the drive in [`machine`].
     pub fn address() -> Address {
         "0000:03:00.0".parse().expect("an address")
     }

@@ -12,7 +12,7 @@ use self::args::{NvmeArgs, NvmeCommand};
 use self::drive::Drive;
 use crate::queue::table;
 
-/// Runs the given command.
+/// Runs the given `hotshelf nvme` command.
 pub fn nvme(args: &NvmeArgs) -> anyhow::Result<bool> {
     let tree = Tree::default();
     match &args.command {

@@ -19,7 +19,7 @@ use crate::Usage;
 
 use self::args::{QueueArgs, QueueCommand, SocketArgs, StatArgs};
 
-/// Runs the given command.
+/// Runs the given `hotshelf queue` command.
 pub fn queue(args: &QueueArgs) -> anyhow::Result<bool> {
     match &args.command {
         QueueCommand::List(args) => policy::list(args),
