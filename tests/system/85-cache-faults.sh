@@ -9,7 +9,7 @@ source "$(dirname "$0")/_cache-faults.sh"
 
 # The ways an SSD fails: how it is made, and how it is broken.
 #   gone   its file system is shut down: all reads and writes of it are I/O errors
-#   cut    its file is truncated
+#   cut    the file is shorter: it is truncated
 #   short  its file has holes, and their disk is full: only writing fails
 break_ssd() {
     local way=$1 name=$2

@@ -25,7 +25,7 @@ use crate::watch::Watched;
 pub struct Cached {
     /// The file in the cache engine.
     pub open: Open,
-    /// The open backing file of the opening.
+    /// The backing file, open for reading and, if the process may write it, for writing.
     pub local: Arc<Local>,
     /// The generation of the process that opened it.
     pub generation: u32,
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Cached {
 /// A file to be opened, and how.
 #[derive(Debug)]
 pub struct Opening {
-    /// The open backing file.
+    /// The backing file, which is open already.
     pub local: Arc<Local>,
     /// Mode and admission, from the rules and the options.
     pub how: OpenOptions,

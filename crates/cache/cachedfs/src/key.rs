@@ -14,7 +14,7 @@ const FUSE: u64 = 0x6573_5546;
 /// statfs(2): vfat and exFAT, which number inodes in memory: a file that the kernel forgot has another number.
 const MSDOS: u64 = 0x4d44;
 const EXFAT: u64 = 0x2011_bab0;
-/// statfs(2). Its handles name the server's file system, too; it has no number of its own that a mount keeps.
+/// statfs(2). Its handles name the server's file system, too; NFS has no number that stays the same from mount to mount.
 const NFS: u64 = 0x6969;
 
 /// Returns whether the file keeps its key when its file system is mounted again, and while nobody has it open. Where it does not, unwritten

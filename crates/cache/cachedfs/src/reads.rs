@@ -17,7 +17,7 @@ use crate::forks;
 
 /// Asynchronous reads of cached files. Hits in memory complete at once; hits on the SSD go through one queue, many pages in one submission.
 /// A read that needs the backing file, or would have to wait, returns [`Outcome::Slow`]: the caller then calls [`File::read_at`] in a
-/// thread of its own.
+/// separate thread.
 ///
 /// `B` is the buffer, which the read owns until it completes; `T` is a token of the caller. One thread at a time may use it, in the process
 /// that created it: in a forked child every read is slow. [`AsyncReader::with`] takes the promise that only one thread uses it.

@@ -2,7 +2,7 @@
 //!
 //! Every attached process holds a shared lock (flock(2)) on it. A process that creates an instance, or continues one without live
 //! processes, takes the lock exclusively for a moment, and offline tools hold it exclusively: an SSD never has two instances. For an SSD
-//! on a controller (`user_space_nvme.rs`), the lock is on a file of its own.
+//! on a controller (`user_space_nvme.rs`), the lock is on a separate file.
 
 use std::fs::File;
 use std::io::Read;
@@ -195,7 +195,7 @@ pub fn uuid() -> [u8; 16] {
     uuid
 }
 
-/// What it says of itself.
+/// Reads the superblock of an SSD.
 pub fn superblock(file: &File, path: &Path) -> Result<Superblock, Error> {
     let bytes = match file.metadata() {
         Ok(stat) if stat.is_file() => stat.len(),

@@ -1,7 +1,7 @@
 //! A cache SSD on a user-space NVMe driver: a namespace of a controller, `nvme:0000:03:00.0/1` or `vfio-user:/run/x.sock/1`.
 //!
 //! A controller has one owner, the leader of the instance. A process that becomes leader takes the controller over ([`Owned`]) and writes
-//! to it through a queue of its own. A broker (`block::broker`), whose socket is beside the segment, hands out read queues to all attached
+//! to it through a dedicated queue. A broker (`block::broker`), whose socket is beside the segment, hands out read queues to all attached
 //! processes ([`Served`]), the leader included. Each process reads hits through its own queue.
 //!
 //! When the leader dies, the kernel closes its descriptors: the server of a vfio-user socket accepts the next host, VFIO resets the
@@ -110,7 +110,7 @@ fn to_error(ssd: &Path, error: &OpenError) -> Error {
     Error::new(Kind::Device, Errno::from_raw_os_error(error.errno()), sentence)
 }
 
-/// Keeps instances, and tools, of one user apart: as flock(2) on the SSD does where it is a file.
+/// Keeps instances and tools of one user apart, as flock(2) does on an SSD that is a file.
 pub struct Lock {
     path: PathBuf,
     /// The lock file, on which the caller takes flock(2).
@@ -118,7 +118,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Opened, and not locked yet.
+    /// Opens the lock file without locking it.
     pub fn open(ssd: &Path) -> Result<Lock, Error> {
         let place = InstancePaths::of(&Config::default())?;
         place.ensure()?;

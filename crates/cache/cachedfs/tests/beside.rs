@@ -1,6 +1,6 @@
-//! Several processes use files through the cache, one call at a time, while a program without it changes, renames, removes and reads the
-//! same files below; the kernel does the same on shadow files, and every result is compared. It makes the calls of Rust, with a mode for
-//! each file; crates/frontends/capi/tests/lockstep makes those of C, which are more.
+//! Several processes use files through the cache, one call at a time, while a program without the cache changes, renames, removes and
+//! reads the backing files. The kernel does the same on shadow files, and every result is compared. It makes the calls
+//! of Rust, with a mode for each file; crates/frontends/capi/tests/lockstep makes those of C, which are more.
 //!
 //! Each worker is this program again. It makes its calls from a seed, in batches, and compares them itself. Between two batches the
 //! parent is the other program. `LOCKSTEP_CALLS`: how many calls in all (default 40,000); `LOCKSTEP_SEED`: one run, as

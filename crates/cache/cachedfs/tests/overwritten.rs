@@ -1,9 +1,9 @@
 //! A member of the cache's group writes over its shared memory, and keeps its locks, while two processes work on their files: no panic, no
 //! call that takes longer than a second, beside what the machine's load costs, and no file shows another's bytes.
 //!
-//! The three processes are this program again, told by its environment what to do. Each page of a file says whose it is and has a
-//! checksum: what is read may be old, zero, refused or spoiled, for the memory may be spoiled; but a page that is whole is the page that
-//! was asked for.
+//! The three processes run this program again; its environment says what each does. Each page of a file names its file and page, and has
+//! a checksum. A read may return old, zero or corrupt bytes, or fail, because the memory may be corrupt; but an intact page is the
+//! requested page.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -157,7 +157,7 @@ impl Call {
     }
 }
 
-/// Works on a file of its own, and reads one that all share; every call is timed.
+/// Works on a private file, and reads one that all processes share; every call is timed.
 fn victim(dir: &Path, number: u64, mut rng: Rng, until: Instant) {
     let Ok(instance) = Instance::open(&config(dir, env("SSD") == 1)) else { return println!("> refused") };
     let mut slowest = Duration::ZERO;
@@ -209,7 +209,7 @@ fn victim(dir: &Path, number: u64, mut rng: Rng, until: Instant) {
         }
     }
     println!("> slowest {} of {done}, {failed} failed", slowest.as_millis());
-    // It does not leave: what others wrote over may keep it from that for good, and it may say so.
+    // It does not detach: the overwritten memory may prevent that permanently, and it may print so.
     std::process::exit(0);
 }
 

@@ -1,4 +1,4 @@
-//! The metadata: look up, put, seal, end, flush, invalidate.
+//! The metadata of the cache: lookup, put, seal, completion, flush, invalidation.
 
 use std::ops::Range;
 
@@ -11,110 +11,110 @@ use crate::summary::{ENTRIES, Entry, EntryKind, PreviousSegment, SummaryHeader};
 use crate::superblock::{CacheOpenError, FIRST, Shape, Superblock};
 use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, SsdSlot, Stamp};
 
-/// What has to be done before the call can be made again; nothing was changed.
+/// The action that is necessary before the call can succeed; the failed call changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CacheError {
-    /// Seal the batch and write it.
+    /// The caller has to seal the open batch and write it.
     #[error("the open batch is full")]
     Seal,
-    /// Flush the device, after the batches in flight have ended.
+    /// The caller has to flush the device after the batches in flight have completed.
     #[error("batches have to be durable first")]
     Flush,
-    /// Reclaim the oldest segment.
+    /// The caller has to reclaim the oldest segment.
     #[error("no segment is free")]
     Reclaim,
-    /// Write the superblock and flush.
+    /// The caller has to write the superblock and flush the device.
     #[error("the superblock has to be written first")]
     Superblock,
-    /// Batches failed: cut.
+    /// Batches failed: the caller has to call [`SsdCache::cut`].
     #[error("a write to the SSD failed")]
     Failed,
-    /// Write the dirty page or pages back first.
+    /// The caller has to write back the dirty page or pages first.
     #[error("a dirty page is in the way")]
     Dirty,
-    /// Wait for the batches in flight.
+    /// The caller has to wait for the batches in flight.
     #[error("batches are in flight")]
     InFlight,
-    /// As many files have pages here as can; or the page is beyond 32 TiB. Go around the cache.
+    /// The maximum number of files have cached pages, or the page is beyond 32 TiB. The caller has to bypass the cache.
     #[error("the page cannot be cached")]
     NotCacheable,
-    /// The page is not where the item says any more: nothing is to be done.
+    /// The page has left the slot of the item: there is nothing to do.
     #[error("the page has moved or gone")]
     Changed,
 }
 
-/// What is known of a page.
+/// The result of looking up a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookupResult {
-    /// Not here.
+    /// The page is not cached.
     Miss,
-    /// On the device.
+    /// The page is on the device.
     Hit(Item),
-    /// Put, but not written yet: whoever put it has the bytes.
+    /// The page was put, but is not written yet: the caller of `put` has its bytes.
     Pending(Item),
 }
 
-/// What was read of a page.
+/// The result of verifying bytes that were read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VerifyResult {
-    /// The page.
+    /// The bytes are those of the page.
     Good,
-    /// It moved or went meanwhile: look up again.
+    /// The page moved or was evicted meanwhile: look it up again.
     Changed,
-    /// Not what was written.
+    /// The bytes are not those that were written.
     Bad,
 }
 
 /// How a page that is put compares with the backing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageVersion {
-    /// The same, and that is durable.
+    /// The page equals the backing file, where it is durable.
     Clean,
-    /// Newer.
+    /// The page is newer than the backing file.
     Dirty,
 }
 
-/// Where a page was put, and when it is durable.
+/// The place of a page that was put, and the stamp of its durability.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PutResult {
-    /// It survives when `durable` has come so far.
+    /// The page is durable once [`SsdCache::durable`] has reached this stamp.
     pub stamp: Stamp,
-    /// The page of the device it goes to.
+    /// The page of the device to which it has to be written.
     pub at: DevicePage,
 }
 
-/// Counts since the cache was opened, in pages where nothing else is said.
+/// Counts since the cache was opened, in pages unless stated otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// Pages that callers have put.
+    /// The number of pages that callers have put.
     pub put: u64,
-    /// Put again because they were hot.
+    /// The number of pages put again because they were hot.
     pub reinserted: u64,
     /// The number of summary pages written.
     pub summaries: u64,
-    /// Pages evicted because their segment was reclaimed.
+    /// The number of pages evicted because their segment was reclaimed.
     pub evicted: u64,
-    /// Entries that record dropped pages.
+    /// The number of entries that record dropped pages.
     pub drops: u64,
-    /// Marks of write-back that found no room, in pages: after a crash these are written back again.
+    /// The number of pages whose write-back could not be recorded: after a crash they are written back again.
     pub unmarked: u64,
 }
 
 impl CacheStats {
-    /// Pages written for each page put; 1 if none was.
+    /// Returns the number of pages written for each page put.
     pub fn write_amplification(&self) -> f64 {
         (self.put + self.reinserted + self.summaries) as f64 / self.put.max(1) as f64
     }
 }
 
-/// Segments that are free in a cache that is full, at most: the one kept for its own pages, and the one that was just reclaimed.
+/// Maximum number of free segments in a full cache: the one kept for the cache's own pages, and the one just reclaimed.
 const ALWAYS_FREE: u64 = 2;
 
-/// Which room a page may take.
+/// The segments that a page may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WritePurpose {
     Any,
-    /// The last free segment too.
+    /// Also the last free segment.
     Spare,
 }
 
@@ -123,26 +123,26 @@ pub(crate) struct Segment {
     pub(crate) seq: u64,
     pub(crate) live: u32,
     pub(crate) dirty: u32,
-    /// What took the place of dirty pages of this segment is durable with this.
+    /// The newer versions of dirty pages of this segment are durable with this stamp.
     pub(crate) replaced: Stamp,
 }
 
-/// The metadata of an SSD cache, as its leader keeps it.
+/// The metadata of an SSD cache, kept by its leader.
 #[derive(Debug)]
 pub struct SsdCache {
     pub(crate) superblock: Superblock,
     /// Whether this life's superblock is durable.
     pub(crate) is_open: bool,
-    /// Of slots and index.
+    /// The slots and the index, which other processes may map.
     pub(crate) shared: SharedMap,
     pub(crate) files: Files,
-    /// By place; a segment of number s is at s modulo their number.
+    /// The segments by place; `Superblock::place_of` gives the place of a sequence number.
     pub(crate) segments: Box<[Segment]>,
     pub(crate) head: HeadSegment,
     pub(crate) durable: Stamp,
-    /// What a flush of the superblock makes durable.
+    /// The stamp that a flush of the superblock makes durable.
     covered: Stamp,
-    /// What of `superblock.tail` is durable, in a summary or a superblock.
+    /// The tail that is durable, in a summary or a superblock.
     pub(crate) tail_durable: u64,
     /// The tail in the last summary.
     pub(crate) tail_noted: u64,
@@ -153,14 +153,14 @@ pub struct SsdCache {
 }
 
 impl SsdCache {
-    /// The two superblocks of an empty cache, for the first two pages of the device. Then [`crate::recover`].
+    /// Returns the two superblocks of an empty cache, for the first two pages of the device; [`crate::recover`] then opens it.
     pub fn format(uuid: [u8; 16], shape: Shape) -> [Page; 2] {
         let first = Superblock::new(uuid, shape);
         [Superblock { generation: 2, ..first }.encode(), first.encode()]
     }
 
     /// # Errors
-    /// No memory.
+    /// There is no memory.
     pub(crate) fn empty(superblock: Superblock, files_max: u32, held: &[(FileKey, u32)]) -> Result<SsdCache, CacheOpenError> {
         Ok(SsdCache {
             superblock,
@@ -179,8 +179,8 @@ impl SsdCache {
         })
     }
 
-    /// Bytes of memory of the metadata of this shape, for so many files at most, with what is shared. Without the ghosts, see
-    /// [`crate::Admission::memory_bytes`].
+    /// Returns the memory of the metadata in bytes, including the shared map, for this shape and number of files. The ghosts of
+    /// admission come on top: [`crate::Admission::memory_bytes`].
     pub fn memory_bytes(shape: Shape, files_max: u32) -> u64 {
         let segments = u64::from(shape.segments) * size_of::<Segment>() as u64;
         shared_bytes(shape) as u64 + segments + u64::from(files_max.clamp(1, FILES_MAX)) * FILE_BYTES as u64
@@ -197,14 +197,14 @@ impl SsdCache {
         if written { LookupResult::Hit(item) } else { LookupResult::Pending(item) }
     }
 
-    /// Counts a hit of a reader: the page may stay longer.
+    /// Counts a hit of a reader, so that the page may be kept longer.
     pub fn touch(&mut self, item: &Item) {
         if let Some(held) = self.shared.held(item.slot).filter(|_| self.is_current(item)) {
             self.shared.touch(item.slot, held);
         }
     }
 
-    /// Whether these bytes, read at the item's place, are the page.
+    /// Verifies that bytes read at the item's place are those of the page.
     pub fn verify(&self, item: &Item, bytes: &Page) -> VerifyResult {
         if !self.is_current(item) {
             return VerifyResult::Changed;
@@ -217,54 +217,54 @@ impl SsdCache {
         }
     }
 
-    /// Whether a page is newer than below.
+    /// Returns whether a cached page is newer than the backing file.
     pub fn is_dirty(&self, key: FileKey, page: PageIndex) -> bool {
         self.find(key, page).is_some_and(|slot| self.shared.is_dirty(slot))
     }
 
-    /// Dirty pages of a file: before its mode becomes one that keeps none, they have to be written back.
+    /// Returns the number of dirty pages of a file. They have to be written back before its mode changes to one without dirty pages.
     pub fn dirty_of(&self, key: FileKey) -> u32 {
         self.files.find(key).map_or(0, |number| self.files.get(number).dirty())
     }
 
-    /// The number by which readers name the file, see [`crate::View::lookup`]; it stays until `release`, whether or not there are
-    /// pages. None: as many files as there can be.
+    /// Returns the number by which readers name the file (see [`crate::View::lookup`]). It is valid until `release`, even if the file has
+    /// no cached pages. `None`: the maximum number of files is reached.
     pub fn hold(&mut self, key: FileKey) -> Option<u32> {
         self.files.hold(key)
     }
 
-    /// The file is not open any more.
+    /// Releases the number of a file that is no longer open.
     pub fn release(&mut self, key: FileKey) {
         self.files.release(key);
     }
 
-    /// Cached pages of a file.
+    /// Returns the number of cached pages of a file.
     pub fn pages_of(&self, key: FileKey) -> u32 {
         self.files.find(key).map_or(0, |number| self.files.get(number).pages)
     }
 
-    /// Pages, and how many of them are dirty.
+    /// Returns the number of cached pages, and the number of dirty ones among them.
     pub fn len(&self) -> (u64, u64) {
         self.segments.iter().fold((0, 0), |(live, dirty), one| (live + u64::from(one.live), dirty + u64::from(one.dirty)))
     }
 
-    /// Whether there are no pages.
+    /// Returns whether no page is cached.
     pub fn is_empty(&self) -> bool {
         self.len().0 == 0
     }
 
-    /// Whether pages can come without any having to leave soon: the log has not been round yet, and an eighth is left for those
-    /// that are known to be worth it.
+    /// Returns whether pages can be put without evicting others soon: the log has not wrapped around yet. An eighth of the segments is
+    /// kept for pages that are known to be hot.
     pub fn has_room(&self) -> bool {
         self.free_after(self.head.seq) > ALWAYS_FREE.max(self.segments.len() as u64 / 8)
     }
 
-    /// For who finds the map being exchanged while nobody exchanges it: somebody wrote over it.
+    /// Resets the gate of the map. For a caller that finds the map being exchanged while no process exchanges it: it was overwritten.
     pub fn end_exchange(&self) {
         self.shared.end_exchange();
     }
 
-    /// What has a stamp up to this survives anything.
+    /// Returns the stamp up to which everything is durable.
     pub fn durable(&self) -> Stamp {
         self.durable
     }
@@ -281,11 +281,11 @@ impl SsdCache {
 
     // ---- changes
 
-    /// A page is to be written: it gets a place in the open batch. Whoever puts it keeps the bytes until the batch has ended.
+    /// Assigns a page its place in the open batch. The caller keeps the bytes until the batch has completed.
     ///
     /// # Errors
-    /// `Dirty`: a clean version over a dirty one; the newer bytes have to be put dirty, or the old ones be written back.
-    /// The others as [`CacheError`] says.
+    /// `Dirty`: the new version is clean, but the cached one is dirty. Put the new bytes dirty, or write back the old ones first.
+    /// For the others see [`CacheError`].
     pub fn put(&mut self, key: FileKey, page: PageIndex, version: PageVersion, bytes: &Page) -> Result<PutResult, CacheError> {
         let dirty = version == PageVersion::Dirty;
         if !dirty && self.is_dirty(key, page) {
@@ -296,7 +296,7 @@ impl SsdCache {
         Ok(put)
     }
 
-    /// As [`SsdCache::put`], dirty, of the cache's own file: it may take the last free segment, too. For callers that make room.
+    /// Puts a dirty page of the cache's own file, which may also take the last free segment. For callers that make room.
     ///
     /// # Errors
     /// As [`SsdCache::put`].
@@ -335,8 +335,8 @@ impl SsdCache {
         Ok(PutResult { stamp: self.open_stamp(), at })
     }
 
-    /// Makes sure that so many drops, 126 at most, will be taken before anything else is put. To be called before newer bytes
-    /// go below than are here: what a refused drop asks for first, room, can mean to write the older dirty bytes back.
+    /// Reserves room for so many drops, 126 at most, until the next page is put. Call it before bytes newer than the cached ones go to
+    /// the backing file: making room for a drop later could write the older dirty bytes back.
     ///
     /// # Errors
     /// As [`CacheError`] says.
@@ -347,9 +347,9 @@ impl SsdCache {
         self.room(0, WritePurpose::Any)
     }
 
-    /// Pages of the file are no longer valid: written around, truncated, removed (`0..u64::MAX`), or bad on the device. The
-    /// stamp, if any, has to be durable before a flush of the file is answered, and before the key is used for another file.
-    /// Dirty pages among them are given up.
+    /// Drops pages of a file that are no longer valid: written around, truncated, removed (`0..u64::MAX`), or bad on the device. Dirty
+    /// pages among them are discarded. The stamp, if any, has to be durable before a flush of the file returns, and before the key is
+    /// used for another file.
     ///
     /// # Errors
     /// As [`CacheError`] says.
@@ -370,7 +370,7 @@ impl SsdCache {
         Ok(Some(self.open_stamp()))
     }
 
-    /// Pages of the file leave the map at once, and nothing is logged: for an SSD that takes no writes any more.
+    /// Drops pages of a file from the map without logging it: for an SSD that accepts no more writes.
     pub fn forget(&mut self, key: FileKey, pages: Range<u64>) {
         let number = self.files.find(key);
         self.collect(number, &pages);
@@ -379,7 +379,7 @@ impl SsdCache {
         self.scratch = scratch;
     }
 
-    /// Closes the open batch. None: there is nothing to write.
+    /// Closes the open batch and fills in its summary. `None`: there is nothing to write.
     pub fn seal(&mut self, summary: &mut Page) -> Option<SealedBatch> {
         let tail = self.superblock.tail;
         let head = &mut self.head;
@@ -411,7 +411,7 @@ impl SsdCache {
         Some(sealed)
     }
 
-    /// A sealed batch was written, or was not.
+    /// Records that the write of a sealed batch has completed or failed.
     pub fn ended(&mut self, stamp: Stamp, is_written: bool) {
         let head = &mut self.head;
         let Some(track) = head.tracks.iter_mut().find(|track| Stamp::new(head.seq, track.batch + 1) == stamp) else { return };
@@ -422,12 +422,13 @@ impl SsdCache {
         self.tell_head();
     }
 
-    /// A flush of the device begins: what it will make durable.
+    /// Returns the stamp that a flush of the device, started now, will make durable.
     pub fn flush_begins(&self) -> Stamp {
         Stamp::new(self.head.seq, self.head.written())
     }
 
-    /// The flush that began so has ended. One that failed may have lost all that was not durable: cut.
+    /// Records the end of a flush; `began` is from [`SsdCache::flush_begins`]. A failed flush may have lost everything that was not
+    /// durable: call [`SsdCache::cut`].
     pub fn flush_ended(&mut self, began: Stamp, is_flushed: bool) {
         let head = &mut self.head;
         if !is_flushed {
@@ -445,18 +446,18 @@ impl SsdCache {
         self.durable = self.durable.max(began);
     }
 
-    /// The superblock of this life, and where it goes; to be flushed. Only while no batch is in flight. If the write or the
-    /// flush after a recovery fails, recover again: what was found may be gone.
+    /// Fills in the superblock of this life and returns its place; the caller writes and flushes it. No batch may be in flight. If the
+    /// write or flush after a recovery fails, recover again: the recovered state may be lost.
     pub fn superblock(&mut self, page: &mut Page) -> DevicePage {
         self.superblock.generation += 1;
-        // A summary that bears a life whose superblock is not there would not be believed.
+        // Recovery rejects a summary of a life whose superblock is missing.
         self.is_open = false;
         self.covered = self.flush_begins();
         *page = self.superblock.encode();
         self.superblock.place()
     }
 
-    /// It is durable, and so is all that ended before it: also what recovery found in the head.
+    /// Records that the superblock is durable, and with it all batches completed before, including those that recovery found in the head.
     pub fn superblock_written(&mut self) {
         self.flush_ended(self.covered, true);
         self.is_open = true;
@@ -464,13 +465,13 @@ impl SsdCache {
         self.tail_noted = self.superblock.tail;
     }
 
-    /// Gives up the batches from the first that failed, and the open one. Lists what was in them. Before any other change here
-    /// the newest bytes of each page of `lost` that is not the same below have to be written below, durably: older dirty
-    /// versions, which they replaced, may leave with their segment now. Then `dropped` and `lost` have to be invalidated, and
-    /// that has to be durable before a flush of their files is answered: until then the device may hold them, or older versions.
+    /// Discards the batches from the first failed one on, and the open batch; lists their drops and pages. Before any other change here,
+    /// the caller writes the newest bytes of each page of `lost` durably to the backing file, if that differs: the older dirty
+    /// versions may be evicted with their segment from now on. Then the caller invalidates `dropped` and `lost`. That has to be durable
+    /// before a flush of their files returns: until then the device may hold these pages, or older versions.
     ///
     /// # Errors
-    /// `InFlight`: some have not ended.
+    /// `InFlight`: some batches have not completed.
     pub fn cut(&mut self, dropped: &mut Vec<(FileKey, Range<u64>)>, lost: &mut Vec<Item>) -> Result<(), CacheError> {
         if self.head.tracks.iter().any(|track| !track.ended) {
             return Err(CacheError::InFlight);
@@ -493,10 +494,10 @@ impl SsdCache {
         head.tracks.retain(|track| track.batch < failed);
         head.entries.clear();
         (head.batch, head.start, head.pages) = (failed, from, 0);
-        // The batches may be there all the same, and would continue ours: a new segment, or a new life.
+        // The device may hold the failed batches, which would continue this log: start a new segment, or a new life.
         head.closed |= !is_last;
         self.is_open &= !is_last;
-        // Below are, by now, the newest bytes of all that the batches replaced.
+        // By now the backing files have the newest bytes of all pages that the batches replaced.
         self.segments.iter_mut().for_each(|segment| segment.replaced = segment.replaced.min(self.durable));
         self.given_up = head.seq;
         self.tail_noted = self.tail_durable;
@@ -506,7 +507,7 @@ impl SsdCache {
 
     // ---- inside
 
-    /// Readers see of the head what is written.
+    /// Publishes the written part of the head segment to readers.
     pub(crate) fn tell_head(&self) {
         self.shared.set_head(self.head.seq, self.head.written_end());
     }
@@ -535,7 +536,7 @@ impl SsdCache {
             return Err(CacheError::Reclaim);
         }
         let head = &self.head;
-        // The last page is kept for a summary that records a reclaim.
+        // The last page is reserved for a summary that records a reclaim.
         let fits = head.next_position() + pages < self.superblock.shape.segment_pages;
         if fits && !head.closed {
             return if head.tracks.len() >= TRACKS { Err(CacheError::Flush) } else { Ok(()) };
@@ -543,13 +544,13 @@ impl SsdCache {
         self.next_segment(place)
     }
 
-    /// Segments that are free once the log has come so far.
+    /// Returns the number of free segments once the log has reached this sequence number.
     pub(crate) fn free_after(&self, seq: u64) -> u64 {
         (self.superblock.tail + self.segments.len() as u64).saturating_sub(seq + 1)
     }
 
     fn next_segment(&mut self, place: WritePurpose) -> Result<(), CacheError> {
-        // One more has to be free, or the cache's own pages in the oldest segment could find no place to go.
+        // One more has to be free, or the cache's own pages in the oldest segment could not be put again.
         let (next, needed) = (self.head.seq + 1, self.segments.len() as u64 - u64::from(place == WritePurpose::Any));
         if !self.head.entries.is_empty() {
             return Err(if self.head.tracks.len() >= TRACKS { CacheError::Flush } else { CacheError::Seal });
@@ -581,7 +582,7 @@ impl SsdCache {
         !self.head.closed && self.head.start < self.superblock.shape.segment_pages && self.head.tracks.len() < TRACKS
     }
 
-    /// Notes a drop or a mark, joined with the one before if they touch.
+    /// Logs a drop or a write-back, merged with the previous entry if their ranges touch.
     pub(crate) fn note(&mut self, key: FileKey, page: u64, count: u64, drop: bool) -> Result<(), CacheError> {
         let kind = |count| if drop { EntryKind::Dropped { count } } else { EntryKind::Cleaned { count } };
         if let Some(Entry { key: last, page: first, kind: what }) = self.head.entries.last_mut()
@@ -598,7 +599,7 @@ impl SsdCache {
         Ok(())
     }
 
-    /// Puts the slots of the file's pages in the range into `scratch`.
+    /// Collects the slots of the file's pages in the range in `scratch`.
     fn collect(&mut self, number: Option<u32>, pages: &Range<u64>) {
         self.scratch.clear();
         let Some(number) = number else { return };
@@ -642,7 +643,7 @@ impl SsdCache {
         DevicePage(FIRST + u64::from(slot.0))
     }
 
-    /// Segment's place and position in it.
+    /// Returns the place of the slot's segment, and the position in it.
     pub(crate) fn place(&self, slot: SsdSlot) -> (usize, u32) {
         let pages = self.superblock.shape.segment_pages;
         ((slot.0 / pages) as usize, slot.0 % pages)
@@ -652,7 +653,7 @@ impl SsdCache {
         self.superblock.place_of(seq)
     }
 
-    /// Puts a page into an empty slot; its old slot is empty then.
+    /// Maps a page to an empty slot, and frees its old slot.
     pub(crate) fn map(&mut self, slot: SsdSlot, name: PageName, dirty: bool, hits: u32, checksum: u32) {
         self.shared.set(slot, name, dirty, hits, checksum);
         if let Some(old) = self.shared.enter(name, slot) {

@@ -206,7 +206,7 @@ fn hits(trace: &[u64], shape: Shape, limits: AdmissionLimits) -> (u64, CacheStat
         while let Err(refused) = cache.put(FileKey(1), page, PageVersion::Clean, &bytes) {
             resolve(&mut cache, refused);
         }
-        // Early, while the head has room for those that are put again.
+        // Early, while the head has room for the hot pages to be written again.
         if cache.is_full() {
             cache.collect_hot(usize::MAX, &mut hot);
             for item in &hot {
@@ -263,7 +263,7 @@ fn miss_ratios_beside_s3_fifo() {
             let (hits, stats) = hits(&trace, shape, AdmissionLimits { ghosts, ..AdmissionLimits::new(slots) });
             let miss = 1.0 - hits as f64 / trace.len() as f64;
             println!("  {how}: misses {miss:.4}, {} put, amplification {:.2}", stats.put, stats.write_amplification());
-            // Few pages are put where the second touch decides, and most of those are put again: what counts is what is written in all.
+            // Admission at the second touch writes few pages, and most of them again: the total of written pages counts.
             let written = stats.put + stats.reinserted + stats.summaries;
             assert!(hits > 0 && written <= at_first_touch, "{written} of {at_first_touch} pages written: {stats:?}");
             if ghosts == 0 {

@@ -1,4 +1,4 @@
-//! What becomes of reads and writes, per instance and per open file.
+//! The read and write policy, per instance and per open file. *Below* is the backing file.
 //!
 //! | mode | read miss | write hit | write miss | `flush` waits for |
 //! |---|---|---|---|---|
@@ -8,58 +8,58 @@
 //! | read-only | promote | refused | refused | nothing |
 //! | pass-through | below only | below and drop | below only | flushes of below and of the SSD |
 //!
-//! *Promote*: consult [`crate::Admission`]; a page it admits is put by the migration worker, clean. *Replace*: the new bytes are put
-//! clean after a flush of the backing file; before, the page is dropped, or a crash could leave the cache newer than that file. *Drop* is
-//! [`crate::SsdCache::invalidate`]; it has to be durable (a flush of the SSD) before `flush` of the file is answered, for else
-//! a crash would bring the old page back. A dirty page is written back before any other write to it goes below: not dropped,
-//! unless the write covers all of it. In every mode what is cached is read from the cache, except clean pages in pass-through.
+//! *Promote*: consult [`crate::Admission`]; the migration worker writes an admitted page to the SSD, clean. *Replace*: the cache drops the
+//! page, and stores the new bytes clean after a flush of the backing file: otherwise a crash could leave the cache newer than that file.
+//! *Drop* is [`crate::SsdCache::invalidate`]. A flush of the SSD makes it durable before `flush` of the file returns: otherwise a crash
+//! would bring the old page back. A dirty page is written back before any other write to it goes to the backing file. It may be dropped
+//! only if that write covers all of it. Every mode reads cached pages from the cache, except clean pages in pass-through.
 
 /// The read and write policy of an instance or an open file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Mode {
-    /// Writes are on the SSD first.
+    /// Writes go to the SSD first, and later to the backing file.
     #[default]
     WriteBack,
-    /// Writes are below first, and then on the SSD.
+    /// Writes go to the backing file first, and then to the SSD.
     WriteThrough,
-    /// Writes are below only.
+    /// Writes go to the backing file only.
     WriteAround,
-    /// No writes.
+    /// Writes are refused with EROFS.
     ReadOnly,
-    /// The cache is not used.
+    /// Requests bypass the cache, except for dirty pages.
     PassThrough,
 }
 
-/// How a request met the cache.
+/// The event that a request is for the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CacheEvent {
     /// A read of a page that is not cached.
     ReadMiss,
     /// A write to a cached page.
     WriteHit,
-    /// A write to one that is not.
+    /// A write to a page that is not cached.
     WriteMiss,
 }
 
 /// What the cache does for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CacheAction {
-    /// Read the backing file, and consult admission.
+    /// Reads the backing file, and consults admission.
     Promote,
-    /// Read or write below; the cache has nothing to do with it.
+    /// Reads or writes the backing file only.
     Below,
-    /// Put it, dirty.
+    /// Stores the page on the SSD, dirty.
     Store,
-    /// Drop it, write below, put it clean after a flush below.
+    /// Drops the page, writes the backing file, flushes it, and then stores the page clean.
     Replace,
-    /// Drop it, write below.
+    /// Drops the page, and writes the backing file.
     Drop,
-    /// EROFS.
+    /// Refuses the request with EROFS.
     Refuse,
 }
 
 impl Mode {
-    /// The table of the module.
+    /// Returns the action of this mode for an event, by the table of the module.
     pub fn on(self, event: CacheEvent) -> CacheAction {
         match (self, event) {
             (Mode::PassThrough, CacheEvent::ReadMiss) => CacheAction::Below,
@@ -72,14 +72,14 @@ impl Mode {
         }
     }
 
-    /// Whether dirty pages may be there. To switch to a mode where they may not: let no write begin in the old mode, write back
-    /// what [`crate::SsdCache::dirty_of`] counts, and then the mode is in force.
+    /// Returns whether the mode allows dirty pages. To switch to a mode that does not: let no write start in the old mode, and write
+    /// back what [`crate::SsdCache::dirty_of`] counts. Then the new mode is in force.
     pub fn keeps_dirty(self) -> bool {
         self == Mode::WriteBack
     }
 
-    /// Returns the mode of a file whose open requests one mode in an instance with another: the one that trusts the SSD less. An
-    /// instance that is read-only refuses writes in any case.
+    /// Returns the effective mode of a file opened in this mode: of the two modes, the one that trusts the SSD less. A read-only
+    /// instance refuses writes in any case.
     #[must_use]
     #[inline]
     pub fn within(self, instance: Mode) -> Mode {

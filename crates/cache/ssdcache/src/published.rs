@@ -15,11 +15,11 @@ use crate::superblock::{CacheOpenError, Superblock};
 use crate::units::{FileKey, Item, PageIndex, SsdSlot};
 
 impl SsdCache {
-    /// See the module. `held`: as for [`crate::recover`]; pages of other files are unknown, and the second number is how many of
-    /// them are dirty.
+    /// Builds the metadata from the published map. `held`: as for [`crate::recover`]. Pages of other files are unknown; the second
+    /// value is the number of dirty pages among them.
     ///
     /// # Errors
-    /// `Segment`: nothing was published, or only a part.
+    /// `Segment`: no complete map was published.
     pub fn of_published(
         region: &Arc<Region>,
         at: usize,

@@ -1,36 +1,35 @@
-//! Making room: dirty pages in the order to write them back, hot ones to put again, and the oldest segment's end.
+//! Reclaiming space: collects dirty pages to write back and hot pages to put again, and frees the oldest segment.
 
 use crate::cache::{CacheError, PutResult, SsdCache, WritePurpose};
 use crate::slots::PageName;
 use crate::units::{FileKey, Item, Page, PageIndex, SsdSlot};
 
-/// Which pages a collection covers.
+/// The pages that a collection covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CollectScope {
-    /// Of so many segments, the oldest first: what has to be clean before they are reclaimed.
+    /// Pages of this number of oldest segments, which have to be clean before they are reclaimed.
     Oldest(u32),
-    /// Of a file.
+    /// Pages of one file.
     File(FileKey),
-    /// All.
+    /// Pages of all files.
     All,
 }
 
-/// Pieces of neighbours among sorted pages.
+/// Splits sorted pages into runs of adjacent pages.
 pub fn runs(items: &[Item]) -> impl Iterator<Item = &[Item]> {
     items.chunk_by(|a, b| a.key == b.key && a.page.0 + 1 == b.page.0)
 }
 
 impl SsdCache {
-    /// The first dirty pages by file and page, at most so many, for the migration worker. Only durable ones: a page that was
-    /// put just now comes after the next flush. The cache's own only if their file is named.
+    /// Collects the first `most` dirty pages by file and page, for the migration worker. Only durable pages are collected: one that was
+    /// just put follows after the next flush. The cache's own pages are collected only if `scope` names their file.
     pub fn collect_dirty(&self, scope: CollectScope, most: usize, found: &mut Vec<Item>) {
         found.clear();
         self.gather(scope, most, found, |_| true);
     }
 
-    /// The dirty pages that come after a page in the order of files and pages, of all segments, at most so many, and round the
-    /// end to the begin. For write-back in one direction: neighbours come together, see [`runs`]. The larger `most`, the longer
-    /// the pieces; the call looks at all slots.
+    /// Collects the next `most` dirty pages after a page, by file and page, and continues at the first one. For write-back in one
+    /// direction: adjacent pages come together, see [`runs`]. The larger `most`, the longer the runs; the call scans all slots.
     pub fn collect_sweep(&self, after: (FileKey, PageIndex), most: usize, found: &mut Vec<Item>) {
         found.clear();
         self.gather(CollectScope::All, most, found, |item| (item.key, item.page) > after);
@@ -41,7 +40,7 @@ impl SsdCache {
         found.append(&mut rest);
     }
 
-    /// The first ones, sorted, into an empty list.
+    /// Collects the first wanted pages, sorted, in an empty list.
     fn gather(&self, scope: CollectScope, most: usize, found: &mut Vec<Item>, wanted: impl Fn(&Item) -> bool) {
         let number = match scope {
             CollectScope::File(key) => match self.files.find(key) {
@@ -73,7 +72,7 @@ impl SsdCache {
         found.truncate(most);
     }
 
-    /// The clean pages of a file in a range, sorted. Looks at every slot.
+    /// Collects the clean pages of a file in a range, sorted. It scans all slots.
     pub fn collect_clean(&self, key: FileKey, pages: std::ops::Range<u64>, found: &mut Vec<Item>) {
         found.clear();
         let Some(number) = self.files.find(key) else { return };
@@ -86,7 +85,7 @@ impl SsdCache {
         found.sort_unstable();
     }
 
-    /// Dirty pages of file key 0 in the segment that is reclaimed next. They are never written back: put them again, with
+    /// Collects the dirty pages of file key 0 in the segment that is reclaimed next. They are never written back: put them again with
     /// [`SsdCache::reinsert`], which keeps them dirty.
     pub fn collect_own(&self, found: &mut Vec<Item>) {
         found.clear();
@@ -96,8 +95,8 @@ impl SsdCache {
         found.extend(slots.filter_map(|slot| self.item(slot)));
     }
 
-    /// These bytes are below, and durable there. Seal after each 126, or their marks find no room, and after a crash they are
-    /// written back again ([`crate::CacheStats::unmarked`]). False: there is a newer version meanwhile, which is still dirty.
+    /// Records that the bytes of the item are durable in the backing file. Seal after each 126 calls: an unrecorded page is written back
+    /// again after a crash ([`crate::CacheStats::unmarked`]). Returns false if there is a newer version, which is still dirty.
     pub fn written_back(&mut self, item: &Item) -> bool {
         if !self.is_current(item) || !self.shared.is_dirty(item.slot) {
             return false;
@@ -114,8 +113,8 @@ impl SsdCache {
         true
     }
 
-    /// Pages of the segment that is reclaimed next that had hits while cached: at most so many, and at most seven
-    /// eighths of the segment, so that the cache cannot be busy with itself.
+    /// Collects pages with hits in the segment that is reclaimed next: at most `most`, and at most seven eighths of the segment, so that
+    /// re-insertion alone cannot keep the cache busy.
     pub fn collect_hot(&self, most: usize, found: &mut Vec<Item>) {
         found.clear();
         let place = self.place_of(self.superblock.tail);
@@ -129,11 +128,11 @@ impl SsdCache {
         }
     }
 
-    /// Puts a hot page again, with one hit less, or one of the cache's own, dirty as before. The bytes were read from
-    /// its place and verified.
+    /// Puts a hot page again, with one hit less, or one of the cache's own pages, dirty as before. The caller has read the bytes from
+    /// its place and verified them.
     ///
     /// # Errors
-    /// `Changed`: nothing is to be done. `Dirty`: it has to be written back. The others as [`CacheError`] says.
+    /// `Changed`: there is nothing to do. `Dirty`: the page has to be written back. For the others see [`CacheError`].
     pub fn reinsert(&mut self, item: &Item, bytes: &Page) -> Result<PutResult, CacheError> {
         if !self.is_current(item) {
             return Err(CacheError::Changed);
@@ -154,11 +153,11 @@ impl SsdCache {
         self.free_after(self.head.seq) <= 1
     }
 
-    /// Gives up the oldest segment, if the next one needs its place; how many pages went with it.
+    /// Frees the oldest segment if the next one needs its place; returns the number of evicted pages.
     ///
     /// # Errors
-    /// `Dirty`: some of its pages have to be written back first, or be put again if they are the cache's own. `Seal`, `Flush`:
-    /// what took the place of its dirty pages is not durable yet. `Superblock`, `Failed`: as [`CacheError`] says.
+    /// `Dirty`: some of its pages have to be written back first, or put again if they are the cache's own. `Seal`, `Flush`: the newer
+    /// versions of its dirty pages are not durable yet. `Superblock`, `Failed`: see [`CacheError`].
     pub fn reclaim(&mut self) -> Result<u32, CacheError> {
         if !self.is_open {
             return Err(CacheError::Superblock);

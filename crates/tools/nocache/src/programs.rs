@@ -18,7 +18,7 @@ static HERE: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 extern "C" fn begin() {
     // SAFETY: a structure of pointers that the call fills in; zero is a valid value of each.
     let mut found: libc::Dl_info = unsafe { core::mem::zeroed() };
-    // SAFETY: the address of a function of ours, and a good place for the answer.
+    // SAFETY: the address of a function of this library, and valid memory for the result.
     if unsafe { libc::dladdr(begin as *const c_void, &raw mut found) } != 0 {
         HERE.store(found.dli_fname.cast_mut(), Ordering::Release);
     }

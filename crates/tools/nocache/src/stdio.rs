@@ -19,7 +19,7 @@ unsafe extern "C" {
 }
 
 fn standard() -> [*mut FILE; 3] {
-    // SAFETY: pointers of the C library, which programs seldom change, and then for good streams.
+    // SAFETY: pointers of the C library, which programs seldom change, and then to valid streams.
     unsafe { [stdin, stdout, stderr] }
 }
 

@@ -502,7 +502,7 @@ impl Worker {
             (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) = (kind as _, whence as _, start, len);
         }
         let answers = [done(call!(abi::ufcntl(u, command, &raw mut locks[0]))), done(call!(libc::fcntl(k, command, &raw mut locks[1])))];
-        // Who has it, the kernel says with EAGAIN or EACCES alike.
+        // The kernel reports a conflicting lock with EAGAIN or EACCES alike.
         let [cached, plain] = answers.map(|answer| answer.map_err(|errno| if errno == libc::EACCES { libc::EAGAIN } else { errno }));
         self.same(&cached, &plain);
         if command == libc::F_GETLK && plain.is_ok() {
@@ -688,7 +688,7 @@ impl Worker {
         for user in 0..count {
             let Pair { u, .. } = self.open[if user == 0 { which } else { self.rng.usize(..self.open.len()) }];
             let (off, n) = (self.place().min(LONGEST as i64), [4096, 4096, self.rng.usize(..8192)][self.rng.usize(..3)]);
-            // SAFETY: each has 8192 bytes of its own.
+            // SAFETY: each request has 8192 bytes that no other one uses.
             let buf = unsafe { memory.add(user * 8192) }.cast();
             requests.push(uaio { ufd: u, op: UAIO_READ, buf, n, off, user: user as u64, result: 0 });
         }

@@ -24,7 +24,7 @@ const LINES: usize = 30;
 /// Calls the library or the kernel.
 macro_rules! call {
     ($call:expr) => {
-        // SAFETY: paths are strings, memory is as long as the call is told, and numbers that are closed are answered.
+        // SAFETY: paths are strings, memory is as long as the length that the call gets, and closed numbers are answered with an error.
         unsafe { $call }
     };
 }
@@ -223,7 +223,7 @@ impl Worker {
             return "theirs";
         }
         self.same(&abi::errno(), &libc::ESTALE);
-        // It hurts no other file, and is told by its name.
+        // It affects no other file, and the status lists it by its name.
         let stranded: Vec<PathBuf> = self.instance.status().stranded.into_iter().map(|one| one.path).collect();
         assert_eq!(stranded.len(), 1, "{stranded:?} after {}", self.last());
         let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).expect("stat"));

@@ -130,7 +130,7 @@ impl Export<'_> {
         }
     }
 
-    /// One file or directory, and what is below it. An error that concerns only this one is reported, and the next one follows.
+    /// Exports one file, or a directory with its content. An error that concerns only this one is reported, and the export continues.
     fn one(&mut self, node: &Node, path: &[u8], to: BorrowedFd<'_>, name: &[u8], below: &Path) -> Outcome {
         if !is_name(name) {
             self.left_out(&format!("{}: is no name", shown(path)));

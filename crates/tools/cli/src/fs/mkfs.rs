@@ -110,7 +110,7 @@ fn format(args: &MkfsArgs, image: &Path, size: Option<u64>, options: &FormatOpti
     Ok((usage, replaced))
 }
 
-/// Makes the top directory, which belongs to the user who makes the file system, and closes the store.
+/// Makes the top directory, which belongs to the user of the process, and closes the store.
 pub fn make_root(store: Store) -> anyhow::Result<stack::rawfs::Usage> {
     Fs::format(&store, Timestamp::now())?;
     let usage = store.usage();

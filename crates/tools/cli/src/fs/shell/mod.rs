@@ -1,6 +1,6 @@
 //! `hotshelf fs shell`: a file system at the fingertips, as testFS's shell was (paper 002), also for scripts.
 //!
-//! `words` makes commands of text, `verbs` has what they are, `session` what they work on; the others are what they do, by noun:
+//! `words` parses text into commands, `verbs` defines the commands, `session` holds their state. The other modules implement them:
 //! `look`, `names`, `content`, `attrs`, `transfer`, `gather`, `image`, `benches`. `prompt` and `complete` are for people, `script`
 //! for programs.
 

@@ -248,7 +248,7 @@ impl Parity<'_> {
 }
 
 impl Parity<'_> {
-    /// Opens the topmost directories: an ordinary user who has closed them cannot mount directories in them.
+    /// Opens the topmost directories: once they are closed, an ordinary user cannot mount directories in them.
     fn open_roots(&self) -> Result<()> {
         if rustix::process::geteuid().is_root() {
             return Ok(());
