@@ -1,4 +1,4 @@
-//! How a process takes part: finds the segment or makes it, takes a process slot, lends a thread to lead; and how it leaves.
+//! Attaches a process: opens or creates the segment, takes a process slot, runs the thread that may lead; and detaches it.
 
 use std::fs;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -25,35 +25,35 @@ use crate::size::Size;
 use crate::ssd::{Ssd, Take};
 use crate::watch::Watch;
 
-/// Most memory that is taken unasked.
+/// Maximum memory that is used by default, in bytes.
 const MEMORY_DEFAULT_MAX: u64 = 1 << 30;
-/// Fewer pages are no cache.
+/// Minimum number of frames of a cache.
 const FRAMES_MIN: u64 = 64;
 
-/// How often the last one comes back for what the others left dirty.
+/// How often the last process tries again to write back the dirty pages of the others.
 const COMES_BACK: u32 = 5;
 
-/// One process's part in an instance.
+/// The attachment of one process to an instance.
 pub struct Attachment {
     /// The cache engine of this process.
     pub engine: Arc<CacheEngine>,
-    /// What the engine tells people, and how it opens files.
+    /// Messages of the engine to the user, and its access to files.
     pub around: Arc<CacheEnvironment>,
-    /// What the instance was made with; ours may differ.
+    /// The configuration that the instance was created with; that of this process may differ.
     pub running: Config,
     /// The compiled rules of `running`.
     pub rules: Rules,
     /// The SSD of the instance.
     pub ssd: Option<Ssd>,
-    /// Why it does without, though there should be one.
+    /// The reason why it uses no SSD, though one is configured.
     pub without: Option<Error>,
-    /// Notices changes from outside while files are open.
+    /// Watches open files for changes by other programs.
     pub watch: Watch,
-    /// Where the segment is; none: private.
+    /// The paths of the segment; none if it is private.
     pub place: Option<InstancePaths>,
-    /// Files that are open in this process.
+    /// The number of files that are open in this process.
     pub open_files: Arc<AtomicUsize>,
-    /// Pages that files of this process keep in memory.
+    /// The number of pages that files of this process keep in memory.
     pub pinned: AtomicUsize,
     region: Arc<Region>,
     processes: Arc<ProcessSlots>,
@@ -66,19 +66,19 @@ impl std::fmt::Debug for Attachment {
     }
 }
 
-/// What a process slot is taken with.
+/// The parts that are opened before a process slot is taken.
 struct Found {
     region: Arc<Region>,
     processes: Arc<ProcessSlots>,
     ssd: Option<Ssd>,
-    /// Why it goes without the SSD.
+    /// The reason why it uses no SSD.
     without: Option<Error>,
     running: Config,
     place: Option<InstancePaths>,
 }
 
 impl Attachment {
-    /// Takes part, and makes the instance if there is none.
+    /// Attaches to the instance, and creates it if there is none.
     ///
     /// # Errors
     /// See [`crate::Instance::open`].
@@ -89,7 +89,7 @@ impl Attachment {
         let place = InstancePaths::of(config)?;
         let held = place.hold()?;
         let found = find_or_make(config, place.clone()).inspect_err(|_| {
-            // Nothing was made, and nothing stays.
+            // No segment was created: the directory must not keep the other files.
             if !place.segment.exists() {
                 let _ = place.remove(&held);
             }
@@ -107,7 +107,7 @@ impl Attachment {
             Some(place) => {
                 let held = place.hold()?;
                 if !is_there(&self.region, &place.segment) {
-                    // The last one has left meanwhile.
+                    // The last process has detached meanwhile.
                     return find_or_make(&self.running, place.clone())?.attach();
                 }
                 Some(held)
@@ -130,8 +130,8 @@ impl Attachment {
         others <= 1
     }
 
-    /// Leaves. The last one out writes everything below and removes the segment, unless it is to be kept or something could not
-    /// be written. Files have to be closed.
+    /// Detaches. The last process writes all dirty pages to the backing files and removes the segment, unless it is to be kept or a write
+    /// failed. Files have to be closed.
     ///
     /// # Errors
     /// An error of write-back: the segment stays, with the dirty pages.
@@ -142,7 +142,7 @@ impl Attachment {
     fn close_again(&self, comes_back: u32) -> Result<(), Error> {
         self.watch.stop();
         let clean = || self.engine.clean_all(&mut |_| ()).map_err(|errno| self.unwritten(errno));
-        // Nothing that takes long is done while others wait to come or go.
+        // Long work is not done while other processes wait to attach or detach.
         let written = if self.is_alone() { clean() } else { Ok(()) };
         self.engine.detach();
         if let Some(worker) = self.worker.lock().take() {
@@ -162,7 +162,7 @@ impl Attachment {
             return Ok(());
         }
         if is_dirty && comes_back > 0 {
-            // The others left when we seemed to stay: somebody has to come back.
+            // The others detached while this process seemed to stay: it has to try again.
             let again = find_or_make(&self.running, place.clone())?.attach()?;
             drop(held);
             return again.close_again(comes_back - 1);
@@ -171,7 +171,7 @@ impl Attachment {
             return Ok(());
         }
         if let Some(note) = self.around.note.as_ref().filter(|_| self.ssd.is_some() && self.engine.ssd_state().failed.is_none()) {
-            // If that fails it says what it said: less.
+            // If this fails, the note still says `dirty`, which is safe.
             let _ = note.write(Some(NoteContent::Clean));
         }
         if self.running.keep { Ok(()) } else { place.remove(&held) }
@@ -188,13 +188,13 @@ impl Attachment {
         self.engine.pages().marked_count() > 0 || self.engine.ssd_state().dirty > 0
     }
 
-    /// What could not be written, for people.
+    /// Returns a message about pages that could not be written.
     pub fn unwritten(&self, errno: Errno) -> Error {
         let stranded = self.engine.look().map(|look| look.files()).unwrap_or_default();
         unwritten(errno, &self.around, &stranded)
     }
 
-    /// The group that shares the cache; none: one user has it.
+    /// Returns the group that shares the cache, or none if one user has it.
     pub fn group(&self) -> Option<u32> {
         self.place.as_ref().and_then(|place| place.sharing.group)
     }
@@ -209,7 +209,7 @@ impl Attachment {
         self.group().is_none_or(|group| crate::group::can_write(fd, group))
     }
 
-    /// A file that not all may see any more: nothing of it stays in the segment, if anything is there.
+    /// Removes a file from the segment, if it is there: not all members may see it any more.
     ///
     /// # Errors
     /// An error of write-back: the dirty pages stay.
@@ -218,7 +218,7 @@ impl Attachment {
         self.engine.withdraw(key)
     }
 
-    /// Whether it is the segment's file.
+    /// Returns whether the file is that of the segment.
     pub fn is_segment(&self, stat: &rustix::fs::Stat) -> bool {
         self.region.fd().and_then(|fd| fstat(fd).ok()).is_some_and(|own| (own.st_dev, own.st_ino) == (stat.st_dev, stat.st_ino))
     }
@@ -246,17 +246,17 @@ fn unwritten(errno: Errno, around: &CacheEnvironment, files: &[FileStatus]) -> E
     Error::new(kind, errno, format!("not everything could be written below ({why}); it stays in the cache. {which}"))
 }
 
-/// Files that a message names.
+/// Maximum number of files that a message names.
 const NAMED_MAX: usize = 3;
 
-/// The file of that name is the one that is mapped.
+/// Returns whether the file of that name is the mapped one.
 fn is_there(region: &Region, path: &Path) -> bool {
     let Some(Ok(mapped)) = region.fd().map(fstat) else { return false };
     statat(CWD, path, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|named| (named.st_dev, named.st_ino) == (mapped.st_dev, mapped.st_ino))
 }
 
-/// The directory's lock is held.
+/// Opens or creates a segment; the caller holds the lock of the directory.
 fn find_or_make(config: &Config, place: InstancePaths) -> Result<Found, Error> {
     match Region::open_file(&place.segment, place.sharing.group) {
         Ok(region) => join(place, region),
@@ -265,7 +265,7 @@ fn find_or_make(config: &Config, place: InstancePaths) -> Result<Found, Error> {
     }
 }
 
-/// A segment that cannot be used, and what to do.
+/// Returns the error for an unusable segment, with advice.
 pub fn refused(segment: &Path, why: &dyn std::fmt::Display) -> Error {
     let what = format!(
         "{}: {why}. It may hold what no file has yet: end the programs that use it cleanly, and see `hotshelf cache destroy --help`",
@@ -300,8 +300,8 @@ fn join(place: InstancePaths, region: Region) -> Result<Found, Error> {
     Ok(Found { region, processes, ssd, without, running, place: Some(place) })
 }
 
-/// The SSD of an instance that is there. Who cannot use it does without where it failed already, where nobody is left who can, or
-/// where it has nothing that files lack; the segment knows what only the SSD has.
+/// Opens the SSD of an existing instance. A process that cannot open it goes on without it in three cases: it failed already, no process is
+/// left that can use it, or it has nothing that the files lack. The segment knows what only the SSD has.
 fn joined_ssd(
     path: &Path,
     shape: Shape,
@@ -320,11 +320,11 @@ fn joined_ssd(
     if state.failed.is_some() || has_nothing || !is_there { Ok((None, Some(error))) } else { Err(error) }
 }
 
-/// What this process has of segments, also after it left: the lock file of one that is there must not be closed as long as the
-/// process may take part in it (record locks end with any close).
+/// The segments of this process, also after it detached. The lock file of an existing segment must not be closed while the process may be
+/// attached to it: record locks end with any close.
 static KEPT: Mutex<Vec<(Arc<Region>, Arc<ProcessSlots>)>> = Mutex::new(Vec::new());
 
-/// The one at that place, if this process had it before.
+/// Returns the segment at that path, if this process had it before.
 fn kept(segment: &Path) -> Option<(Arc<Region>, Arc<ProcessSlots>)> {
     KEPT.lock().iter().find(|(region, _)| is_there(region, segment)).cloned()
 }
@@ -332,7 +332,7 @@ fn kept(segment: &Path) -> Option<(Arc<Region>, Arc<ProcessSlots>)> {
 fn keep(place: &InstancePaths, region: &Arc<Region>, processes: &Arc<ProcessSlots>) {
     let mut kept = KEPT.lock();
     if !kept.iter().any(|(known, _)| Arc::ptr_eq(known, region)) {
-        // Those of a segment that is gone have nothing to lose.
+        // Entries of removed segments have no locks to lose.
         kept.retain(|(known, _)| !known.fd().is_some_and(|fd| fstat(fd).is_ok_and(|stat| stat.st_nlink == 0)));
         if is_there(region, &place.segment) {
             kept.push((Arc::clone(region), Arc::clone(processes)));
@@ -345,12 +345,12 @@ fn processes(region: &Arc<Region>, layout: &Layout, locks: OwnedFd) -> Result<Ar
     Ok(Arc::new(ProcessSlots::open(Arc::clone(region), layout.processes_at(), locks).map_err(no_memory)?))
 }
 
-/// What a new instance is made of.
+/// The parts of a new instance.
 struct Plan {
     sizes: Sizes,
     limits: Limits,
     ssd: Option<Ssd>,
-    /// Why it goes without the one it should have.
+    /// The reason why it uses no SSD, though one is configured.
     without: Option<Error>,
     settings: String,
     running: Config,
@@ -380,7 +380,7 @@ fn plan(config: &Config) -> Result<Plan, Error> {
     Ok(Plan { limits: limits(config, &sizes, u64::from(frames) * 4096), sizes, ssd, without, settings, running })
 }
 
-/// The SSD of an instance that is made. One that cannot be used is done without where nothing of it can be missed.
+/// Opens the SSD of a new instance. An unusable one is left out if nothing on it can be missed.
 fn first_ssd(config: &Config) -> Result<(Option<Ssd>, Option<Error>), Error> {
     let Some(path) = &config.ssd else { return Ok((None, None)) };
     let note = note_of(config);
@@ -421,12 +421,12 @@ fn open_first(path: &Path, config: &Config, said: Option<NoteContent>) -> Result
     }
 }
 
-/// What is known of the SSD outside of it. Where several users share it nobody can keep such a note.
+/// Returns the note about the SSD. There is none if several users share it, since no one user can keep it.
 fn note_of(config: &Config) -> Option<Note> {
     config.ssd.as_deref().filter(|_| config.group.is_none()).and_then(Note::of)
 }
 
-/// What the leader keeps to.
+/// Returns the limits of the leader.
 fn limits(config: &Config, sizes: &Sizes, memory_bytes: u64) -> Limits {
     let slots = sizes.ssd.map_or(0, |shape| shape.slots());
     let mut limits = Limits::new(slots);
@@ -444,11 +444,11 @@ fn limits(config: &Config, sizes: &Sizes, memory_bytes: u64) -> Limits {
     limits
 }
 
-/// Bytes for pages.
+/// Returns the memory for pages, in bytes.
 fn memory(config: &Config) -> Result<u64, Error> {
     let ram = machine_memory_bytes();
     let Some(size) = config.memory else {
-        // Where shared memory is narrow (containers), half of what is free there.
+        // Where shared memory is small (containers), half of its free space.
         let free =
             if config.private { u64::MAX } else { statvfs(&config.runtime_dir).map_or(u64::MAX, |stat| stat.f_bavail * stat.f_frsize) };
         return Ok((ram / 4).min(MEMORY_DEFAULT_MAX).min(free / 2));
@@ -463,7 +463,7 @@ pub fn machine_memory_bytes() -> u64 {
     (system.totalram as u64).saturating_mul(u64::from(system.mem_unit)).min(cgroup_limit().unwrap_or(u64::MAX))
 }
 
-/// What this process's group may use.
+/// Returns the memory limit of the control group of this process.
 fn cgroup_limit() -> Option<u64> {
     let group = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = group.lines().find_map(|line| line.strip_prefix("0::"))?;
@@ -476,7 +476,7 @@ fn seed() -> u64 {
 }
 
 fn make(config: &Config, place: InstancePaths) -> Result<Found, Error> {
-    // One that was left behind belongs to a segment that is gone.
+    // A leftover lock file belongs to a removed segment.
     let _ = unlink(&place.locks);
     let plan = plan(config)?;
     let bytes = Layout::of(plan.sizes).bytes;
@@ -495,7 +495,7 @@ fn make(config: &Config, place: InstancePaths) -> Result<Found, Error> {
     Ok(Found { region, processes, ssd: plan.ssd, without: plan.without, running: plan.running, place: Some(place) })
 }
 
-/// Memory of this process and of its children.
+/// Memory that this process shares with its children.
 fn private(config: &Config) -> Result<Found, Error> {
     let plan = plan(config)?;
     let layout = Layout::of(plan.sizes);

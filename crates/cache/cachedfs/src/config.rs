@@ -21,68 +21,68 @@ use crate::size::{Age, Size};
 /// The tables of the configuration file: ours, and the one of the C library (`capi`).
 const TABLES: [&str; 2] = ["cache", "library"];
 
-/// What an instance is made with. A process that finds one running takes what that one has (see [`crate::Status::notes`]).
+/// The settings of a new instance. A process that attaches to a running one uses those of that instance (see [`crate::Status::notes`]).
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Tells apart the instances of one user: letters, digits, `.`, `-` and `_`, at most 64.
+    /// The name that distinguishes the instances of one user: letters, digits, `.`, `-` and `_`, at most 64.
     pub name: String,
-    /// Memory for pages; a share is of RAM. Not said: a quarter of RAM, at most 1 GiB.
+    /// The memory for pages; a share is of RAM. Default: a quarter of RAM, at most 1 GiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
-    /// The SSD: a file, a block device, or a namespace of an NVMe controller that programs drive themselves
-    /// (`nvme:0000:03:00.0/1`, `vfio-user:/run/x.sock/1`). Not said: none.
+    /// The SSD: a file, a block device, or a namespace of an NVMe controller with a user-space driver (`nvme:0000:03:00.0/1`,
+    /// `vfio-user:/run/x.sock/1`). Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ssd: Option<PathBuf>,
-    /// Bytes of the SSD's file when it is made; a share is of what is free in its file system.
+    /// The size of the SSD's file when it is created; a share is of the free space in its file system.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(alias = "ssd-size")]
     pub ssd_size: Option<Size>,
-    /// Where the flight recorder of such a controller writes, so that others can read it: `hotshelf queue record FILE`. Not said: only
-    /// memory of the process that leads.
+    /// The file of such a controller's flight recorder, for other processes to read: `hotshelf queue record FILE`. Default: private memory
+    /// of the leader.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(alias = "record-file")]
     pub record_file: Option<PathBuf>,
     /// The write policy of the cache.
     #[serde(with = "mode")]
     pub mode: Mode,
-    /// Dirty pages that may be there before writers wait; a share is of the memory.
+    /// The amount of dirty pages at which writers wait; a share is of the memory.
     #[serde(alias = "dirty-limit")]
     pub dirty_limit: Size,
     /// The age at which dirty pages are written to the backing file.
     #[serde(alias = "dirty-age")]
     pub dirty_age: Age,
-    /// Most that is read ahead of a sequential reader; 0: nothing.
+    /// The maximum read-ahead of a sequential reader; 0: none.
     #[serde(alias = "read-ahead")]
     pub read_ahead: Size,
-    /// How much is read around a requested page from a slow disk while the SSD has room for it; 0: only that page.
+    /// The amount that is read around a requested page from a slow disk while the SSD has room for it; 0: only that page.
     #[serde(alias = "read-around")]
     pub read_around: Size,
     /// Whether backing files are read and written with `O_DIRECT` where their file system supports it.
     pub direct: bool,
-    /// Whether the cache is in memory of this process alone, without other processes.
+    /// Whether the cache is in private memory of this process, and not shared.
     pub private: bool,
-    /// A group (name or number) whose members may take part; not said: the user alone.
+    /// The group (name or number) whose members may attach. Default: only the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Bits of the segment's file, such as 0o660. Not said: 0600, with a group 0660.
+    /// The permission bits of the segment's file, such as 0o660. Default: 0600, with a group 0660.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub permissions: Option<u32>,
-    /// Bytes written to the SSD in a day; not said: no limit.
+    /// The bytes written to the SSD in a day. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(alias = "bytes-per-day")]
     pub bytes_per_day: Option<Size>,
-    /// A page goes to the SSD when it is read a second time; else at the first.
+    /// Whether a page goes to the SSD at its second read instead of its first.
     #[serde(alias = "second-touch")]
     pub second_touch: bool,
-    /// Reads longer than this in sequence are treated as streaming, which the SSD does not keep.
+    /// The length from which sequential reads are treated as streaming; the SSD does not keep such pages.
     #[serde(alias = "stream-cutoff")]
     pub stream_cutoff: Size,
-    /// The first whose glob matches a file's path holds.
+    /// The rules for files: the first whose glob matches a file's path applies.
     pub rules: Vec<RuleConfig>,
-    /// Files that may be known at once.
+    /// The maximum number of files with a record.
     pub files: u32,
-    /// The segment stays when the last process leaves.
+    /// Whether the segment stays when the last process detaches.
     pub keep: bool,
     /// The directory of the shared-memory segments.
     #[serde(alias = "runtime-dir")]
@@ -117,41 +117,41 @@ impl Default for Config {
     }
 }
 
-/// What holds for files whose path matches.
+/// The settings of files whose path matches.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
-    /// Of the absolute path; one without a `/` matches the last component.
+    /// The glob for the absolute path; one without a `/` matches the last component.
     pub glob: String,
-    /// The mode of its files, within the instance's.
+    /// The mode of these files, within the instance's.
     #[serde(default, with = "mode_option", skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Whether the SSD takes them.
+    /// Whether the SSD stores their pages.
     #[serde(default)]
     pub admit: Admit,
-    /// Their pages stay in memory.
+    /// Whether their pages stay in memory.
     #[serde(default)]
     pub pin: bool,
 }
 
-/// Whether the SSD takes a file's pages.
+/// Whether the SSD stores a file's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Admit {
-    /// Never.
+    /// The SSD never stores them.
     Never,
-    /// At the second touch, streams not.
+    /// The SSD stores them at the second touch, except streams.
     #[default]
     Normal,
-    /// At the first touch, streams too.
+    /// The SSD stores them at the first touch, also streams.
     Always,
 }
 
 impl Config {
-    /// Reads the table `[cache]` of a text in TOML; without one, the defaults. Keys may have `-` for `_`.
+    /// Reads the table `[cache]` of a TOML text; without the table, returns the defaults. Keys may use `-` for `_`.
     ///
     /// # Errors
-    /// It cannot be read, a key is not known, or a value is out of range.
+    /// The text is not TOML, a key is unknown, or a value is out of range.
     pub fn parse(text: &str) -> Result<Config, Error> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| Error::invalid(error.message()))?;
         if let Some(unknown) = table.keys().find(|key| !TABLES.contains(&key.as_str())) {
@@ -182,10 +182,10 @@ impl Config {
         Config::parse(&text).map_err(|error| Error::invalid(format!("{shown}: {error}")))
     }
 
-    /// Whether the values make sense together.
+    /// Checks that the values are consistent.
     ///
     /// # Errors
-    /// They do not; the sentence names the key.
+    /// They are not; the message names the key.
     pub fn check(&self) -> Result<(), Error> {
         if !Config::is_name(&self.name) {
             return Err(Error::invalid("[cache] name: at most 64 letters, digits, `-`, `_` and `.`, not beginning with `.`"));
@@ -197,7 +197,7 @@ impl Config {
             ("bytes_per_day", self.bytes_per_day, "GiB"),
         ];
         for (key, size, unit) in sizes {
-            // A number of bytes that no page fits into: the unit was forgotten.
+            // A number of bytes smaller than a page: the unit was forgotten.
             if let Some(Size::Bytes(bytes @ 1..4096)) = size {
                 let unit = if unit == "%" && bytes > 100 { "MiB" } else { unit };
                 return Err(Error::invalid(format!("[cache] {key}: {bytes} is {bytes} bytes: did you mean {bytes}{unit}?")));
@@ -222,7 +222,7 @@ impl Config {
     }
 }
 
-/// The name of a mode, as configuration and commands have it.
+/// Returns the name of a mode in configuration and commands.
 pub fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::WriteBack => "write-back",
@@ -233,10 +233,10 @@ pub fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// The mode of that name.
+/// Returns the mode of that name.
 ///
 /// # Errors
-/// There is none.
+/// There is no such mode.
 pub fn mode_of(name: &str) -> Result<Mode, Error> {
     let all = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::ReadOnly, Mode::PassThrough];
     let found = all.into_iter().find(|mode| mode_name(*mode) == name);

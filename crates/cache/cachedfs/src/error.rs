@@ -1,4 +1,4 @@
-//! What went wrong, for errno and for people.
+//! Errors with an errno and a message for the user.
 
 use std::fmt;
 use std::path::Path;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-/// What kind of failure it is. More may come.
+/// The kind of a failure. More kinds may be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Kind {
-    /// The kernel refused a call; the errno is its own.
+    /// The kernel refused a call; the errno is the kernel's.
     System,
     /// The configuration or the arguments are wrong (EINVAL).
     Invalid,
-    /// The file was changed from outside while we had changes of our own (ESTALE).
+    /// Another program changed the file while the cache had dirty pages of it (ESTALE).
     Conflict,
     /// Data that was acknowledged is lost, and no `sync` of it had succeeded (EIO).
     Lost,
@@ -22,17 +22,17 @@ pub enum Kind {
     Segment,
     /// The SSD belongs to something else or to another instance (EBUSY, EEXIST).
     Device,
-    /// A bound set at creation is reached: process slots, files, pins (ENFILE, ENOBUFS).
+    /// A limit set at creation is reached: process slots, files, pins (ENFILE, ENOBUFS).
     Full,
-    /// The mode forbids it (EROFS).
+    /// The mode forbids the call (EROFS).
     ReadOnly,
-    /// This process was forked from the one that opened it (ECHILD).
+    /// A forked child used an object that its parent opened (ECHILD).
     Forked,
-    /// The instance was left (ENXIO).
+    /// This process has detached from the instance (ENXIO).
     Detached,
 }
 
-/// A failure: its kind, an errno, and a sentence.
+/// A failure: its kind, an errno, and a message.
 #[derive(Clone)]
 pub struct Error {
     kind: Kind,
@@ -47,12 +47,12 @@ impl Error {
         Error { kind, errno, doing: "", path: None, more: Some(sentence.into().into()) }
     }
 
-    /// A call of the kernel's that failed, on a file.
+    /// Creates the error of a failed system call on a file.
     pub(crate) fn system(errno: Errno, doing: &'static str, path: &Arc<Path>) -> Error {
         Error { kind: Kind::System, errno, doing, path: Some(Arc::clone(path)), more: None }
     }
 
-    /// What is behind it, in words.
+    /// Returns the message, which names the cause.
     pub(crate) fn because(mut self, kind: Kind, sentence: &str) -> Error {
         self.kind = kind;
         self.more = Some(sentence.into());
@@ -63,7 +63,7 @@ impl Error {
         Error::new(Kind::Invalid, Errno::INVAL, sentence)
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of the failure.
     pub fn kind(&self) -> Kind {
         self.kind
     }

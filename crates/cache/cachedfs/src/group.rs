@@ -1,16 +1,16 @@
-//! Which files a group's cache may show.
+//! The files that a group's cache may show.
 //!
-//! The segment of a group (`[cache] group`) can be read, and written, by each of its members, and so can the SSD. A file goes through it
-//! only if every member can reach it anyway:
+//! Each member can read and write the segment of a group (`[cache] group`), and the SSD as well. A file is cached only if every member can
+//! reach it anyway:
 //!
 //! - the file grants its group and everybody else read access (for a file that is written: write access, too), or belongs to the cache's
 //!   group and grants that;
 //! - each directory on its path, as the process that opens it sees it, grants search in the same way;
 //! - where there are access control lists, each of their entries grants as much.
 //!
-//! (Everybody else *and* the file's group: a member may be in the file's group, and then the rights of that are what counts.) Rights of
-//! the owner do not matter: an owner may give them to itself. All others are used past the cache, without a record, so that not
-//! even their names are there.
+//! (Everybody else *and* the file's group: a member may be in the file's group, and then only that group's rights count.) Rights of the
+//! owner do not matter, because an owner can change them. Calls on all other files bypass the cache and leave no record there, not even a
+//! name.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,7 +25,7 @@ const READ: u32 = 4;
 const WRITE: u32 = 2;
 const SEARCH: u32 = 1;
 
-/// acl(5), in the form the kernel has it in extended attributes (linux/posix_acl_xattr.h).
+/// acl(5), in the kernel's format of extended attributes (linux/posix_acl_xattr.h).
 const ACCESS_LIST: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
 const USER: u16 = 2;
@@ -43,7 +43,7 @@ struct Entry {
     id: u32,
 }
 
-/// Whether each member of the group can reach the open file at the path that it has now, to read it, and to write it.
+/// Returns whether each member of the group can reach the open file at its present path, for reading and for writing.
 pub fn can_reach(fd: BorrowedFd<'_>, group: u32, is_written: bool) -> bool {
     let reach = || -> Result<bool, Errno> {
         let stat = fstat(fd)?;
@@ -59,7 +59,7 @@ pub fn can_write(fd: BorrowedFd<'_>, group: u32) -> bool {
     fstat(fd).and_then(|stat| grants(fd, &stat, group, READ | WRITE)).unwrap_or(false)
 }
 
-/// The directories of a path, from the root on, open.
+/// Opens the directories of a path, from the root on.
 pub fn directories(path: &Path) -> Result<Vec<OwnedFd>, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut all = vec![openat(CWD, "/", flags, Mode::empty())?];
@@ -71,7 +71,7 @@ pub fn directories(path: &Path) -> Result<Vec<OwnedFd>, Errno> {
     Ok(all)
 }
 
-/// The path leads to this file, through directories that every member can search.
+/// Returns whether the path leads to this file, through directories that every member can search.
 fn can_search(path: &Path, file: &Stat, group: u32) -> Result<bool, Errno> {
     let directories = directories(path)?;
     for dir in &directories {
@@ -84,7 +84,7 @@ fn can_search(path: &Path, file: &Stat, group: u32) -> Result<bool, Errno> {
     Ok((named.st_dev, named.st_ino) == (file.st_dev, file.st_ino))
 }
 
-/// Whether all members have these rights to what is open.
+/// Returns whether all members have these rights to an open file.
 fn grants(fd: BorrowedFd<'_>, stat: &Stat, group: u32, wanted: u32) -> Result<bool, Errno> {
     let has = |rights: u32| rights & wanted == wanted;
     let (of_group, of_others) = (stat.st_mode >> 3 & 7, stat.st_mode & 7);
@@ -99,7 +99,7 @@ fn grants(fd: BorrowedFd<'_>, stat: &Stat, group: u32, wanted: u32) -> Result<bo
     Ok(all && (stat.st_gid == group || named.clone().any(is_meant) || others))
 }
 
-/// The access control list; none: the mode says everything.
+/// Returns the access control list, or none if only the mode counts.
 fn access_list(fd: BorrowedFd<'_>) -> Result<Option<Vec<Entry>>, Errno> {
     let mut bytes = [0; 4 + 8 * ENTRIES_MAX];
     let got = match rustix::fs::getxattr(format!("/proc/self/fd/{}", fd.as_raw_fd()), OsStr::new(ACCESS_LIST), &mut bytes[..]) {

@@ -24,11 +24,11 @@ use crate::place::InstancePaths;
 use crate::plain;
 use crate::status::{Met, Status};
 
-/// Instances of this process.
+/// The instances that this process has attached to.
 static HERE: Mutex<Vec<Weak<Instance>>> = Mutex::new(Vec::new());
 
-/// File systems whose files are not what was written to them: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, securityfs, configfs,
-/// bpf, pstore, selinux, efivarfs, binfmt_misc (statfs(2)).
+/// File systems whose files do not keep what is written to them: proc, sysfs, cgroup, cgroup2, debugfs, tracefs, securityfs, configfs, bpf,
+/// pstore, selinux, efivarfs, binfmt_misc (statfs(2)).
 const SPECIAL: [u64; 13] = [
     0x9fa0,
     0x6265_6572,
@@ -45,7 +45,7 @@ const SPECIAL: [u64; 13] = [
     0x4249_4e4d,
 ];
 
-/// Attempts to read the state of a file that changes meanwhile.
+/// Number of attempts to read the state of a file that changes meanwhile.
 const STATS: usize = 10;
 
 /// A cache that processes share. A process that opens it twice gets the same attachment. A forked child attaches with another process slot
@@ -58,10 +58,10 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Takes part in the instance of that name, which is made if there is none.
+    /// Attaches to the instance of the configured name, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`Kind::Invalid`], [`Kind::Segment`], [`Kind::Device`], [`Kind::Full`], or the kernel's.
+    /// [`Kind::Invalid`], [`Kind::Segment`], [`Kind::Device`], [`Kind::Full`], or an error of the kernel.
     pub fn open(config: &Config) -> Result<Arc<Instance>, Error> {
         config.check()?;
         let place = identity(config)?;
@@ -90,7 +90,7 @@ impl Instance {
     /// Opens a file as openat(2) does.
     ///
     /// # Errors
-    /// As openat(2); [`Kind::Conflict`]: it was changed from outside while the cache held newer pages of it.
+    /// As openat(2); [`Kind::Conflict`]: another program changed the file while the cache held newer pages of it.
     pub fn open_file(
         self: &Arc<Self>,
         at: BorrowedFd<'_>,
@@ -105,10 +105,10 @@ impl Instance {
             let fd = openat(at, path, flags, mode).map_err(failed)?;
             return Ok(File::plain(Arc::clone(self), fd, given, flags));
         }
-        // Cut off through the cache, or the cache would not know.
+        // Truncated through the cache; otherwise the cache would not notice.
         let is_cut = flags.contains(OFlags::TRUNC);
         let fd = openat(at, path, flags - OFlags::TRUNC, mode).map_err(|errno| {
-            // The kernel refuses to cut a directory before it looks at the other flags (O_DIRECT).
+            // The kernel refuses to truncate a directory before it checks the other flags (O_DIRECT).
             let is_directory = || {
                 let stat = rustix::fs::statat(at, path, AtFlags::empty());
                 stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
@@ -134,7 +134,7 @@ impl Instance {
         Ok(file)
     }
 
-    /// Returns how a file is opened in the cache. None: it is not cached.
+    /// Returns how a file is opened in the cache, or none if it is not cached.
     fn opening(&self, fd: &OwnedFd, flags: OFlags, options: &Options) -> Result<Option<Opening>, Errno> {
         let stat = fstat(fd)?;
         let Ok(part) = self.part() else { return Ok(None) };
@@ -142,7 +142,7 @@ impl Instance {
         if !is_regular(&stat) || is_ours || SPECIAL.contains(&(fstatfs(fd)?.f_type as u64)) {
             return Ok(None);
         }
-        // The engine reads and writes anywhere, which such a descriptor cannot do.
+        // The engine reads and writes any range, which such a descriptor does not allow.
         let is_plain = flags & OFlags::RWMODE != OFlags::WRONLY && !flags.intersects(OFlags::APPEND | OFlags::DIRECT | OFlags::NONBLOCK);
         let below = if is_plain {
             rustix::io::fcntl_dupfd_cloexec(fd, 0)
@@ -150,11 +150,11 @@ impl Instance {
             let access = if flags & OFlags::RWMODE == OFlags::RDONLY { OFlags::RDONLY } else { OFlags::RDWR };
             reopen(fd.as_fd(), access)
         };
-        // Who may only write it, or only append, uses it without the cache; the others notice as if it were from outside.
+        // A process that may only write or append bypasses the cache; others notice its writes as changes by another program.
         let Ok(below) = below else { return Ok(None) };
         let Some(path) = path_of(fd.as_fd()) else { return Ok(None) };
         if !part.may_share(fd.as_fd()) {
-            // It may have been shared before. The next flush reports what could not be written back.
+            // The file may have been shared before. The next flush reports pages that could not be written back.
             let _ = part.withdraw(fd.as_fd());
             return Ok(None);
         }
@@ -174,7 +174,7 @@ impl Instance {
         Ok(Some(Opening { local, how, advice, pin: holds.pin, discard, dirty_age }))
     }
 
-    /// An open file gets its place in the cache of this process.
+    /// Registers an open file in the cache of this process.
     pub(crate) fn take_in(&self, opening: &Opening, path: &Arc<Path>) -> Result<Arc<Cached>, Error> {
         let is_detached = self.is_detached.read();
         if *is_detached {
@@ -196,7 +196,7 @@ impl Instance {
         })
     }
 
-    /// As fstatat(2), with the size and times that our writes make.
+    /// Returns the attributes of a file as fstatat(2) does, with the cache's size and times.
     ///
     /// # Errors
     /// As fstatat(2).
@@ -214,7 +214,8 @@ impl Instance {
                 if !engine.knows(key) {
                     break;
                 }
-                // Changed by another program; or one of us wrote dirty pages back after it was looked at, and it is newer now.
+                // Another program changed the file, or a process of the instance wrote back dirty pages meanwhile, and the file is newer
+                // now.
                 let again = rustix::fs::statat(at, path, flags).map_err(|errno| Error::system(errno, "stat", &path.into()))?;
                 let is_same = crate::below::stamp_of(&again) == crate::below::stamp_of(&stat);
                 stat = again;
@@ -226,7 +227,7 @@ impl Instance {
         Ok(stat)
     }
 
-    /// As truncate(2).
+    /// Truncates or extends a file as truncate(2) does.
     ///
     /// # Errors
     /// As truncate(2).
@@ -249,7 +250,7 @@ impl Instance {
         done.map_err(|errno| Error::system(errno, "unlinking", &path.into()))
     }
 
-    /// As renameat2(2).
+    /// Renames a file as renameat2(2) does.
     ///
     /// # Errors
     /// As renameat2(2).
@@ -277,12 +278,12 @@ impl Instance {
         };
         let opened = self.opening(&fd, OFlags::RDONLY, &Options::default());
         if let Ok(Some(opening)) = opened {
-            // A conflict is marked now.
+            // This marks a conflict if there is one.
             drop(self.take_in(&opening, &path.into()));
         }
     }
 
-    /// A file by its name, if the cache knows it.
+    /// Opens a file by its name if the cache has a record of it.
     fn known(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path) -> Option<Arc<Cached>> {
         let fd = named(at, path, true).ok()?;
         if !fstat(&fd).is_ok_and(|stat| is_regular(&stat)) {
@@ -297,7 +298,7 @@ impl Instance {
         self.take_in(&opening, &path.into()).ok()
     }
 
-    /// Returns the mode of the instance; pass-through if this process has no part in it.
+    /// Returns the mode of the instance; pass-through if this process is not attached.
     pub fn mode(&self) -> Mode {
         self.part().map_or(Mode::PassThrough, |part| part.engine.mode())
     }
@@ -316,10 +317,10 @@ impl Instance {
         Met { misses: own(Count::SsdHits) + own(Count::Misses), waits: own(Count::Throttled) }
     }
 
-    /// Returns the state of a running instance without attaching to it. None: no instance runs.
+    /// Returns the state of a running instance without attaching to it, or none if no instance runs.
     ///
     /// # Errors
-    /// [`Kind::Segment`]: the file is no segment of an instance.
+    /// [`Kind::Segment`]: the file is not the segment of an instance.
     pub fn look(config: &Config) -> Result<Option<Status>, Error> {
         let here = HERE.lock();
         let place = identity(config)?;
@@ -335,17 +336,17 @@ impl Instance {
     /// Sets the mode of the instance, after writing back the pages that may not be dirty in it.
     ///
     /// # Errors
-    /// What was dirty could not be written: the old mode stays.
+    /// A dirty page could not be written: the old mode stays.
     pub fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         let part = self.part()?;
         part.engine.set_mode(mode).map_err(|errno| part.unwritten(errno))
     }
 
-    /// Writes everything dirty below, and ends: what is dirtied later is not waited for. `progress` hears how many pages are done,
-    /// of how many.
+    /// Writes all pages that are dirty now to the backing files; pages dirtied later do not delay it. `progress` receives the number of
+    /// written pages and the total.
     ///
     /// # Errors
-    /// The first thing that could not be written; the rest is.
+    /// The first failed write; all other pages are written.
     pub fn flush(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
         let part = self.part()?;
         let mut most = 0;
@@ -356,16 +357,16 @@ impl Instance {
         cleaned.map_err(|errno| part.unwritten(errno))
     }
 
-    /// Gives up what only an SSD that failed had: from then on what is in the files counts. How many pages these were.
+    /// Discards the dirty pages that only a failed SSD had: from then on the backing files are valid. Returns the number of these pages.
     ///
     /// # Errors
-    /// The process has left.
+    /// This process has detached.
     pub fn discard_lost(&self) -> Result<u64, Error> {
         let part = self.part()?;
         part.engine.accept_losses().map(u64::from).map_err(|errno| part.unwritten(errno))
     }
 
-    /// Why this process goes on without the cache's SSD, if it does.
+    /// Returns why this process uses the cache without its SSD, if it does.
     pub fn without_ssd(&self) -> Option<String> {
         self.part().ok()?.without.as_ref().map(Error::to_string)
     }
@@ -373,7 +374,7 @@ impl Instance {
     /// Checks the metadata of the page cache for consistency. Takes its locks one after the other; for tests.
     ///
     /// # Errors
-    /// [`Kind::Segment`]: they do not.
+    /// [`Kind::Segment`]: the metadata are inconsistent.
     pub fn check(&self) -> Result<(), Error> {
         let checked = self.part()?.engine.pages().check();
         checked.map_err(|damaged| Error::new(Kind::Segment, Errno::PROTO, format!("the page cache: {damaged}")))
@@ -383,15 +384,15 @@ impl Instance {
     /// Files have to be closed before.
     ///
     /// # Errors
-    /// EBUSY: files are open, nothing is done. Something could not be written: the process has left all the same, and the segment
-    /// stays with what it has.
+    /// EBUSY: files are open; the process stays attached. A failed write-back: the process has detached, and the segment stays with the
+    /// dirty pages.
     pub fn detach(&self) -> Result<(), Error> {
         let part = self.part()?;
         let mut is_detached = self.is_detached.write();
         if *is_detached {
             return Ok(());
         }
-        // It may be looking at a file that was closed this moment.
+        // Its thread may be checking a file that was just closed.
         part.watch.stop();
         let open = part.open_files.load(Ordering::Acquire);
         if open > 0 {
@@ -402,12 +403,12 @@ impl Instance {
         part.close()
     }
 
-    /// The configuration it was opened with; the running instance may have another, see [`Status::notes`].
+    /// Returns the configuration that it was opened with; the running instance may have another, see [`Status::notes`].
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The segment that a configuration means, whether or not it is there.
+    /// Returns the path of the segment of a configuration, whether or not it exists.
     pub fn segment_path(config: &Config) -> PathBuf {
         InstancePaths::of(config).map_or_else(|_| config.runtime_dir.clone(), |place| place.segment)
     }
@@ -420,7 +421,7 @@ impl Instance {
     /// Removes the segment of an instance without attached processes. Its SSD stays.
     ///
     /// # Errors
-    /// [`Kind::Device`], EBUSY: somebody takes part, or pages are in it that are newer than below and `lose_dirty` is not said.
+    /// [`Kind::Device`], EBUSY: a process is attached, or pages in it are newer than the backing files and `lose_dirty` is not set.
     pub fn destroy(config: &Config, lose_dirty: bool) -> Result<(), Error> {
         let Some(status) = Instance::look(config).or_else(|error| if lose_dirty { Ok(Some(Status::default())) } else { Err(error) })?
         else {
@@ -442,7 +443,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // The caller forgot to detach. For the other processes, this one would have died.
+        // The caller forgot to detach. The other processes would treat this one as dead.
         if !*self.is_detached.get_mut()
             && let Some(part) = self.part.get()
             // A pinned page may still be in use.
@@ -466,7 +467,7 @@ fn is_regular(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
 
-/// The key of a file by its name; with AT_EMPTY_PATH and no name it is the descriptor's.
+/// Returns the key of a file by its name; with AT_EMPTY_PATH and an empty name, of the descriptor.
 fn key_at(at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<FileKey, Errno> {
     if path.as_os_str().is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
         return key_of(at);

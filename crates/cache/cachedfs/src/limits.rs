@@ -1,8 +1,8 @@
-//! How far a file may reach: the kernel's limits, which hold at the call and not when what was written goes below.
+//! The maximum size of a file: the kernel's limits, which hold at the call and not at write-back.
 //!
-//! There are three: no position is above `i64::MAX`; a process may be allowed less (RLIMIT_FSIZE); and each file system has a largest
-//! file. The last is found by asking lseek(2), which takes no position that the file cannot have. A write that crosses a limit is cut
-//! there, and one that begins behind it fails with EFBIG (and SIGXFSZ, of the process's own limit), as in the kernel's
+//! There are three limits. No position is above `i64::MAX`; a process may be allowed less (RLIMIT_FSIZE); and each file system has a
+//! maximum file size. The last is found with lseek(2), which refuses positions that the file cannot have. A write that crosses a limit is
+//! shortened, and a write that starts behind it fails with EFBIG (and SIGXFSZ at the process's limit), as in the kernel's
 //! `generic_write_checks`.
 //!
 //! The cache indexes pages up to 4 PiB ([`FILE_BYTES_MAX`]). Calls on a longer file bypass the cache.
@@ -15,7 +15,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-/// The last position there is.
+/// The last position of a file, by its type.
 pub const END: u64 = i64::MAX as u64;
 /// A length that every file system supports, so that no limit is checked below it.
 const SURE: u64 = 1 << 26;
@@ -24,7 +24,7 @@ const SURE: u64 = 1 << 26;
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
-/// How long this process may make files. Asked of the kernel, which costs as much as a small write.
+/// Returns the limit of this process for file sizes, read from the kernel, which costs as much as a small write.
 pub fn own() -> u64 {
     let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
     LIMIT.store(limit, Ordering::Relaxed);
@@ -47,10 +47,10 @@ pub fn is_limited() -> bool {
     LIMIT.load(Ordering::Relaxed) != u64::MAX
 }
 
-/// The longest that this file can become.
+/// Returns the maximum size of this file.
 pub fn largest(fd: BorrowedFd<'_>) -> u64 {
     let access = rustix::fs::fcntl_getfl(fd).map(|flags| flags & rustix::fs::OFlags::RWMODE);
-    // By a description of our own: its position is nobody else's.
+    // Uses a separate open file description, because it moves the position.
     let own = access.and_then(|access| crate::below::reopen(fd, access));
     match own {
         Ok(own) => largest_by(|at| rustix::fs::seek(&own, SeekFrom::Start(at)).is_ok()),
@@ -75,10 +75,10 @@ fn largest_by(is_possible: impl Fn(u64) -> bool) -> u64 {
     good
 }
 
-/// What of a write of `len` bytes at a position is within the limits.
+/// Returns how many of `len` bytes at a position are within the limits.
 ///
 /// # Errors
-/// EFBIG: nothing is; the second says whether it is the process's own limit that it is behind.
+/// EFBIG: none of them; the second value says whether the limit of the process is the reason.
 pub fn within(at: u64, len: usize, own: u64, largest: impl FnOnce() -> u64) -> Result<usize, (Errno, bool)> {
     if at >= own {
         return Err((Errno::FBIG, true));
@@ -91,7 +91,7 @@ pub fn within(at: u64, len: usize, own: u64, largest: impl FnOnce() -> u64) -> R
     if at >= largest { Err((Errno::FBIG, false)) } else { Ok(len.min(usize::try_from(largest - at).unwrap_or(usize::MAX))) }
 }
 
-/// Whether a position is one that every file can have.
+/// Returns whether every file can have this position.
 pub fn is_sure(at: u64) -> bool {
     at <= SURE
 }

@@ -31,19 +31,19 @@ const WORDS: [(NoteContent, &[u8; 6]); 4] =
 #[derive(Clone, Debug)]
 pub struct Note {
     path: PathBuf,
-    /// Written into it, for people.
+    /// The path of the SSD, which is written into the note for the reader.
     ssd: PathBuf,
 }
 
 impl Note {
-    /// Of the SSD at a path. None: there is no place for notes.
+    /// Returns the note of the SSD at a path, or none if there is no directory for notes.
     pub fn of(ssd: &Path) -> Option<Note> {
         Some(Note::at(&directory()?, ssd))
     }
 
     fn at(dir: &Path, ssd: &Path) -> Note {
         let ssd = crate::user_space_nvme::absolute(ssd);
-        // Not what a link leads to: that may be gone when the note is wanted.
+        // Links are not resolved: their target may be gone when the note is read.
         let parent = ssd.parent().and_then(|parent| fs::canonicalize(parent).ok());
         let ssd = parent.zip(ssd.file_name()).map_or(ssd.clone(), |(parent, name)| parent.join(name));
         // FNV-1a.
@@ -55,7 +55,7 @@ impl Note {
         Note { path: dir.join(format!("ssd-{hash:016x}")), ssd }
     }
 
-    /// What it says; one of another SSD says nothing.
+    /// Reads the state that it records; a note of another SSD records none.
     pub fn read(&self) -> Option<NoteContent> {
         let text = fs::read(&self.path).ok()?;
         let (word, rest) = text.split_at_checked(6)?;
@@ -65,18 +65,18 @@ impl Note {
         WORDS.iter().find(|(_, known)| *known == word).map(|(said, _)| *said)
     }
 
-    /// Something may be dirty there from now on. Without a place for notes there is none that could be wrong.
+    /// Records that pages may be dirty from now on. Without a directory for notes there is no note that could be wrong.
     ///
     /// # Errors
-    /// It says that nothing is, and stays.
+    /// The note says that no page is dirty, and it cannot be changed.
     pub fn write_dirty(&self) -> io::Result<()> {
         self.write(Some(NoteContent::Dirty)).or_else(|error| if self.read() == Some(NoteContent::Clean) { Err(error) } else { Ok(()) })
     }
 
-    /// Says it from now on; none: nothing.
+    /// Records this state; none removes the note.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Those of the kernel.
     pub fn write(&self, said: Option<NoteContent>) -> io::Result<()> {
         if self.read() == said && (said.is_some() || !self.path.exists()) {
             return Ok(());
@@ -88,7 +88,7 @@ impl Note {
         };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let new = self.path.with_extension(std::process::id().to_string());
-        // Left by one that was killed; a new one follows no link.
+        // A killed process may have left this file; a new one follows no link.
         let _ = fs::remove_file(&new);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(&[&word[..], self.ssd.as_os_str().as_bytes(), b"\n"].concat())?;

@@ -1,4 +1,4 @@
-//! Makes the status of an instance from its segment, also for processes that are not attached.
+//! Builds the status of an instance from its segment, also for processes that are not attached.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::place::InstancePaths;
 use crate::status::{Latency, Lost, Memory, ProcessStatus, Refused, Ssd, Status, Stranded, Tier};
 
 const PAGE: u64 = 4096;
-/// Pieces of files in trouble that are listed; status says where they are, not all that a large SSD took with it.
+/// Maximum number of ranges of damaged files that a status lists.
 const LOST_MAX: usize = 4096;
 
-/// Of an instance in which this process takes part.
+/// Returns the status of an instance to which this process is attached.
 pub fn of(part: &Attachment, config: &Config) -> Status {
     let mut status = match part.engine.look() {
         Ok(look) => look_at(&look, &part.running, part.segment_bytes()),
@@ -34,7 +34,7 @@ pub fn of(part: &Attachment, config: &Config) -> Status {
 /// Returns the status of an instance to which this process is not attached.
 ///
 /// # Errors
-/// The file is no segment of an instance.
+/// The file is not the segment of an instance.
 pub fn look(config: &Config) -> Result<Option<Status>, Error> {
     if config.private {
         return Ok(None);
@@ -62,7 +62,7 @@ pub fn look(config: &Config) -> Result<Option<Status>, Error> {
     Ok(Some(status))
 }
 
-/// How long the instance is there: as long as its segment has its name.
+/// Returns the age of the instance: that of its segment's name.
 fn since(status: &mut Status) {
     let made = status.segment.as_ref().and_then(|path| std::fs::metadata(path).ok()?.created().ok());
     status.uptime_s = made.and_then(|made| made.elapsed().ok()).map_or(0, |age| age.as_secs());
@@ -201,7 +201,7 @@ fn latency(buckets: &[u64]) -> Latency {
     }
 }
 
-/// A file about which the user has to decide.
+/// A file that needs a decision of the user.
 fn stranded(look: &EngineStatus, file: &FileStatus) -> Option<Stranded> {
     let why = match file {
         FileStatus { is_conflict: true, .. } => "conflict",
@@ -211,7 +211,7 @@ fn stranded(look: &EngineStatus, file: &FileStatus) -> Option<Stranded> {
     Some(Stranded { path: file.path.clone(), why: why.to_owned(), dirty_bytes: look.dirty_bytes(file) })
 }
 
-/// What somebody has to look after: what an SSD that failed took with it, range by range; else the file.
+/// Returns what needs attention: the exact ranges that a failed SSD lost, or else the file.
 fn troubles(look: &EngineStatus, file: &FileStatus) -> Vec<Lost> {
     let ranges = if file.is_owed { look.only_on_ssd(file) } else { Vec::new() };
     if ranges.is_empty() {
@@ -225,7 +225,7 @@ fn troubles(look: &EngineStatus, file: &FileStatus) -> Vec<Lost> {
 fn trouble(file: &FileStatus) -> Option<Lost> {
     let why = match file.failures {
         _ if file.is_over && !file.is_conflict && !file.is_missing => return None,
-        // With what can be done about them they are in a list of their own, too.
+        // A separate list has these files with the possible decisions.
         _ if file.is_conflict => "changed by another program while the cache held newer pages of it".to_owned(),
         _ if file.is_missing => "moved or removed by another program while the cache held newer pages of it".to_owned(),
         (count, Some(errno)) => format!("{count} times it could not be written below: {}", std::io::Error::from(errno)),

@@ -1,4 +1,4 @@
-//! The rules of the configuration: what holds for a file of some path.
+//! The rules of the configuration: the settings of a file by its path.
 
 use std::path::Path;
 
@@ -16,25 +16,25 @@ pub struct Rules {
     rules: Vec<RuleConfig>,
 }
 
-/// What holds for one open.
+/// The settings that apply to one open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holds {
     /// The mode, within the instance's.
     pub mode: Mode,
     /// The admission of pages to the SSD.
     pub admit: AdmissionRule,
-    /// Its pages stay in memory.
+    /// Whether its pages stay in memory.
     pub pin: bool,
 }
 
 impl Rules {
     /// # Errors
-    /// A glob means nothing.
+    /// A glob is not valid.
     pub fn new(rules: &[RuleConfig]) -> Result<Rules, Error> {
         let mut set = GlobSetBuilder::new();
         let wrong = |error: globset::Error| Error::invalid(format!("[cache] rules: {error}"));
         for rule in rules {
-            // Without a slash it is about the last component, wherever the file is.
+            // A glob without a slash matches the last component, in any directory.
             let glob = if rule.glob.contains('/') { rule.glob.clone() } else { format!("**/{}", rule.glob) };
             set.add(GlobBuilder::new(&glob).literal_separator(true).build().map_err(wrong)?);
         }

@@ -1,15 +1,16 @@
-//! Where the settings of caches are: one file each, by name. A program is pointed to one with `HOTSHELF_CONFIG`.
+//! The files with the settings of caches, one for each name. `HOTSHELF_CONFIG` points a program to one.
 
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::error::Error;
 
-/// Longest name.
+/// Maximum length of a name.
 const NAME_MAX: usize = 64;
 
 impl Config {
-    /// The directory of the settings: hotshelf/caches in `$XDG_CONFIG_HOME`; if that is not set, in /etc for root, else in ~/.config.
+    /// Returns the directory of the settings: hotshelf/caches in `$XDG_CONFIG_HOME`; if that is not set, in /etc for root, else in
+    /// ~/.config.
     pub fn dir() -> PathBuf {
         let said = |name: &str| shm::environment::absolute_path(name);
         let home = || match rustix::process::geteuid().is_root() {
@@ -19,12 +20,12 @@ impl Config {
         said("XDG_CONFIG_HOME").unwrap_or_else(home).join("hotshelf/caches")
     }
 
-    /// The settings of the cache of that name, whether or not they are there.
+    /// Returns the path of the settings of a cache, whether or not it exists.
     pub fn file_of(name: &str) -> PathBuf {
         Config::dir().join(format!("{name}.toml"))
     }
 
-    /// All settings there are, by name; what cannot be read is listed with what is wrong.
+    /// Returns all settings by name; an unreadable file is listed with its error.
     pub fn known() -> Vec<(PathBuf, Result<Config, Error>)> {
         let entries = std::fs::read_dir(Config::dir()).into_iter().flatten().flatten().map(|entry| entry.path());
         let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
@@ -32,13 +33,13 @@ impl Config {
         files.into_iter().map(|path| (path.clone(), Config::read(&path))).collect()
     }
 
-    /// Whether a cache may be called so: letters, digits, `-`, `_` and `.`, not beginning with `.`.
+    /// Returns whether a cache may have this name: letters, digits, `-`, `_` and `.`, not starting with `.`.
     pub fn is_name(name: &str) -> bool {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         !name.is_empty() && name.len() <= NAME_MAX && !name.starts_with('.') && name.chars().all(plain)
     }
 
-    /// What a cache on this SSD is called when nobody says: the last part of the path, and of an extension nothing.
+    /// Returns the default name of a cache on this SSD: the last component of the path, without its extension.
     pub fn name_for(ssd: &Path) -> String {
         if let Some(name) = crate::user_space_nvme::short_name(ssd) {
             return name;

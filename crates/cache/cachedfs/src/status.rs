@@ -1,4 +1,4 @@
-//! What an instance says of itself, for `hotshelf cache status` and `hs_status`.
+//! The status of an instance, for `hotshelf cache status` and `hs_status`.
 
 use std::path::PathBuf;
 
@@ -11,18 +11,18 @@ use ssdcache::Mode;
 pub struct Status {
     /// The name of the instance in the configuration.
     pub name: String,
-    /// The segment's file; none if the memory is private.
+    /// The path of the segment; none if the memory is private.
     pub segment: Option<PathBuf>,
-    /// The mode that is in force now.
+    /// The mode that is in force now, by its name.
     #[serde(with = "crate::config::mode")]
     pub mode: Mode,
     /// The origin of the mode: the settings, a command or the cache itself.
     pub mode_by: Option<String>,
     /// Why the cache changed the mode, if it did.
     pub mode_because: Option<String>,
-    /// Seconds since the instance was made.
+    /// Seconds since the instance was created.
     pub uptime_s: u64,
-    /// The processes that take part.
+    /// The processes that are attached to the instance.
     #[serde(rename = "seats")]
     pub processes: Vec<ProcessStatus>,
     /// The process id of the leader.
@@ -31,7 +31,7 @@ pub struct Status {
     pub memory: Memory,
     /// The SSD of the instance.
     pub ssd: Option<Ssd>,
-    /// What came from and went to each tier.
+    /// The reads and writes of each tier.
     pub tiers: Vec<Tier>,
     /// Pages put on the SSD because they were read.
     pub promoted_pages: u64,
@@ -39,9 +39,9 @@ pub struct Status {
     pub written_back_pages: u64,
     /// The number of write calls on backing files, after merging.
     pub below_writes: u64,
-    /// Calls that waited for free memory.
+    /// The number of calls that waited for free memory.
     pub throttled: u64,
-    /// Pages that were read ahead.
+    /// The number of pages that were read ahead.
     pub read_ahead_pages: u64,
     /// Pages that were read from a backing file because they are next to a requested page.
     pub read_around_pages: u64,
@@ -49,7 +49,7 @@ pub struct Status {
     pub syncs: u64,
     /// The number of leaders so far.
     pub leaders: u32,
-    /// Files with a record, and how many are possible.
+    /// The number of files with a record.
     pub files: u32,
     /// The number of files that can have a record.
     pub files_max: u32,
@@ -57,11 +57,11 @@ pub struct Status {
     pub dirty_bytes: u64,
     /// The number of dirty bytes at which writers wait.
     pub dirty_limit_bytes: u64,
-    /// What was acknowledged and is gone, or cannot be written: exact ranges.
+    /// Acknowledged data that is lost or cannot be written, as exact ranges.
     pub lost: Vec<Lost>,
     /// Files whose dirty pages cannot be written until the user decides.
     pub stranded: Vec<Stranded>,
-    /// Backing files that the leader has open; bounded.
+    /// The number of backing files that the leader has open, which is limited.
     pub leader_files: u32,
     /// Pages that were not put on the SSD, by reason.
     pub refused: Refused,
@@ -69,7 +69,7 @@ pub struct Status {
     pub notes: Vec<String>,
 }
 
-/// A process that takes part.
+/// A process that is attached to the instance.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessStatus {
@@ -88,9 +88,9 @@ pub struct ProcessStatus {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Bytes of all pages together.
+    /// The bytes of all pages together.
     pub bytes: u64,
-    /// Pages there is room for.
+    /// The number of page frames.
     pub pages: u64,
     /// Pages that are free now.
     pub free_pages: u64,
@@ -120,21 +120,21 @@ pub struct Ssd {
     pub books_bytes: u64,
     /// Bytes of the pages that were stored on it.
     pub user_bytes: u64,
-    /// Bytes written to it in all, this instance's life.
+    /// The number of bytes written to it since the instance was created.
     pub written_bytes: u64,
-    /// The same, since it was formatted.
+    /// The number of bytes written to it since it was formatted.
     pub written_ever_bytes: u64,
     /// `written_bytes` divided by `user_bytes`; 0 if nothing was stored.
     pub write_amplification: f64,
-    /// What may be written to it in a day.
+    /// The number of bytes that may be written to it in a day.
     pub bytes_per_day: Option<u64>,
-    /// What is written in a day at the rate since the instance was made.
+    /// The number of bytes per day at the rate since the instance was created.
     pub written_per_day_bytes: u64,
     /// The number of segments of its log.
     pub segments: u32,
     /// The number of pages of a segment.
     pub segment_pages: u32,
-    /// How long the last recovery took, milliseconds.
+    /// The duration of the last recovery, in milliseconds.
     pub recovery_ms: u64,
     /// Pages that the last recovery found.
     pub recovery_pages: u64,
@@ -142,11 +142,11 @@ pub struct Ssd {
     pub damaged_pages: u64,
     /// Dirty pages that were lost with it.
     pub lost_pages: u64,
-    /// Whether it failed, in words.
+    /// The failure of the SSD, if it failed.
     pub failed: Option<String>,
 }
 
-/// What came from and went to a tier.
+/// The reads and writes of a tier.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tier {
@@ -154,15 +154,15 @@ pub struct Tier {
     pub name: String,
     /// Pages that were read from it.
     pub hits: u64,
-    /// Of all pages read, the share that it served, 0 to 1.
+    /// The share of all read pages that it served, 0 to 1.
     pub ratio: f64,
     /// Bytes that were read from it.
     pub read_bytes: u64,
     /// Bytes that were written to it.
     pub written_bytes: u64,
-    /// The latency of reads that it served.
+    /// The latency of the reads that it served.
     pub read_latency: Latency,
-    /// The latency of writes that it took.
+    /// The latency of the writes that it handled.
     pub write_latency: Latency,
     /// The number of calls on it.
     pub requests: u64,
@@ -170,7 +170,7 @@ pub struct Tier {
     pub errors: u64,
 }
 
-/// Pages that were not put on the SSD, by reason.
+/// Counts of pages that were not put on the SSD, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refused {
@@ -204,7 +204,7 @@ pub struct Latency {
     pub count: u64,
 }
 
-/// What cannot be written, or is gone.
+/// A range that cannot be written, or that is lost.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Lost {
@@ -222,19 +222,19 @@ pub struct Lost {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stranded {
-    /// Where it was when it was last open.
+    /// The path of the file when it was last open.
     pub path: PathBuf,
     /// `conflict`: another program changed it while pages were dirty. `missing`: another program moved or removed it.
     pub why: String,
-    /// Bytes that only the cache has.
+    /// The number of bytes that only the cache has.
     pub dirty_bytes: u64,
 }
 
-/// What calls of one process met: see [`crate::Instance::met`].
+/// Counters of the calls of one process: see [`crate::Instance::met`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Met {
-    /// Pages that were not in memory.
+    /// The number of pages that were not in memory.
     pub misses: u64,
-    /// Calls that waited for room in memory.
+    /// The number of calls that waited for free memory.
     pub waits: u64,
 }

@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify;
 use rustix::io::Errno;
 
-/// The interval at which files with a dirty age of their own are checked.
+/// The interval at which files with their own dirty age are checked.
 const TICK: Duration = Duration::from_millis(100);
 /// Events of one file that are closer together than this are handled as one.
 const GATHER: Duration = Duration::from_millis(10);
@@ -38,7 +38,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// The same number as before, if the file is watched.
+    /// Watches a file; returns the same number as before if it is watched already.
     fn watch(&self, fd: BorrowedFd<'_>, writes: bool) -> Result<i32, Errno> {
         let mut which = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::MOVE_SELF;
         which.set(inotify::WatchFlags::MODIFY, writes);
@@ -63,7 +63,7 @@ impl Watch {
         Watch { inner: made().ok().map(Arc::new), thread: Mutex::new(None) }
     }
 
-    /// Watches an open file; a number to end it with, or none if the kernel does not watch it.
+    /// Watches an open file. Returns a number for [`Watch::remove`], or none if the kernel does not watch the file.
     pub fn add(&self, fd: BorrowedFd<'_>, file: &Weak<dyn Watched>) -> Option<i32> {
         let inner = self.inner.as_ref()?;
         let mut files = inner.files.lock();
@@ -74,7 +74,7 @@ impl Watch {
         Some(number)
     }
 
-    /// Watches a directory on the way to the file: its rights and its name.
+    /// Watches a directory on the path of the file: its permissions and its name.
     pub fn add_directory(&self, fd: BorrowedFd<'_>, file: &Weak<dyn Watched>) -> Option<i32> {
         let inner = self.inner.as_ref()?;
         let mut files = inner.files.lock();
@@ -85,7 +85,7 @@ impl Watch {
         Some(number)
     }
 
-    /// Sets whether writes to a watched file cause events. In pass-through mode most writes are our own, and each event costs time.
+    /// Sets whether writes to a watched file cause events. In pass-through mode most writes are the instance's, and each event costs time.
     pub fn mind_writes(&self, fd: BorrowedFd<'_>, have_events: bool) {
         let Some(inner) = &self.inner else { return };
         let files = inner.files.lock();
@@ -96,7 +96,7 @@ impl Watch {
         }
     }
 
-    /// Tells the file of the time from now on.
+    /// Calls the file at each tick of the timer from now on.
     pub fn add_timed(&self, file: &Weak<dyn Watched>) {
         let Some(inner) = &self.inner else { return };
         inner.timed.lock().push(Weak::clone(file));
@@ -147,7 +147,7 @@ fn wake(inner: &Inner) {
     let _ = rustix::io::write(&inner.stop, &1_u64.to_ne_bytes());
 }
 
-/// Runs until it is stopped.
+/// Handles events until the thread is stopped.
 fn watch(inner: &Inner) {
     loop {
         let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
@@ -178,7 +178,7 @@ fn is_stopped(inner: &Inner) -> bool {
     rustix::io::read(&inner.stop, &mut count).is_ok() && u64::from_ne_bytes(count) >= STOP
 }
 
-/// Of the counter; who only wakes adds one.
+/// The counter value that stops the thread; a wakeup adds one.
 const STOP: u64 = 1 << 32;
 
 fn tell(inner: &Inner) {
@@ -186,11 +186,11 @@ fn tell(inner: &Inner) {
     let mut reader = inotify::Reader::new(&inner.fd, &mut buffer);
     let mut numbers = Vec::new();
     while let Ok(event) = reader.next() {
-        // With a name it is about something in a directory that is watched for its own sake.
+        // An event with a name concerns a file in a directory that is watched for itself.
         if event.file_name().is_none() {
             numbers.push(event.wd());
         }
-        // Some were lost: everybody looks.
+        // Some events were lost: every file is checked.
         if event.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW) {
             numbers.extend(inner.files.lock().keys());
         }
