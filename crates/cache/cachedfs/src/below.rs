@@ -1,4 +1,4 @@
-//! Backing files as the cache engine reads and writes them, and the search for a file of which only key and last path are known.
+//! Access of the cache engine to backing files, and the search for a file of which only the key and the last path are known.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use ssdcache::FileKey;
 use crate::key::key_of;
 use crate::note::{Note, NoteContent};
 
-/// The alignment for `O_DIRECT`, which suits every drive.
+/// The alignment for `O_DIRECT` that every drive accepts.
 const ALIGN: usize = 4096;
 
 /// A backing file that this process has open.
@@ -32,7 +32,7 @@ pub struct Local {
     largest: OnceLock<u64>,
 }
 
-/// Past the kernel's page cache.
+/// A second descriptor that bypasses the kernel's page cache.
 #[derive(Debug)]
 struct Direct {
     fd: OwnedFd,
@@ -40,7 +40,7 @@ struct Direct {
 }
 
 impl Local {
-    /// `direct`: past the kernel's page cache, where the file system can.
+    /// Wraps an open file. `direct`: I/O bypasses the kernel's page cache if the file system supports it.
     pub fn new(fd: OwnedFd, direct: bool) -> Local {
         let reopened =
             || reopen(fd.as_fd(), OFlags::RDWR | OFlags::DIRECT).or_else(|_| reopen(fd.as_fd(), OFlags::RDONLY | OFlags::DIRECT));
@@ -48,13 +48,13 @@ impl Local {
         Local { fd, is_duplicate: AtomicBool::new(false), direct, largest: OnceLock::new() }
     }
 
-    /// As `new`, of a duplicate of the user's descriptor.
+    /// Wraps a duplicate of the user's descriptor, as `new` does.
     pub fn duplicate(fd: OwnedFd, direct: bool) -> Local {
         Local { is_duplicate: AtomicBool::new(true), ..Local::new(fd, direct) }
     }
 
-    /// Opens the file once more if the descriptor is a duplicate of the user's. `replace` puts the new description in the place of the
-    /// old one.
+    /// Opens the file once more if the descriptor is a duplicate of the user's. `replace` puts the new open file description in place of
+    /// the old one.
     pub fn leave_description(&self, replace: impl FnOnce(OwnedFd, BorrowedFd<'_>) -> Result<(), Errno>) -> Result<(), Errno> {
         if !self.is_duplicate.load(Ordering::Acquire) {
             return Ok(());
@@ -65,7 +65,7 @@ impl Local {
         Ok(())
     }
 
-    /// The longest that the file can become.
+    /// Returns the maximum size of the file.
     pub fn largest(&self) -> u64 {
         *self.largest.get_or_init(|| crate::limits::largest(self.fd()))
     }
@@ -76,7 +76,7 @@ impl Local {
     }
 }
 
-/// The same file, opened anew with other flags; the file system checks permissions anew.
+/// Opens the same file again with other flags; the file system checks permissions again.
 pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
     openat(CWD, in_proc(fd), flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK, Mode::empty())
 }
@@ -85,14 +85,14 @@ fn in_proc(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// Where an open file is now; none if it has no name any more.
+/// Returns the present path of an open file, or none if it has no name any more.
 pub fn path_of(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     let path = fs::read_link(in_proc(fd)).ok()?;
     let is_there = path.is_absolute() && !path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
     is_there.then_some(path)
 }
 
-/// Whether an open file has no name any more. The number of its names alone says too little: some file systems do not count them.
+/// Returns whether an open file has no name any more. The link count alone does not suffice: some file systems do not maintain it.
 pub fn is_removed(fd: BorrowedFd<'_>) -> bool {
     fstat(fd).is_ok_and(|stat| stat.st_nlink == 0) && path_of(fd).is_none()
 }
@@ -106,13 +106,13 @@ pub fn stamp_of(stat: &Stat) -> Stamp {
     }
 }
 
-/// Since 1970; as far as 64 bits go.
+/// Returns nanoseconds since 1970, saturated to 64 bits.
 fn ns(seconds: i128, ns: i128) -> i64 {
     (seconds * 1_000_000_000 + ns).clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
 impl Direct {
-    /// With a buffer whose begin and length are as the drive wants them.
+    /// Runs I/O with a buffer that has the alignment the drive needs.
     fn with<T>(&self, bytes: usize, call: impl FnOnce(BorrowedFd<'_>, &mut [u8]) -> T) -> T {
         let mut buffer = self.buffers.lock().pop().unwrap_or_default();
         buffer.resize(buffer.len().max(bytes + ALIGN), 0);
@@ -186,7 +186,7 @@ impl BackingFile for Local {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // Not fdatasync: the times show changes by other programs.
+        // Not fdatasync: the times reveal changes by other programs.
         rustix::fs::fsync(&self.fd).map_err(io::Error::from)
     }
 
@@ -218,10 +218,10 @@ impl BackingFile for Local {
     }
 }
 
-/// The file of a key: at its last path, else in the same directory under another name, else where a process has it open.
+/// Finds the file of a key: at its last path, else in the same directory under another name, else where a process has it open.
 ///
 /// # Errors
-/// ENOENT: nowhere. Else the kernel's: it is there, and may not be opened.
+/// ENOENT: it was not found. Otherwise the kernel's: it exists, but may not be opened.
 pub fn find(key: FileKey, path: &Path, pids: &[u32], writable: bool, listed: &Listed) -> Result<OwnedFd, Errno> {
     let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let is_it = |path: &Path| file_at(path).filter(|(_, found)| *found == key).map(|(fd, _)| fd);
@@ -242,24 +242,24 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// The keys of the directory that was searched last: many files of it may be searched for, one after the other.
+/// The keys of the directory that was searched last, because several files of it may be searched for in a row.
 #[derive(Debug, Default)]
 pub struct Listed(Mutex<Option<Listing>>);
 
 #[derive(Debug)]
 struct Listing {
     dir: PathBuf,
-    /// As the directory was when the listing began.
+    /// The directory as it was when the listing started.
     stamp: DirStamp,
     files: HashMap<FileKey, OsString>,
 }
 
-/// Device, inode, modification time.
+/// Device, inode and modification time.
 type DirStamp = (u64, u64, i64, i64);
 
-/// A change so shortly before the listing may have one after it that the time does not tell apart.
+/// A change so shortly before the listing may hide a later one with the same time.
 const SETTLED: Duration = Duration::from_millis(50);
-/// Larger directories are listed each time.
+/// Maximum number of entries that are kept; larger directories are listed each time.
 const LISTED_MAX: usize = 1 << 17;
 
 impl Listing {
@@ -291,31 +291,31 @@ impl Listed {
     }
 }
 
-/// What is around the engine of this process.
+/// The environment of the engine in this process.
 #[derive(Debug)]
 pub struct CacheEnvironment {
     /// Whether backing files are read and written with `O_DIRECT`.
     pub direct: bool,
-    /// What people should know, newest last; at most a few.
+    /// Messages for the user, newest last; their number is limited.
     pub notes: Mutex<Vec<String>>,
     /// The note about the SSD.
     pub note: Option<Note>,
     /// The group that shares the cache.
     pub group: Option<u32>,
-    /// Where files were searched last.
+    /// The directory that was searched last.
     pub listed: Listed,
 }
 
-/// Files that the leader may have open: at least, and at most.
+/// Minimum and maximum number of files that the leader has open.
 const HANDLES: (usize, usize) = (64, 1024);
 
-/// Notes that are kept.
+/// Maximum number of messages that are kept.
 const NOTES_MAX: usize = 32;
 
 impl datapath::engine::Environment for CacheEnvironment {
     fn open(&self, key: FileKey, path: &Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn BackingFile>> {
         let Some(group) = self.group else { return Ok(Arc::new(Local::new(find(key, path, pids, writable, &self.listed)?, self.direct))) };
-        // What a member wrote into the segment must not make us read or write for it what it may not read or write itself.
+        // A member can write to the segment. Check that it may itself access the file that this process is to read or write for it.
         let found = find(key, path, pids, false, &self.listed)?;
         if !crate::group::can_reach(found.as_fd(), group, false) {
             return Err(Errno::ACCESS.into());

@@ -1,4 +1,4 @@
-//! An open file. In pass-through each call is the plain one.
+//! An open file. In pass-through mode each call goes to the kernel.
 
 mod pinned;
 mod position;
@@ -38,7 +38,7 @@ pub struct File {
     appends: AtomicBool,
     position: Mutex<u64>,
     cached: Option<(Opening, PerProcess<Arc<Cached>>)>,
-    /// Whether it is a regular file, open for writing.
+    /// Returns whether it is a regular file, open for writing.
     is_regular: bool,
 }
 
@@ -78,7 +78,7 @@ impl File {
     pub(crate) fn cached(instance: Arc<Instance>, fd: OwnedFd, path: Arc<Path>, flags: OFlags, opening: Opening) -> Result<File, Error> {
         let cached = instance.take_in(&opening, &path)?;
         if flags.contains(OFlags::APPEND) {
-            // Ours alone, so that `set_appends` holds in pass-through, too.
+            // A separate open file description, so that `set_appends` works in pass-through mode, too.
             let to_error = rustix::fs::fcntl_getfl(&fd).and_then(|flags| rustix::fs::fcntl_setfl(&fd, flags - OFlags::APPEND));
             to_error.map_err(|errno| Error::system(errno, "opening", &path))?;
         }
@@ -103,13 +103,13 @@ impl File {
         }
     }
 
-    /// Whether dirty pages of the instance are lost.
+    /// Returns whether dirty pages of the instance are lost.
     fn has_lost(&self) -> bool {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
         here.is_some_and(|cached| cached.engine().ssd_state().lost > 0)
     }
 
-    /// Returns the path of the last call. None: this process has not opened the file yet, or a mode has changed since.
+    /// Returns the path of the last call, or none if this process has not opened the file yet or a mode has changed since.
     #[inline(always)]
     pub(crate) fn settled_path(&self) -> Option<IoPath<'_>> {
         let Some((_, here)) = &self.cached else { return Some(IoPath::Uncached) };
@@ -139,7 +139,7 @@ impl File {
         Ok(if let IoPath::Cached(cached) = self.io_path(doing)? { Some(cached) } else { None })
     }
 
-    /// Whether a file that is not cached may be changed: in read-only mode nothing is written, whatever way it would go.
+    /// Checks that an uncached file may be changed: in read-only mode every write is refused.
     #[inline]
     pub(crate) fn may_change(&self) -> Result<(), Errno> {
         let is_refused = self.is_regular && self.instance.part().is_ok_and(|part| part.engine.mode() == Mode::ReadOnly);
@@ -157,13 +157,13 @@ impl File {
         result.map_err(|errno| self.to_error(doing, errno))
     }
 
-    /// Whether it was opened to be read.
+    /// Returns whether it was opened for reading.
     #[inline]
     pub(crate) fn is_readable(&self) -> bool {
         self.flags & OFlags::RWMODE != OFlags::WRONLY
     }
 
-    /// Whether it was opened to be written.
+    /// Returns whether it was opened for writing.
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.flags & OFlags::RWMODE != OFlags::RDONLY
@@ -174,21 +174,21 @@ impl File {
         if self.is_readable() { Ok(()) } else { Err(self.to_error("reading", Errno::BADF)) }
     }
 
-    /// Checks the range first, as the kernel does.
+    /// Checks the range before anything else, as the kernel does.
     #[inline]
     fn is_range(&self, doing: &'static str, at: u64, len: usize) -> Result<(), Error> {
         let is_one = at.checked_add(len as u64).is_some_and(|end| end <= limits::END);
         if is_one { Ok(()) } else { Err(self.to_error(doing, Errno::INVAL)) }
     }
 
-    /// How much of a write is within what the file may become ([`crate::limits`]).
+    /// Returns how many bytes of a write are within the limits of the file size ([`crate::limits`]).
     fn bounded(&self, cached: &Cached, at: u64, len: usize) -> Result<usize, Error> {
         let within = |own: u64| limits::within(at, len, own, || cached.local.largest());
-        // Refused only by what holds now: the limit may have been raised a moment ago.
+        // Refuse only by the present limit: it may have been raised a moment ago.
         match within(limits::own_lately(cached.now_ms())).or_else(|_| within(limits::own())) {
             Ok(len) => Ok(len),
             Err((errno, is_own)) => {
-                // The kernel refuses it in its own way: with a signal.
+                // The kernel refuses it, with its signal.
                 let refused = if is_own { plain::write_at(self.fd(), at, &[0]).err() } else { None };
                 Err(self.to_error("writing", refused.unwrap_or(errno)))
             }
@@ -235,7 +235,7 @@ impl File {
         read.map_err(|errno| self.to_error("reading", errno))
     }
 
-    /// For [`crate::AsyncReader`]: where it is cached in this process. None: `read_at` knows what to do.
+    /// Returns the cached file of this process for [`crate::AsyncReader`], or none if the caller has to use `read_at`.
     #[inline]
     pub(crate) fn to_read(&self) -> Option<&Arc<Cached>> {
         self.may_read().ok()?;
@@ -299,7 +299,7 @@ impl File {
         written.map_err(|errno| self.to_error("writing", errno))
     }
 
-    /// At a position, or at the end.
+    /// Writes at a position, or at the end of the file.
     #[inline(always)]
     fn write_through(
         &self,
@@ -373,7 +373,7 @@ impl File {
         self.bypass("writing", 0..u64::MAX, || plain::append(self.fd(), from))
     }
 
-    /// Bytes of the file, as all users of the instance see it.
+    /// Returns the size in bytes, as all users of the instance see it.
     ///
     /// # Errors
     /// As fstat(2).
@@ -384,7 +384,7 @@ impl File {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether the size is 0.
     ///
     /// # Errors
     /// As `len`.
@@ -468,7 +468,7 @@ impl File {
         self.bypass("truncating", 0..u64::MAX, || rustix::fs::ftruncate(self.fd(), bytes))
     }
 
-    /// Whether the file may become so long, as the kernel's `inode_newsize_ok` has it.
+    /// Checks that the file may have this size, as the kernel's `inode_newsize_ok` does.
     fn may_become(&self, cached: &Cached, doing: &'static str, bytes: u64) -> Result<(), Error> {
         if bytes <= cached.open.size() {
             return Ok(());
@@ -482,7 +482,7 @@ impl File {
         if is_possible { Ok(()) } else { Err(self.to_error(doing, Errno::FBIG)) }
     }
 
-    /// `O_TRUNC`: what open(2) would have done, if it is a regular file. That needs the right to write, whatever it was opened for.
+    /// Truncates for `O_TRUNC`, as open(2) does with a regular file. This needs write permission, whatever the file was opened for.
     pub(crate) fn cut(&self, is_regular: impl FnOnce() -> bool) -> Result<(), Error> {
         let to_error = |errno| self.to_error("truncating", errno);
         if self.is_writable() {
@@ -498,7 +498,7 @@ impl File {
         }
     }
 
-    /// Gives back the space of a range, which reads as zeroes then.
+    /// Deallocates the space of a range, which then reads as zeros.
     ///
     /// # Errors
     /// As fallocate(2) with `FALLOC_FL_PUNCH_HOLE`.
@@ -517,7 +517,7 @@ impl File {
         self.bypass("punching a hole", range.clone(), || plain::punch_hole(self.fd(), &range))
     }
 
-    /// Reserves space; unless `keep_size`, the file then reaches to its end.
+    /// Reserves space for a range; unless `keep_size`, the file is extended to its end.
     ///
     /// # Errors
     /// As fallocate(2).
@@ -570,11 +570,11 @@ impl File {
         }
     }
 
-    /// Does a call that changes attributes of the file (mode, owner, extended attributes) on the kernel's descriptor: for the cache that
-    /// is no change by another program.
+    /// Runs a call that changes attributes of the file (mode, owner, extended attributes) on the kernel's descriptor. The cache does not
+    /// treat it as a change by another program.
     ///
     /// # Errors
-    /// What the call says.
+    /// Those of the call.
     pub fn set_attributes<T>(&self, call: impl FnOnce(BorrowedFd<'_>) -> Result<T, Errno>) -> Result<T, Error> {
         let to_error = |errno| self.to_error("changing its attributes", errno);
         match self.cached_path("changing its attributes")? {
@@ -597,20 +597,20 @@ impl File {
         cached.open.map(is_written).map_err(|errno| self.to_error("mapping", errno))
     }
 
-    /// As fstat(2), with the size and times that our writes make.
+    /// Returns the attributes as fstat(2) does, with the cache's size and times.
     ///
     /// # Errors
     /// As fstat(2).
     pub fn stat(&self) -> Result<Stat, Error> {
         if self.flags.contains(OFlags::PATH) {
-            // Others may have the file open, with more than there is below.
+            // Other processes may have the file open, and have written beyond the end of the backing file.
             return self.instance.stat(self.fd(), Path::new(""), AtFlags::EMPTY_PATH);
         }
         let mut stat = self.stat_below()?;
         if let Some(cached) = self.cached_path("stat")? {
             cached.check_shared(false);
             if cached.open.is_changed(crate::below::stamp_of(&stat)) {
-                // Sync reports a conflict.
+                // The next sync reports a conflict.
                 let _ = cached.look_below();
                 stat = self.stat_below()?;
             }
@@ -619,12 +619,12 @@ impl File {
         Ok(stat)
     }
 
-    /// Where it is cached in this process.
+    /// Returns the cached file of this process.
     fn cached_here(&self) -> Option<&Arc<Cached>> {
         self.cached.as_ref().and_then(|(_, here)| here.get())
     }
 
-    /// Returns the kernel's descriptor of the backing file. The cache takes a write through it for a change by another program.
+    /// Returns the kernel's descriptor of the backing file. The cache treats a write through it as a change by another program.
     #[inline]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -641,18 +641,18 @@ impl File {
         opening.local.leave_description(replace).map_err(|errno| self.to_error("locking", errno))
     }
 
-    /// The flags it was opened with.
+    /// Returns the flags that it was opened with.
     pub fn flags(&self) -> OFlags {
         self.flags
     }
 
-    /// Whether it writes at the end of the file, whatever the position: `O_APPEND`, or since then `set_appends`.
+    /// Returns whether writes go to the end of the file, because of `O_APPEND` or `set_appends`.
     #[inline]
     pub fn appends(&self) -> bool {
         self.appends.load(Ordering::Relaxed)
     }
 
-    /// Sets or clears O_APPEND as F_SETFL does. Of a file that is not cached, the caller has to set it on the kernel's descriptor, too.
+    /// Sets or clears O_APPEND as F_SETFL does. For an uncached file, the caller also has to set it on the kernel's descriptor.
     pub fn set_appends(&self, appends: bool) {
         self.appends.store(appends, Ordering::Relaxed);
     }
@@ -662,7 +662,7 @@ impl File {
         &self.path
     }
 
-    /// Whether it goes through the cache at all: a regular file of a file system that keeps what is written to it.
+    /// Returns whether the file can be cached: it is a regular file of a file system that keeps written data.
     #[inline]
     pub fn is_cached(&self) -> bool {
         self.cached.is_some()
@@ -682,7 +682,7 @@ impl File {
     /// Sets the mode of this file, within the instance's, for all processes that have it open.
     ///
     /// # Errors
-    /// What was dirty could not be written.
+    /// A dirty page could not be written.
     pub fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         let Some((opening, here)) = &self.cached else { return Ok(()) };
         let cached = here.get_or(|| self.instance.take_in(opening, &self.path))?;

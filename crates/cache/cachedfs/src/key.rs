@@ -1,5 +1,5 @@
-//! What a file is called in the cache: 64 bits of its file system and its handle, so that a rename changes nothing, and a new file in
-//! an old inode is another file.
+//! The key of a file in the cache: 64 bits of its file system and its handle. A rename does not change it, and a new file that reuses an
+//! inode gets another key.
 
 use std::os::fd::BorrowedFd;
 
@@ -21,15 +21,15 @@ const NFS: u64 = 0x6969;
 /// pages on the SSD could be written into another file after a crash.
 ///
 /// # Errors
-/// The kernel's.
+/// Those of the kernel.
 pub fn is_lasting(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(!matches!(fstatfs(fd)?.f_type as u64, FUSE | MSDOS | EXFAT))
 }
 
-/// Of an open file (`O_PATH` is enough). Never zero.
+/// Returns the key of an open file (`O_PATH` is enough). It is never zero.
 ///
 /// # Errors
-/// The kernel's.
+/// Those of the kernel.
 pub fn key_of(fd: BorrowedFd<'_>) -> Result<FileKey, Errno> {
     let mut hash = Xxh3::new();
     let kind = fstatfs(fd)?.f_type as u64;
@@ -51,7 +51,7 @@ pub fn key_of(fd: BorrowedFd<'_>) -> Result<FileKey, Errno> {
     Ok(FileKey(hash.digest().max(1)))
 }
 
-/// Inode and time of birth: as good, unless an inode is given away again within a tick of the clock.
+/// Inode and birth time: as unique, unless an inode is reused within a tick of the clock.
 fn by_inode(fd: BorrowedFd<'_>, hash: &mut Xxh3) -> Result<(), Errno> {
     let stat = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
     hash.update(&stat.stx_ino.to_le_bytes());

@@ -1,4 +1,4 @@
-//! The calls as the kernel has them: for what cannot be cached, and in pass-through mode.
+//! Calls that go to the kernel unchanged: for files that cannot be cached, and in pass-through mode.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -47,8 +47,8 @@ pub fn seek(fd: BorrowedFd<'_>, to: SeekFrom) -> Outcome<u64> {
     rustix::fs::seek(fd, to)
 }
 
-/// At the end, wherever that is; where it went to, and how much of it, if the file may not become longer. Others may write between
-/// pieces, not within one.
+/// Appends to the file. Returns where the bytes are, and their number, which is less at a limit of the file size. Other processes may
+/// write between the pieces that the kernel writes, but not within one.
 pub fn append(fd: BorrowedFd<'_>, from: &[u8]) -> Outcome<(u64, usize)> {
     use rustix::io::{ReadWriteFlags, pwritev2};
     let mut done = 0;

@@ -24,13 +24,13 @@ use crate::forks;
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use cachedfs::{Begun, Config, Instance, Options, Outcome, Reads};
+/// use cachedfs::{AsyncReader, Config, Instance, Options, Outcome, SubmitResult};
 /// use rustix::fs::{CWD, Mode, OFlags};
 /// let instance = Instance::open(&Config::default())?;
 /// let file = instance.open_file(CWD, "data".as_ref(), OFlags::RDONLY, Mode::empty(), &Options::default())?;
-/// let mut reads = Reads::new(32);
+/// let mut reads = AsyncReader::new(32);
 /// for page in 0..32 {
-///     if let Begun::Ended(mut ended) = reads.begin(&file, page * 4096, vec![0; 4096], page)
+///     if let SubmitResult::Ended(mut ended) = reads.begin(&file, page * 4096, vec![0; 4096], page)
 ///         && ended.outcome == Outcome::Slow
 ///     {
 ///         file.read_at(page * 4096, &mut ended.buffer)?;
@@ -50,11 +50,11 @@ pub struct AsyncReader<T, B> {
     options: AsyncReaderOptions,
     generation: u32,
     memory: Vec<Arena>,
-    /// Of the instance whose file was read last; none before the first.
+    /// The reader of the instance whose file was read last; none before the first read.
     engine: ManuallyDrop<Option<DeviceReader<T, B>>>,
 }
 
-/// A read that has ended.
+/// A read that has completed or needs the slow path.
 #[derive(Debug)]
 pub struct Ended<T, B> {
     /// The token that the caller gave.
@@ -65,15 +65,15 @@ pub struct Ended<T, B> {
     pub outcome: Outcome,
 }
 
-/// What became of a read.
+/// The result of starting a read.
 #[derive(Debug)]
 #[must_use]
 pub enum SubmitResult<T, B> {
-    /// It ended at once.
+    /// The read has completed at once.
     Ended(Ended<T, B>),
-    /// It will end: [`AsyncReader::take`].
+    /// The read is in flight: [`AsyncReader::take`] returns its completion.
     UnderWay,
-    /// No place: as many as it was made for are under way, or ended and not taken.
+    /// The queue is full: its depth counts reads in flight and completed reads that were not taken.
     Full(T, B),
 }
 
@@ -99,13 +99,13 @@ impl<T, B: AsMut<[u8]>> AsMut<[u8]> for Job<T, B> {
     }
 }
 
-/// A file for several reads in a row with [`AsyncReader::begin_next`]. Not to be kept between calls.
+/// A file for several reads in a row with [`AsyncReader::begin_next`]. Do not keep it between calls.
 #[derive(Clone, Copy)]
 pub struct Reading<'a>(Option<&'a Arc<Cached>>);
 
 impl<'a> Reading<'a> {
-    /// Announces a read at this byte, some reads ahead, so that its metadata can be prefetched. None: nothing to prefetch; the read starts
-    /// with [`AsyncReader::begin_next`].
+    /// Announces a read at this byte, some reads ahead, so that its metadata can be prefetched. Returns none if there is nothing to
+    /// prefetch; the read starts with [`AsyncReader::begin_next`].
     #[inline(always)]
     pub fn expect(self, at: u64) -> Option<PreparedRead<'a>> {
         let file = self.0?;
@@ -113,7 +113,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// A read that was announced. Not to be kept.
+/// A read that was announced. Do not keep it.
 #[derive(Clone, Copy, Debug)]
 pub struct PreparedRead<'a> {
     file: &'a Arc<Cached>,
@@ -121,7 +121,7 @@ pub struct PreparedRead<'a> {
 }
 
 impl PreparedRead<'_> {
-    /// It is one of the next. Only a hint.
+    /// Hints that the read is one of the next, to prefetch more of its metadata.
     #[inline]
     pub fn is_next(&self) {
         self.read.is_next();
@@ -143,23 +143,23 @@ fn ended<T, B>((job, outcome): (Job<T, B>, Outcome)) -> Ended<T, B> {
 }
 
 impl<T, B: AsMut<[u8]>> AsyncReader<T, B> {
-    /// Creates it for so many reads, in flight or completed and not taken.
+    /// Creates a reader for this number of reads, in flight or completed and not taken.
     pub fn new(depth: u32) -> AsyncReader<T, B> {
         AsyncReader::with(depth, AsyncReaderOptions::default())
     }
 
-    /// Creates it with options. If it is limited to one thread and another thread drops it, reads in flight are waited for only if the
+    /// Creates a reader with options. If it is limited to one thread and another thread drops it, it waits for reads in flight only if the
     /// first thread has ended; until then the SSD's file stays open.
     pub fn with(depth: u32, options: AsyncReaderOptions) -> AsyncReader<T, B> {
         AsyncReader { depth, options, generation: forks::now(), memory: Vec::new(), engine: ManuallyDrop::new(None) }
     }
 
-    /// Memory into which the device itself writes pages of the SSD that are read whole, at multiples of their size: without a copy. Else
-    /// it is like any other. It is there as long as this object, or longer if the device does not let go of it. A read into it waits
-    /// for a device that hangs until its queue was reset, and may be [`Outcome::Lost`].
+    /// Allocates memory into which the device itself can write pages of the SSD, without a copy: pages that are read whole, at multiples of
+    /// their size. For other reads it is ordinary memory. It lives as long as this object, or longer if the device does not release it. If
+    /// the device hangs, a read into it waits until its queue was reset, and may be [`Outcome::Lost`].
     ///
     /// # Errors
-    /// No memory.
+    /// There is no memory.
     pub fn memory(&mut self, bytes: usize) -> io::Result<Arena> {
         let arena = Arena::private(bytes)?;
         self.memory.push(arena.clone());
@@ -169,12 +169,12 @@ impl<T, B: AsMut<[u8]>> AsyncReader<T, B> {
         Ok(arena)
     }
 
-    /// Begins a read as [`File::read_at`] has it. The device hears of it at the next `ring`, `take` or `wait`.
+    /// Starts a read as [`File::read_at`] does. The device sees it at the next `ring`, `take` or `wait`.
     pub fn begin(&mut self, file: &File, at: u64, buffer: B, token: T) -> SubmitResult<T, B> {
         self.begin_next(self.reading(file), at, buffer, token)
     }
 
-    /// Returns a file as [`AsyncReader::begin_next`] takes it.
+    /// Returns a file for [`AsyncReader::begin_next`].
     pub fn reading<'a>(&self, file: &'a File) -> Reading<'a> {
         Reading(file.to_read())
     }
@@ -197,7 +197,7 @@ impl<T, B: AsMut<[u8]>> AsyncReader<T, B> {
         begun(engine.submit_prepared(read, || Share(Arc::clone(file)), Job { buffer, token }))
     }
 
-    /// Not in a child of the process that made it, whose ring it is. (Before the first open no generation is known.)
+    /// Returns false in a child of the process that created it, which owns the ring. (Before the first open no generation is known.)
     #[inline]
     fn is_here(&mut self) -> bool {
         if self.engine.is_none() {
@@ -206,7 +206,7 @@ impl<T, B: AsMut<[u8]>> AsyncReader<T, B> {
         self.generation == forks::now()
     }
 
-    /// None: there is one of another instance, which is busy.
+    /// Returns none if a reader of another instance is busy.
     #[inline]
     fn engine_for(&mut self, file: &Cached) -> Option<&mut DeviceReader<T, B>> {
         if self.engine.as_ref().is_none_or(|engine| !Arc::ptr_eq(engine.engine(), file.engine())) {
@@ -250,24 +250,23 @@ impl<T, B: AsMut<[u8]>> AsyncReader<T, B> {
         self.engine.as_mut()?.take_seen().map(ended)
     }
 
-    /// Rings, and sees what has ended, unless some that were seen were not taken.
+    /// Rings, and polls for completions, unless completions that were found before were not taken.
     pub fn poll(&mut self) {
         if let Some(engine) = &mut *self.engine {
             engine.poll();
         }
     }
 
-    /// Rings, waits until one may have ended, or for `at_most`, and sees which have. Returns early at will; at once if some that were
-    /// seen were not taken.
+    /// Rings, waits until a read may have completed, or for `at_most`, and polls. May return early; returns at once if completions that
+    /// were found before were not taken.
     pub fn wait(&mut self, at_most: Duration) {
         if let Some(engine) = &mut *self.engine {
             engine.wait(at_most);
         }
     }
 
-    /// Returns a descriptor for poll(2). It is readable when a read may have completed since [`AsyncReader::arm`] returned `Waiting`.
-    /// None: there
-    /// is no such descriptor.
+    /// Returns a descriptor for poll(2), or none if there is no such descriptor. It is readable when a read may have completed since
+    /// [`AsyncReader::arm`] returned `Waiting`.
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
         self.engine.as_ref()?.event()
     }
@@ -284,7 +283,7 @@ fn slow<T, B>(buffer: B, token: T) -> SubmitResult<T, B> {
 
 impl<T, B> Drop for AsyncReader<T, B> {
     fn drop(&mut self) {
-        // What is another process's is not ours to give back.
+        // A forked child must not release what its parent owns.
         if self.generation == forks::now() {
             *self.engine = None;
         }

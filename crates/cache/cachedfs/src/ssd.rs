@@ -24,7 +24,7 @@ use crate::place::InstancePaths;
 use crate::size::Size;
 use crate::user_space_nvme::{self, Blocks, Lock, Owned, Served};
 
-/// So long a process that is being killed may take to close its files.
+/// The time that a killed process may need to close its files.
 const DYING: Duration = Duration::from_millis(300);
 
 /// The SSD of an instance, open and locked.
@@ -69,7 +69,7 @@ impl Ssd {
     /// Opens it.
     ///
     /// # Errors
-    /// [`Kind::Device`]: it belongs to something else, or to another instance; it is not there and no size was said.
+    /// [`Kind::Device`]: it belongs to another instance or is no SSD of a cache; or it does not exist and no size is given.
     pub fn open(path: &Path, take: Take, config: &Config) -> Result<Ssd, Error> {
         let path = user_space_nvme::absolute(path);
         if user_space_nvme::is_meant(&path) {
@@ -117,7 +117,7 @@ impl Ssd {
         Ok(Ssd { device: Arc::new(Served::new(&place, pages)), plain, shape, uuid, file: None, path, lock: SsdLock::Driven(held) })
     }
 
-    /// This process has left the instance: others may have it alone.
+    /// Releases the lock: this process has detached, and another one may take it exclusively.
     pub fn let_go(&self) {
         match &self.lock {
             SsdLock::File(file) => drop(flock(file, FlockOperation::Unlock)),
@@ -138,7 +138,7 @@ fn open(path: &Path) -> Result<Option<File>, Error> {
     }
 }
 
-/// Opens it, and makes it first if it is not there or empty and we may.
+/// Opens it. First creates it if it is missing or empty and may be created.
 fn open_or_make(path: &Path, take: Take) -> Result<File, Error> {
     let found = open(path)?;
     let size = match take {
@@ -252,7 +252,7 @@ mod test {
         assert_eq!(Ssd::open(&path, Take::First(None), &config).expect("again").uuid, uuid);
         std::fs::write(&path, vec![7; 8 << 20]).expect("written");
         let refused = Ssd::open(&path, Take::First(Some(Size::Bytes(8 << 20))), &config).expect_err("foreign");
-        // The advice never destroys.
+        // The advice must never destroy data.
         assert!(refused.to_string().contains("`hotshelf cache check`") && !refused.to_string().contains("--force"), "{refused}");
         assert_eq!(std::fs::read(&path).expect("there")[..10], [7; 10]);
     }

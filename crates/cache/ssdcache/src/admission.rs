@@ -1,9 +1,9 @@
-//! Which pages are worth a write to the SSD: while it has room the first touch is enough, then it takes the second; no streams, and
-//! no more bytes a day than its owner allows.
+//! Decides which pages are worth a write to the SSD: at the first touch while it has room, later at the second. Streams are not admitted,
+//! and no more bytes a day than the user allows.
 //!
-//! The ghosts are fingerprints of 9 bits in buckets of seven, first in first out in each, a word a bucket: no index. Of strangers one
-//! in 73 is taken for a ghost, which costs one write. On traces many short fingerprints keep more hits than few long ones, and these
-//! are as many as fit into the 16 bytes of memory that a page may take (`tests/policies` of `bench`).
+//! The ghosts are fingerprints of 9 bits in buckets of seven, first in, first out in each bucket. A bucket is one word, and there is no
+//! index. One in 73 unknown pages is mistaken for a ghost, which costs one write. On traces many short fingerprints keep more hits than few
+//! long ones. Their number fits into the 16 bytes of memory that a page may take (`tests/policies` of `bench`).
 
 use std::time::Duration;
 
@@ -16,50 +16,50 @@ const BITS: u32 = 9;
 const PRINT: u64 = (1 << BITS) - 1;
 const DAY_NS: u128 = 86_400 * 1_000_000_000;
 
-/// The limits that admission keeps to.
+/// The limits of admission, set by the leader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AdmissionLimits {
-    /// Pages remembered after their first touch, seven in 8 bytes; 0: the first touch is always enough.
+    /// The number of pages remembered after their first touch, seven in 8 bytes; 0: every first touch is admitted.
     pub ghosts: u32,
-    /// A reader that has read so many bytes in sequence is streaming: its pages are not admitted. `u64::MAX`: no limit.
+    /// The number of sequential bytes after which a reader is streaming: its pages are not admitted. `u64::MAX`: no limit.
     pub stream_bytes: u64,
-    /// Bytes written to the SSD in a day, summaries and re-insertions included. `u64::MAX`: no limit.
+    /// The bytes written to the SSD in a day, including summaries and re-insertions. `u64::MAX`: no limit.
     pub bytes_per_day: u64,
-    /// What may be saved up, bytes.
+    /// The maximum unused budget that is saved up, in bytes.
     pub burst_bytes: u64,
 }
 
 impl AdmissionLimits {
-    /// For so many slots: seven ghosts for each 26, streams from 4 MiB, no budget.
+    /// Returns the limits for this number of slots: seven ghosts for each 26 slots, streams from 4 MiB, no budget.
     pub fn new(slots: u32) -> AdmissionLimits {
         AdmissionLimits { ghosts: (u64::from(slots) * 7 / 26) as u32, stream_bytes: 4 << 20, bytes_per_day: u64::MAX, burst_bytes: 1 << 30 }
     }
 }
 
-/// What the caller's rules (globs, flags of the handle) say of a file.
+/// The decision of the caller's rules (globs, flags of the handle) for a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AdmissionRule {
-    /// Never.
+    /// Its pages are never admitted.
     Never,
-    /// As described.
+    /// Its pages are admitted as described in the module.
     #[default]
     Normal,
-    /// At the first touch, streams too; the budget holds.
+    /// Its pages are admitted at the first touch, also streams; the budget applies.
     Always,
 }
 
-/// The answer, with the reason.
+/// The decision about a page, with the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdmissionVerdict {
-    /// Write it to the SSD.
+    /// The page is to be written to the SSD.
     Admit,
-    /// Its first touch; remembered.
+    /// It is the page's first touch, which is remembered.
     First,
-    /// Part of a stream.
+    /// The page is part of a stream.
     Stream,
-    /// The day's bytes are used up.
+    /// The bytes of the day are used up.
     Budget,
-    /// The rules say no.
+    /// The rules exclude the page.
     Rule,
 }
 
@@ -67,14 +67,14 @@ pub enum AdmissionVerdict {
 #[derive(Debug)]
 pub struct Admission {
     limits: AdmissionLimits,
-    /// A bucket's prints, the newest in the lowest bits; 0: none.
+    /// The fingerprints of each bucket, the newest in the lowest bits; 0: none.
     ghosts: Box<[u64]>,
     tokens: u64,
     filled_at: Time,
 }
 
 impl Admission {
-    /// Starts with a full write budget.
+    /// Creates it with a full write budget.
     pub fn new(limits: AdmissionLimits, now: Time) -> Admission {
         let buckets = limits.ghosts.div_ceil(WAYS) as usize;
         Admission { limits, ghosts: vec![0; buckets].into(), tokens: limits.burst_bytes, filled_at: now }
@@ -85,8 +85,8 @@ impl Admission {
         u64::from(limits.ghosts.div_ceil(WAYS)) * size_of::<u64>() as u64
     }
 
-    /// Decides about a page read from the backing file, by a reader with so many bytes in sequence; `has_room`: nothing has to be evicted
-    /// for it ([`crate::SsdCache::has_room`]). Takes nothing from the budget: `spend` does.
+    /// Decides about a page read from the backing file, by a reader with this number of sequential bytes. `has_room`: no page has to be
+    /// evicted for it ([`crate::SsdCache::has_room`]). The budget is not charged: `spend` does that.
     pub fn admit(
         &mut self,
         now: Time,
@@ -110,13 +110,13 @@ impl Admission {
         if self.may_spend(now) { AdmissionVerdict::Admit } else { AdmissionVerdict::Budget }
     }
 
-    /// Whether the budget has room for a page: for writes, too, in write-back mode (no: write around).
+    /// Returns whether the budget has room for a page. It also limits writes in write-back mode, which then bypass the SSD.
     pub fn may_spend(&mut self, now: Time) -> bool {
         self.fill(now);
         self.limits.bytes_per_day == u64::MAX || self.tokens >= PAGE_BYTES as u64
     }
 
-    /// So many bytes went to the SSD. What must be written is written and may leave nothing for others.
+    /// Charges the budget with bytes written to the SSD. Necessary writes are charged, too, and may use up the budget.
     pub fn spend(&mut self, now: Time, bytes: u64) {
         self.fill(now);
         self.tokens = self.tokens.saturating_sub(bytes);
@@ -133,7 +133,7 @@ impl Admission {
         }
     }
 
-    /// A page that was admitted could not be put: its next touch is not its first.
+    /// Remembers an admitted page that could not be put: its next touch is not its first.
     pub fn remember(&mut self, key: FileKey, page: PageIndex) {
         if !self.ghosts.is_empty() {
             let (at, print) = self.place(key, page);
@@ -141,14 +141,14 @@ impl Admission {
         }
     }
 
-    /// Its bucket and its fingerprint.
+    /// Returns the bucket and the fingerprint of a page.
     fn place(&self, key: FileKey, page: PageIndex) -> (usize, u64) {
         let mixed = (key.0 ^ page.0.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ page.0.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
         let hash = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         ((((hash >> 32) * self.ghosts.len() as u64) >> 32) as usize, (hash >> 20 & PRINT).max(1))
     }
 
-    /// Forgets it if so; remembers it if not.
+    /// Returns whether the page is remembered, and removes it; otherwise remembers it.
     fn was_here(&mut self, key: FileKey, page: PageIndex) -> bool {
         let (at, print) = self.place(key, page);
         let bucket = self.ghosts[at];
@@ -187,7 +187,7 @@ mod test {
         );
     }
 
-    /// Against a list for each bucket.
+    /// Compares with a list for each bucket.
     #[test]
     fn a_bucket_is_first_in_first_out_without_those_that_came_back() {
         let mut admission = Admission::new(AdmissionLimits { ghosts: 4 * WAYS, ..AdmissionLimits::new(0) }, Time(0));
@@ -206,8 +206,8 @@ mod test {
         }
     }
 
-    /// A week in which there is always more to write than is allowed, asked at odd moments; each page costs a bit more than
-    /// itself. Then two days without any. How many bytes went in the week, and at once after the rest.
+    /// Simulates a week in which more is to be written than allowed, with requests at random times; each page costs a bit more than itself.
+    /// Two days without writes follow. Returns the bytes of the week, and those possible at once after the rest.
     fn week(bytes_per_day: u64, burst_bytes: u64, rng: &mut fastrand::Rng) -> (u64, u64) {
         const COST: u64 = PAGE_BYTES as u64 + 33;
         let mut admission = Admission::new(AdmissionLimits { ghosts: 0, stream_bytes: u64::MAX, bytes_per_day, burst_bytes }, Time(0));

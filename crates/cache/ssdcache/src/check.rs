@@ -1,4 +1,4 @@
-//! What is on a device, for people: without changing anything.
+//! Checks a device for the user, without changing anything.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use crate::slots::FILES_MAX;
 use crate::superblock::{CacheOpenError, Shape};
 use crate::units::{DevicePage, FileKey, Item, Page, SsdSlot};
 
-/// Pages that are read at once.
+/// Number of pages that are read at once.
 const AT_ONCE: usize = 256;
 
-/// What becomes of a segment.
+/// The state of a segment of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SegmentState {
-    /// It is not part of the log.
+    /// The segment is not part of the log.
     Free,
-    /// Full.
+    /// The segment is complete and part of the log.
     Used,
-    /// It is being written.
+    /// The segment is being written.
     Head,
 }
 
-/// What a check found in a segment.
+/// The result of checking a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentReport {
     /// The state of the segment.
     pub state: SegmentState,
-    /// Its sequence number; 0 if it is free.
+    /// The sequence number of the segment; 0 if it is free.
     pub seq: u64,
     /// The number of valid pages in it.
     pub live: u32,
@@ -36,10 +36,10 @@ pub struct SegmentReport {
     pub dirty: u32,
 }
 
-/// What a check found of a file.
+/// The result of checking a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileReport {
-    /// Which; [`FileKey::OWN`] are the cache's own pages.
+    /// The key of the file; [`FileKey::OWN`] are the cache's own pages.
     pub key: FileKey,
     /// The number of valid pages it has.
     pub pages: u64,
@@ -47,53 +47,53 @@ pub struct FileReport {
     pub dirty: u64,
 }
 
-/// A page whose bytes are not what was written.
+/// A page whose bytes differ from those that were written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadPage {
-    /// The page and where it is.
+    /// The page and its place on the device.
     pub item: Item,
-    /// Whether it was newer than below: then bytes are lost.
+    /// Whether it was newer than the backing file: then bytes are lost.
     pub dirty: bool,
 }
 
-/// What a check of a whole cache found.
+/// The result of checking a whole cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckReport {
     /// The UUID of the cache.
     pub uuid: [u8; 16],
     /// The sizes of the cache.
     pub shape: Shape,
-    /// How often a superblock was written.
+    /// The number of superblocks written so far.
     pub generation: u64,
     /// The segments, by their place on the device.
     pub segments: Vec<SegmentReport>,
     /// The files with cached pages, by key.
     pub files: Vec<FileReport>,
-    /// What recovery had to say: damage, suspects.
+    /// The damage and the suspect pages that recovery found.
     pub recovered: RecoveryResult,
-    /// If the pages were read: those that are bad.
+    /// The bad pages, if the pages were read.
     pub bad: Vec<BadPage>,
 }
 
 impl CheckReport {
-    /// Pages that count, and dirty ones without the cache's own.
+    /// Returns the number of valid pages, and of dirty ones among them without the cache's own.
     pub fn len(&self) -> (u64, u64) {
         let dirty = self.files.iter().filter(|file| file.key != FileKey::OWN).map(|file| file.dirty).sum();
         (self.files.iter().map(|file| file.pages).sum(), dirty)
     }
 
-    /// Whether there are no pages.
+    /// Returns whether there are no pages.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Nothing is damaged or lost.
+    /// Returns whether nothing is damaged or lost.
     pub fn is_sound(&self) -> bool {
         self.recovered.damaged == 0 && self.recovered.suspect.is_empty() && self.bad.is_empty()
     }
 }
 
-/// Looks at a device of so many pages, also at every page that counts if `deep`. `read` is as for [`recover`].
+/// Checks a device with this number of pages; if `deep`, it also reads every valid page. `read` is as for [`recover`].
 ///
 /// # Errors
 /// As [`recover`].

@@ -1,9 +1,9 @@
-//! Files with pages in the cache: a number of 20 bits for a key of 64, and counts. There may be as many as slots, and mostly there
-//! are few: memory is taken for those that there were at once, not for those that there could be.
+//! Files with cached pages: a number of 20 bits for a key of 64 bits, and counts. There may be as many files as slots, but mostly there are
+//! few: memory grows with the maximum that existed at once, not with the limit.
 
 use crate::units::FileKey;
 
-/// The metadata of a file. One without pages that nobody holds has its place free.
+/// The metadata of a file. If it has no pages and is not held, its number is free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct File {
     pub(crate) key: u64,
@@ -11,7 +11,7 @@ pub(crate) struct File {
     dirty_held: u32,
 }
 
-/// Somebody has it open: its number stays. Slots need 28 bits.
+/// The file is open, so its number stays. Counts of pages need 28 bits.
 const HELD: u32 = 1 << 31;
 
 impl File {
@@ -20,8 +20,8 @@ impl File {
     }
 }
 
-/// Bytes for each file: its metadata, its place in the table (at most two thirds full), its place in the list of free numbers. As these
-/// double, up to twice as much for a time.
+/// Bytes for each file: its metadata, its place in the table (at most two thirds full), its place in the list of free numbers. While these
+/// are doubled, they take up to twice as much.
 pub(crate) const FILE_BYTES: usize = size_of::<File>() + 6 + 4;
 const _: () = assert!(size_of::<File>() == 16);
 
@@ -34,13 +34,13 @@ pub(crate) struct Files {
     free: Vec<u32>,
 }
 
-/// Places in the table for so many files.
+/// Returns the size of the table for this number of files.
 fn places(files: usize) -> usize {
     files + files / 2 + 2
 }
 
 impl Files {
-    /// For so many files, some of which have their numbers already. Those whose number is none, or another file's, are left out.
+    /// Creates it for this number of files, some of which have numbers already. Files with an invalid or duplicate number are left out.
     pub(crate) fn new(most: u32, held: &[(FileKey, u32)]) -> Files {
         let most = most as usize;
         let known = held.iter().map(|(_, number)| *number as usize + 1).filter(|reach| *reach <= most).max().unwrap_or(0);
@@ -56,17 +56,17 @@ impl Files {
         files
     }
 
-    /// One that does not exist is empty: numbers come from memory that others can write to.
+    /// Returns an empty file if the number is unknown: numbers come from memory that others can write to.
     pub(crate) fn get(&self, number: u32) -> File {
         self.files.get(number as usize).copied().unwrap_or_default()
     }
 
-    /// Numbers are below.
+    /// Returns the limit that all numbers are less than.
     pub(crate) fn most(&self) -> u32 {
         self.files.len() as u32
     }
 
-    /// Whose pages these are.
+    /// Returns the key of the file with this number.
     pub(crate) fn key(&self, number: u32) -> Option<FileKey> {
         let key = FileKey(self.files.get(number as usize)?.key);
         (self.find(key) == Some(number)).then_some(key)
@@ -105,8 +105,7 @@ impl Files {
         self.place(key).ok().map(|at| self.table[at] - 1)
     }
 
-    /// Its number, a new one if need be. None: there are as many files as there can be. One that gets no page has to be
-    /// given to `settle`.
+    /// Returns the number of a file, a new one if necessary, or none if there are too many files. If the file gets no page, call `settle`.
     pub(crate) fn number(&mut self, key: FileKey) -> Option<u32> {
         match self.place(key) {
             Ok(at) => Some(self.table[at] - 1),
@@ -122,7 +121,7 @@ impl Files {
         }
     }
 
-    /// A number that was never used. The table grows before it is two thirds full.
+    /// Returns a number that was never used. The table grows before it is two thirds full.
     fn one_more(&mut self) -> Option<u32> {
         if self.files.len() == self.most {
             return None;

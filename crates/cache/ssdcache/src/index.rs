@@ -1,8 +1,8 @@
-//! From a page's name to its slot: open addressing, linear probing, four bytes an entry, sized once.
+//! The index from a page's name to its slot: open addressing, linear probing, four bytes an entry, fixed size.
 //!
-//! An entry is the slot plus one, and what bits are left over of the hash as a tag: 11 at a million slots, 3 at the most there
-//! can be. Zero is empty. The name itself stays where the slot leads. Removal shifts back what would be lost: no tombstones, no
-//! rehash. Nine tenths full at most, when every slot has a page; summaries and superseded pages keep it below.
+//! An entry is the slot plus one, and the remaining bits of the hash as a tag: 11 at a million slots, 3 at the maximum. Zero is empty. The
+//! name itself is in the slot. Removal shifts entries back: there are no tombstones and no rehash. It is at most nine tenths full, when
+//! every slot has a page; summaries and superseded pages keep it below that.
 
 use std::sync::atomic::Ordering;
 
@@ -10,9 +10,9 @@ use crate::shared::{SharedMap, pause};
 use crate::slots::PageName;
 use crate::units::SsdSlot;
 
-/// Entries of a search that are looked at ahead of it, at most: of a full map one in fifteen is longer.
+/// Maximum number of entries that are prefetched for a search: in a full map one search in fifteen is longer.
 const PREFETCHED: usize = 16;
-/// Most searches look at no more than so many, which may be in two cache lines.
+/// Most searches read no more entries than this, which may be in two cache lines.
 const NEAR: usize = 8;
 
 /// A name and its hash, computed once by callers that look up the same page again.
@@ -40,7 +40,7 @@ impl SharedMap {
         ((hash & u64::from(u32::MAX >> self.slot_bits())) as u32) << self.slot_bits()
     }
 
-    /// Returns the slot of an entry that is not zero; None if it leads nowhere.
+    /// Returns the slot of a nonzero entry, or none if it is invalid.
     #[inline]
     fn slot_of(&self, entry: u32) -> Option<SsdSlot> {
         let slot = (entry & ((1 << self.slot_bits()) - 1)).wrapping_sub(1);
@@ -57,12 +57,12 @@ impl SharedMap {
         if at + 1 == self.entries() { 0 } else { at + 1 }
     }
 
-    /// Where its entry is and leads, or where it would be put.
+    /// Returns the position and slot of its entry, or the position for a new one.
     fn place(&self, name: PageName) -> Result<(usize, SsdSlot), usize> {
         self.search(&LookupKey::new(name)).map(|(at, slot, _)| (at, slot))
     }
 
-    /// Likewise, with the slot's word as it bore the name.
+    /// Returns the same, with the slot's word that had the name.
     #[inline]
     fn search(&self, &LookupKey { name, hash }: &LookupKey) -> Result<(usize, SsdSlot, u64), usize> {
         let (mut at, tag) = (self.home(hash), self.tag(hash));
@@ -97,7 +97,7 @@ impl SharedMap {
         Err(at)
     }
 
-    /// Where the search for it begins comes nearer.
+    /// Prefetches the start of the search for it.
     #[inline]
     pub(crate) fn prefetch(&self, sought: &LookupKey) {
         let home = self.home(sought.hash);
@@ -105,7 +105,7 @@ impl SharedMap {
         self.prefetch_entry((home + NEAR).min(self.entries() - 1));
     }
 
-    /// What the search for it looks at comes nearer, where its beginning is near already.
+    /// Prefetches the slot that the search for it reads. Call `prefetch` some time before.
     #[inline]
     pub(crate) fn prefetch_found(&self, &LookupKey { hash, .. }: &LookupKey) {
         let (mut at, tag) = (self.home(hash), self.tag(hash));
@@ -123,7 +123,7 @@ impl SharedMap {
         }
     }
 
-    /// The slot, and its word as it bore the name.
+    /// Returns the slot, and its word that had the name.
     #[inline]
     pub(crate) fn find_word(&self, sought: &LookupKey) -> Option<(SsdSlot, u64)> {
         self.search(sought).ok().map(|(_, slot, word)| (slot, word))
@@ -133,7 +133,7 @@ impl SharedMap {
         self.place(name).ok().map(|(_, slot)| slot)
     }
 
-    /// The page is in this slot from now on; where it was before. Both slots bear its name.
+    /// Maps the page to this slot and returns its old slot. Both slots have its name.
     pub(crate) fn enter(&self, name: PageName, slot: SsdSlot) -> Option<SsdSlot> {
         let (at, old) = match self.place(name) {
             Ok((at, old)) => (at, Some(old)),
@@ -143,7 +143,7 @@ impl SharedMap {
         old
     }
 
-    /// Takes a page out; its slot still bears its name.
+    /// Removes a page; its slot still has its name.
     pub(crate) fn remove(&self, name: PageName) -> Option<SsdSlot> {
         let (mut hole, slot) = self.place(name).ok()?;
         let mut at = hole;

@@ -1,12 +1,12 @@
 //! Rebuilds the metadata from the device.
 //!
-//! First the first summary of each segment is read, in any order: it tells which segments there are. Then, from the oldest to
-//! the newest, the summaries of each, those of 256 segments side by side; only behind what is known to be durable in the newest
-//! one the pages too. Reads: two for each first summary, one for each other, and a segment. Nothing is written.
+//! It first reads the first summary of each segment, in any order: they show which segments exist. Then it reads the summaries of each
+//! segment, from the oldest to the newest, for 256 segments in parallel. It reads pages only in the newest segment, behind the part that is
+//! known to be durable. Reads: two for each first summary, one for each other, and one segment. Nothing is written.
 //!
-//! *Damage.* If a batch is missing that was durable, what it superseded or dropped is not known: all older pages are given up,
-//! the clean ones silently, the dirty ones by name ([`RecoveryResult::suspect`]). Every number read is checked against the sizes: an image
-//! made to do harm gives less cache, in bounded time and memory.
+//! *Damage.* If a durable batch is missing, it is unknown what it superseded or dropped. All older pages are discarded, the clean ones
+//! silently, the dirty ones by name ([`RecoveryResult::suspect`]). Every number that is read is checked against the sizes: a malicious
+//! image gives less cache, in bounded time and memory.
 
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -23,23 +23,23 @@ use crate::summary::{Entry, EntryKind, SummaryHeader};
 use crate::superblock::{CacheOpenError, Superblock};
 use crate::units::{DevicePage, FileKey, Item, PAGE_BYTES, Page, SsdSlot, Stamp};
 
-/// What recovery read, lost and gave up.
+/// The counts and losses of a recovery.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryResult {
-    /// Summaries read, and pages read to verify them.
+    /// The number of summaries read, and of pages read to verify them.
     pub reads: u64,
-    /// Segments of which durable batches were missing or damaged.
+    /// The number of segments with missing or damaged durable batches.
     pub damaged: u64,
-    /// Dirty pages that were given up because a newer version of them may have been in what is missing. Where they are: their
-    /// bytes may be the newest, or not.
+    /// Dirty pages that were discarded because a missing batch may have had a newer version. The items name their places; the bytes there
+    /// may or may not be the newest.
     pub suspect: Vec<Item>,
-    /// Pages given up because there are too many files.
+    /// The number of pages discarded because there are too many files.
     pub crowded: u64,
-    /// Dirty pages that the last leader knew of and that are not here, of files that nobody can name.
+    /// The number of dirty pages that the last leader knew and that are missing, of files without a known key.
     pub unknown: u64,
 }
 
-/// A drop or mark that is still to be applied to what is older.
+/// A drop or a write-back that is still to be applied to older pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PendingNote {
     file: u32,
@@ -49,16 +49,15 @@ struct PendingNote {
     drop: bool,
 }
 
-/// Opens the cache on a device of so many pages.
+/// Opens the cache on a device with this number of pages.
 ///
-/// `published`: the segment and the place in it where others have a [`crate::View`] of the map; they go on with what was there
-/// until the new map is exchanged for it. If it turns out that something is missing, what was dirty in the old map and what is
-/// suspect stays in the new one, dirty, so that the backing file is not used instead; such a cache must not be put to any more.
-/// `held`: files that others have open, with their numbers, which stay
-/// ([`SsdCache::hold`]). `read` reads the requested pages, in any order, and calls with the number and bytes of each one
-/// that could be read; best many at once.
+/// `published`: the segment, and the place in it, where other processes have a [`crate::View`] of the map. They use the old map until the
+/// new one replaces it. If something is missing, the dirty pages of the old map and the suspect ones stay in the new map, dirty, so that
+/// nobody uses the backing file instead; no page may be put to such a cache. `held`: files that others have open, with their numbers, which
+/// stay valid ([`SsdCache::hold`]). `read` reads the requested pages in any order, best many at once, and calls back with the number and
+/// the bytes of each readable page.
 ///
-/// # Errors
+/// See [`CacheOpenError`]; `uuid`: that of the expected cache.
 /// As [`CacheOpenError`] says; `uuid`: of the cache that is wanted.
 pub fn recover(
     device_pages: u64,
@@ -111,10 +110,10 @@ pub fn recover(
     Ok((scan.cache, scan.found))
 }
 
-/// Segments whose summaries are read at the same time.
+/// Number of segments whose summaries are read at the same time.
 const WINDOW: u64 = 256;
 
-/// Where a chain of batches has come to.
+/// The position that a chain of batches has reached.
 #[derive(Clone, Copy, Default)]
 struct BatchChain {
     batch: u32,
@@ -126,15 +125,15 @@ struct RecoveryScan<R> {
     cache: SsdCache,
     reader: Reader<R>,
     found: RecoveryResult,
-    /// Of the summary read last.
+    /// The entries of the summary read last.
     entries: Vec<Entry>,
     notes: Vec<PendingNote>,
-    /// By place.
+    /// The first summaries, by place of the segment.
     firsts: Vec<Option<SummaryHeader>>,
 }
 
 impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
-    /// The first summary of each segment, and from them the tail.
+    /// Reads the first summary of each segment, and derives the tail from them.
     fn firsts(&mut self) {
         let segments = self.cache.segments.len() as u64;
         for place in 0..segments {
@@ -161,7 +160,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         self.cache.head.seq = newest.map_or(0, |head| head.seq).max(tail - 1);
     }
 
-    /// The summary that continues the chain, if it is there.
+    /// Reads the summary that continues the chain, if it exists.
     fn summary(&mut self, place: usize, chain: BatchChain) -> Option<SummaryHeader> {
         let pages = self.cache.shape().segment_pages;
         if chain.position >= pages {
@@ -218,7 +217,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         }
     }
 
-    /// Reads the summaries of many segments, the first of each, the second, and so on; what is left is read one by one.
+    /// Reads the summaries of many segments: the first of each, then the second, and so on. The remaining ones are read one by one later.
     fn read_ahead(&mut self, seqs: std::ops::Range<u64>) {
         self.reader.forget();
         let pages = self.cache.shape().segment_pages;
@@ -232,7 +231,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         }
     }
 
-    /// Batches that segments have from the tail on, as their successors tell; the latest knows best.
+    /// Returns the number of batches of each segment from the tail on, as recorded by its successors; the latest record counts.
     fn expected(&self, tail: u64) -> Vec<Option<u32>> {
         let mut expected = vec![None; self.cache.segments.len()];
         let mut firsts: Vec<SummaryHeader> = self.firsts.iter().flatten().copied().collect();
@@ -251,7 +250,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         self.summary(place, chain).filter(|head| head.seq == seq)
     }
 
-    /// The segment that was being written: what is not known to be durable counts only up to the first torn batch.
+    /// Reads the segment that was being written: the part not known to be durable is valid only up to the first torn batch.
     fn newest(&mut self, place: usize, first: SummaryHeader) {
         let (mut chain, mut durable) = (BatchChain::default(), 0);
         while let Some(head) = self.next(place, first.seq, chain) {
@@ -287,7 +286,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         self.cache.durable = Stamp::new(first.seq, durable.min(chain.batch));
     }
 
-    /// Whether the newest segment has a summary, behind where its chain ends, that knows of more durable batches than there are.
+    /// Returns whether the newest segment has a summary behind the end of its chain that records more durable batches than were found.
     fn is_cut_short(&mut self, place: usize, seq: u64, chain: BatchChain) -> bool {
         let pages = self.cache.shape().segment_pages;
         for position in chain.position..pages {
@@ -308,7 +307,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         false
     }
 
-    /// Whether the pages of the batch whose summary was read last are what it says. Reads over the buffer, not the entries.
+    /// Verifies the pages of the batch whose summary was read last. It overwrites the buffer, but not the entries.
     fn is_whole(&mut self, place: usize, head: SummaryHeader) -> bool {
         let base = place as u32 * self.cache.shape().segment_pages + head.position + 1;
         let data = self.entries.iter().filter(|entry| entry.is_data());
@@ -327,7 +326,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         BatchChain { batch: head.batch + 1, position: head.position + 1 + self.data() as u32, life: head.life }
     }
 
-    /// Enters a batch, whose summary was read last, into the metadata. All older ones are in it.
+    /// Adds a batch, whose summary was read last, to the metadata. All older batches have been added.
     fn accept(&mut self, place: usize, head: SummaryHeader) -> BatchChain {
         let base = place as u32 * self.cache.shape().segment_pages;
         let mut position = head.position + 1;
@@ -365,7 +364,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         }
     }
 
-    /// Applies the notes to the pages that are older: one pass over both in the order of files and pages.
+    /// Applies the drops and write-backs to older pages: one pass over both, by file and page.
     fn apply(&mut self) {
         let mut notes = std::mem::take(&mut self.notes);
         if notes.is_empty() {
@@ -410,7 +409,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         }
     }
 
-    /// Where something is missing, the last leader's map tells what was there.
+    /// Compares with the last leader's map, if something is missing.
     fn compare(&mut self, published: &SharedMap) {
         let (missing, unknown) = self.cache.missing(published);
         let known: std::collections::HashSet<(FileKey, u64)> = self.found.suspect.iter().map(|item| (item.key, item.page.0)).collect();
@@ -418,7 +417,7 @@ impl<R: FnMut(&[DevicePage], &mut dyn FnMut(usize, &Page))> RecoveryScan<R> {
         self.found.unknown = unknown;
     }
 
-    /// Something durable is missing here: all that is older is given up.
+    /// Discards all older pages, because something durable is missing.
     fn damage(&mut self) {
         self.apply();
         self.found.damaged += 1;
@@ -442,7 +441,7 @@ fn order(seq: u64, position: u32) -> u64 {
 }
 
 impl RecoveryResult {
-    /// Files with suspect pages, each once.
+    /// Returns the files with suspect pages, each once.
     pub fn suspect_files(&self) -> Vec<FileKey> {
         let mut keys: Vec<FileKey> = self.suspect.iter().map(|item| item.key).collect();
         keys.sort_unstable();

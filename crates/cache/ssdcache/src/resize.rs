@@ -1,9 +1,8 @@
-//! Another number of segments, while nobody uses the cache.
+//! Changes the number of segments while no process uses the cache.
 //!
-//! *To grow* nothing is moved: the log goes round the device, and where it is in one piece there, a number (`rotation`) in the
-//! superblock lets its segments stay where they are while the round becomes longer. Where the log goes over the end of the device,
-//! its older part is given up, which is allowed if it is clean. *To shrink* everything is given up, if no page is dirty: segments
-//! that are cut off are where the newest may be.
+//! *To grow* nothing is moved. The log wraps around the device. Where it is contiguous, a number (`rotation`) in the superblock keeps its
+//! segments in place while the device becomes longer. Where the log wraps at the end of the device, its older part is discarded, which
+//! requires that it is clean. *To shrink* everything is discarded, if no page is dirty: the removed segments may be the newest.
 
 use crate::cache::SsdCache;
 use crate::recover::recover;
@@ -11,29 +10,29 @@ use crate::slots::FILES_MAX;
 use crate::superblock::{CacheOpenError, Shape, Superblock};
 use crate::units::{DevicePage, FileKey, Page};
 
-/// Why a cache keeps its size.
+/// The reason why a cache keeps its size.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ResizeError {
-    /// There is no usable cache, or it would not be one of that size.
+    /// There is no usable cache, or the new size is not valid.
     #[error(transparent)]
     Unusable(#[from] CacheOpenError),
-    /// Durable batches are missing.
+    /// Durable batches of the cache are missing.
     #[error("the cache is damaged: `hotshelf cache check` says what is left")]
     Damaged,
-    /// Some pages that would have to go are newer than below.
+    /// Some pages to be discarded are newer than the backing files.
     #[error("{0} dirty pages are in the way: write them back first with `hotshelf cache flush`")]
     Dirty(u64),
-    /// It has that size.
+    /// The cache already has that size.
     #[error("the cache has that size already")]
     Same,
 }
 
-/// What has to be written so that the cache has so many segments: the first, flush, the second, flush. The device has to have its
-/// new size already if it grows (`device_pages`), and may be cut off afterwards if it shrinks. Nobody may use the cache
-/// meanwhile. `read` is as for [`recover`].
+/// Returns the superblocks for this number of segments: write and flush the first, then the second. To grow, the device must have its new
+/// size already (`device_pages`); to shrink, it may be shortened afterwards. No process may use the cache meanwhile. `read` is as for
+/// [`recover`].
 ///
 /// # Errors
-/// As [`ResizeError`] says; nothing is to be written then.
+/// See [`ResizeError`]; then nothing is to be written.
 pub fn resize(
     device_pages: u64,
     segments: u32,
@@ -55,7 +54,7 @@ pub fn resize(
     }))
 }
 
-/// The tail from which the log is in one piece, and the rotation that leaves it where it is.
+/// Returns the tail from which the log is contiguous, and the rotation that keeps it in place.
 fn grown(cache: &SsdCache, shape: Shape) -> Result<(u64, u64), ResizeError> {
     let (mut tail, head) = (cache.superblock.tail, cache.head.seq);
     if cache.place_of(tail) > cache.place_of(head) && tail <= head {
@@ -70,7 +69,7 @@ fn grown(cache: &SsdCache, shape: Shape) -> Result<(u64, u64), ResizeError> {
     Ok((tail, (cache.place_of(tail) as u64 + segments - tail % segments) % segments))
 }
 
-/// A tail behind everything.
+/// Returns a tail behind all segments.
 fn emptied(cache: &SsdCache) -> Result<u64, ResizeError> {
     none_dirty(cache)?;
     Ok(cache.head.seq + 1)
@@ -113,7 +112,7 @@ mod test {
             .collect()
     }
 
-    /// Writes on until the log has gone round.
+    /// Puts pages until the log has wrapped around.
     fn write_on(media: &mut [Page], puts: u64, version: PageVersion) {
         let (mut cache, _) = recover(media.len() as u64, None, 9, None, &[], read(media)).expect("whole");
         let at = cache.superblock(&mut [0; PAGE_BYTES]);

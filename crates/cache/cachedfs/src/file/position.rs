@@ -1,4 +1,4 @@
-//! The calls that start from the file's position, and move it.
+//! The calls that use the file's position, and move it.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -9,10 +9,10 @@ use super::{File, gathered};
 use crate::error::Error;
 use crate::{limits, plain};
 
-/// From where a position counts.
+/// The origin of a new position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whence {
-    /// The begin of the file.
+    /// The start of the file.
     Start,
     /// The present position.
     Current,
@@ -25,13 +25,13 @@ pub enum Whence {
 }
 
 impl File {
-    /// Whether the position is the kernel's: of what has none, and of what is never cached.
+    /// Returns whether the kernel keeps the position: for files without a position, and for uncached files.
     #[inline]
     fn has_kernel_position(&self) -> bool {
         self.cached.is_none()
     }
 
-    /// Reads at the file's position and moves it. Of what has no position (pipes, sockets), read(2).
+    /// Reads at the file's position and moves it. A file without a position (pipe, socket) is read with read(2).
     ///
     /// # Errors
     /// As read(2).
@@ -46,7 +46,7 @@ impl File {
         Ok(got)
     }
 
-    /// Likewise into several buffers.
+    /// Reads at the file's position into several buffers, and moves it.
     ///
     /// # Errors
     /// As readv(2).
@@ -80,7 +80,7 @@ impl File {
         Ok(done)
     }
 
-    /// Likewise from several buffers.
+    /// Writes several buffers at the file's position, and moves it.
     ///
     /// # Errors
     /// As writev(2).
@@ -94,14 +94,14 @@ impl File {
         }
     }
 
-    /// Moves the file's position.
+    /// Moves the file's position and returns the new one.
     ///
     /// # Errors
-    /// As lseek(2): a position before the begin, or a file that has none.
+    /// As lseek(2): the position is before the start, or the file has none.
     pub fn seek(&self, to: i64, whence: Whence) -> Result<u64, Error> {
         let to_error = |errno| self.to_error("seeking", errno);
         if self.has_kernel_position() {
-            // What has no position at all says so first: EBADF (O_PATH), ESPIPE.
+            // A file without a position fails first: EBADF (O_PATH), ESPIPE.
             let refused = |errno| plain::seek(self.fd(), SeekFrom::Current(0)).err().unwrap_or(errno);
             let from_begin = |errno| u64::try_from(to).map_err(|_| to_error(refused(errno)));
             let to = match whence {
@@ -133,12 +133,12 @@ impl File {
         Ok(at)
     }
 
-    /// The longest that the file can become.
+    /// Returns the maximum size of the file.
     fn largest(&self) -> u64 {
         self.cached_here().map_or(limits::END, |cached| cached.local.largest())
     }
 
-    /// The file below knows, once it has everything.
+    /// The backing file has the answer once all dirty pages are written.
     fn data_or_hole(&self, at: u64, to: SeekFrom) -> Result<u64, Error> {
         let to_error = |errno| self.to_error("seeking", errno);
         if let Some(cached) = self.cached_path("seeking")? {
