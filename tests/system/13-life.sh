@@ -159,7 +159,7 @@ kill -9 "$(daemon_pid)"
 wait_until 10 dead
 ln -s "$SCRATCH" "$SCRATCH/link"
 in_foreground "$SCRATCH/link/mnt"
-grep -q 'took away the dead mount' "$SCRATCH/log" || fail "the log does not tell of the dead mount: $(cat "$SCRATCH/log")"
+grep -q 'removed the dead mount' "$SCRATCH/log" || fail "the log does not tell of the dead mount: $(cat "$SCRATCH/log")"
 kill -9 "$pid"
 wait_until 10 dead
 "$HOTSHELF" unmount "$SCRATCH/link/mnt" || fail "a dead mount cannot be unmounted"

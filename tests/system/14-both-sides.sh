@@ -37,7 +37,7 @@ chmod 700 "$MNT/renamed"
 echo more >"$MNT/dir-on-ssd/more"
 echo changed >"$MNT/file-on-ssd"
 [[ $(cat "$HDD/file-on-ssd/below") == below && $(cat "$HDD/dir-on-ssd") == slow && -L $HDD/link-on-hdd ]] || fail "the HDD's was changed"
-fails_with stayed "$HOTSHELF" migrate "$MNT/file-on-ssd" --to hdd
+fails_with 'not moved' "$HOTSHELF" migrate "$MNT/file-on-ssd" --to hdd
 [[ $(cat "$MNT/file-on-ssd") == changed && -d $HDD/file-on-ssd ]] || fail "a conflicting file after a refused move"
 no_temporaries || fail "a refused move left a copy"
 for name in file-on-ssd dir-on-ssd link-on-hdd; do

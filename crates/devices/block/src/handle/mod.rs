@@ -2,15 +2,13 @@
 //!
 //! A thread opens handles and binds each to queues. A [`Handle`] has its own queues and needs no lock; a [`SharedHandle`] is one of
 //! many on a [`SharedQueue`]. Either can have several queues and a [`Selector`]. Every queue is wrapped in [`crate::Tracked`], so
-//! each
-//! request completes exactly once.
+//! each request completes exactly once.
 //!
 //! - A request ([`Io`]) has any length; the handle splits it as the device requires and joins the results. The handle owns its
-//!   memory
-//! until [`Done`] returns it, together with the caller's own value.
+//!   memory until [`Done`] returns it, together with the caller's own value.
 //! - `submit`, `ring`, `poll`, `wait`, `wait_for`, `cancel`, `drain`, `reset`; or `read`, `write`, ... which return when it is done.
 //! - The device may still access the memory of a request that timed out, or whose device is gone ([`Done::held`]). The handle keeps
-//! this memory until the device releases it.
+//!   this memory until the device releases it.
 //! - Parameters have typed keys: [`Params`], [`Key`].
 //!
 //! Files: `io` the interface types, `params` the keys, `select` the choice of a queue, `cut` the splitting of long requests, `job`

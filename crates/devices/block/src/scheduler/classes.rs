@@ -1,15 +1,15 @@
 //! Shares of the device by [`Class`]: weights, rate limits, and a guard for the latency of the foreground.
 //!
 //! - *Weights*: start-time fair queueing (Goyal, Vin, Cheng 1996). A request costs its bytes and a constant. The requests of a class
-//! start in virtual time one after the other, at distances of cost divided by weight; the earliest start goes first. Classes that
-//! always have waiting requests get service by weight, within one request each. The share of an idle class goes to the others and is
-//! not made up for. Only waiting requests are weighed: if fewer requests exist than may be with the device
-//! ([`super::Options::dispatch_depth`]), all are dispatched immediately.
+//!   start in virtual time one after the other, at distances of cost divided by weight; the earliest start goes first. Classes that
+//!   always have waiting requests get service by weight, within one request each. The share of an idle class goes to the others and is
+//!   not made up for. Only waiting requests are weighed: if fewer requests exist than may be with the device
+//!   ([`super::Options::dispatch_depth`]), all are dispatched immediately.
 //! - *Limits*: a class over its rate is skipped. Others get its share; if there are none, the device idles.
 //! - *Guard*: it holds while the foreground has requests, and briefly after (a thread that reads block by block pauses only for
-//! microseconds). While it holds, all other classes together have at most a few requests with the device. They keep these, so that
-//! none starves; without a foreground there is no limit. With a limit of 0 they have one at a time, and only as their weight
-//! against the foreground allows: for disks, where each request costs a seek.
+//!   microseconds). While it holds, all other classes together have at most a few requests with the device. They keep these, so that
+//!   none starves; without a foreground there is no limit. With a limit of 0 they have one at a time, and only as their weight
+//!   against the foreground allows: for disks, where each request costs a seek.
 //!
 //! Within a class, requests are served in order of arrival. A request that blocks another class because of common blocks is
 //! dispatched
