@@ -23,7 +23,7 @@ run() {
 }
 
 mount_pair --write-back --promotion never
-says 'the kernel gathers writes' || fail "the status does not say it"
+says 'the kernel caches writes' || fail "the status does not say it"
 run "what is closed or flushed is below" <<'END'
 parts = [bytes([n % 251]) * (n % 5000 + 1) for n in range(400)]
 whole = bytearray(b"".join(parts))
