@@ -65,7 +65,7 @@ enum SlotState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wants {
     /// The sender takes it by its ticket.
-    CompletionEntry,
+    Completion,
     /// It is dropped.
     Nothing,
     /// It is kept as an asynchronous event.
@@ -187,7 +187,7 @@ impl Admin {
             return;
         }
         match self.slots[index].state {
-            SlotState::Waiting(Wants::CompletionEntry) => self.slots[index].state = SlotState::Done(answer),
+            SlotState::Waiting(Wants::Completion) => self.slots[index].state = SlotState::Done(answer),
             SlotState::Waiting(Wants::Event) => {
                 self.free(index);
                 if self.events.len() < EVENTS {

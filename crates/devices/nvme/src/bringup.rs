@@ -116,7 +116,7 @@ impl Bringup {
         let Some(ticket) = self.asked else {
             match self.command(shared, inner) {
                 Some((entry, page)) => {
-                    self.asked = Some(inner.admin.submit(entry, page, Wants::CompletionEntry, now.after(shared.options.admin_timeout))?);
+                    self.asked = Some(inner.admin.submit(entry, page, Wants::Completion, now.after(shared.options.admin_timeout))?);
                 }
                 None => self.next(inner)?,
             }

@@ -242,7 +242,7 @@ impl Shared {
         if self.is_gone() {
             return Err(AdminError::Gone);
         }
-        inner.admin.submit(entry, page, Wants::CompletionEntry, self.clock.now().after(self.options.admin_timeout))
+        inner.admin.submit(entry, page, Wants::Completion, self.clock.now().after(self.options.admin_timeout))
     }
 
     fn wait_admin(&self) {

@@ -32,7 +32,7 @@ impl Controller {
         if self.is_gone() {
             return Err(AdminError::Gone);
         }
-        let ticket = inner.admin.submit_with(entry, Some(&list), Wants::CompletionEntry, deadline)?;
+        let ticket = inner.admin.submit_with(entry, Some(&list), Wants::Completion, deadline)?;
         self.shared.answer(&mut inner, ticket).map(drop)
     }
 }

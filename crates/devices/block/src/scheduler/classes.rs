@@ -217,7 +217,7 @@ impl Classes {
     fn charge(&mut self, class: usize, slot: u32, now: Time) -> Pick {
         self.queues[class].charge(self.waiting[slot as usize].bytes, self.request_cost_bytes, now);
         self.background_in_flight += u32::from(class > 0);
-        Pick::RequestSlot(slot)
+        Pick::Slot(slot)
     }
 }
 

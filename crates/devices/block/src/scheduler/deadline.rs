@@ -171,7 +171,7 @@ impl Order for Deadline {
 
     #[inline]
     fn pick(&mut self, now: Time) -> Pick {
-        self.next(now).map_or(Pick::Nothing, Pick::RequestSlot)
+        self.next(now).map_or(Pick::Nothing, Pick::Slot)
     }
 
     #[inline]

@@ -140,7 +140,7 @@ impl Order for Elevator {
     fn pick(&mut self, _: Time) -> Pick {
         let Some(slot) = self.next() else { return Pick::Nothing };
         self.picked += 1;
-        Pick::RequestSlot(slot)
+        Pick::Slot(slot)
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use crate::request::Request;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pick {
     /// The next request, which is no longer in the order.
-    RequestSlot(u32),
+    Slot(u32),
     /// There is no request, or none may proceed before another one completes.
     Nothing,
     /// No request may proceed before this time, or before another one completes.

@@ -210,7 +210,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
     #[inline]
     fn pick_and_send(&mut self) -> bool {
         let slot = match self.order.pick(self.now) {
-            Pick::RequestSlot(slot) => slot,
+            Pick::Slot(slot) => slot,
             Pick::Nothing => return false,
             Pick::NotBefore(time) => {
                 self.not_before = time;

@@ -27,7 +27,7 @@ pub enum Event {
     /// A command was written to this index of the submission queue.
     Command(u32, Entry),
     /// A completion entry was taken from this index.
-    CompletionEntry(u32, CompletionEntry),
+    Completion(u32, CompletionEntry),
     /// The device was notified of commands: the tail, and whether the register was written (else only its shadow).
     Tail(u16, bool),
     /// The device was notified of the head of the completion queue.
@@ -56,7 +56,7 @@ impl fmt::Display for Record {
                     let [a, _, _, b, c, d, e, g] = entry.0;
                     writeln!(f, "command {place:x} {a:x} {b:x} {c:x} {d:x} {e:x} {g:x}")?;
                 }
-                Event::CompletionEntry(place, answer) => writeln!(f, "answer {place:x} {:x} {:x}", answer.0[0], answer.0[1])?,
+                Event::Completion(place, answer) => writeln!(f, "answer {place:x} {:x} {:x}", answer.0[0], answer.0[1])?,
                 Event::Tail(value, written) => writeln!(f, "tail {value:x} {:x}", u8::from(*written))?,
                 Event::Head(value, written) => writeln!(f, "head {value:x} {:x}", u8::from(*written))?,
                 Event::Reset => writeln!(f, "reset")?,
@@ -78,7 +78,7 @@ fn parse(line: &str) -> Option<Event> {
     let place = |place: u64| u32::try_from(place).ok();
     Some(match (kind, values.as_slice()) {
         ("command", [at, a, b, c, d, e, f]) => Event::Command(place(*at)?, Entry([*a, 0, 0, *b, *c, *d, *e, *f])),
-        ("answer", [at, a, b]) => Event::CompletionEntry(place(*at)?, CompletionEntry([*a, *b])),
+        ("answer", [at, a, b]) => Event::Completion(place(*at)?, CompletionEntry([*a, *b])),
         ("tail", [value, written @ 0..=1]) => Event::Tail(u16::try_from(*value).ok()?, *written != 0),
         ("head", [value, written @ 0..=1]) => Event::Head(u16::try_from(*value).ok()?, *written != 0),
         ("reset", []) => Event::Reset,
@@ -89,7 +89,7 @@ fn parse(line: &str) -> Option<Event> {
 /// Rings have 2 to 65536 places, and events name places that are there.
 fn is_possible(entries: u32, events: &[Event]) -> bool {
     let inside = |event: &Event| match event {
-        Event::Command(place, _) | Event::CompletionEntry(place, _) => *place < entries,
+        Event::Command(place, _) | Event::Completion(place, _) => *place < entries,
         Event::Tail(value, _) | Event::Head(value, _) => u32::from(*value) < entries,
         Event::Reset => true,
     };

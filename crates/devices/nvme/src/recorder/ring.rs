@@ -139,7 +139,7 @@ pub(super) fn event(line: &[u64; LINE]) -> Option<Event> {
     let short = || Some((u16::try_from(a).ok()?, b == 1)).filter(|_| b <= 1);
     Some(match kind & 0xffff_ffff {
         COMMAND => Event::Command(place, Entry([a, 0, 0, b, c, d, e, f])),
-        ANSWER => Event::CompletionEntry(place, CompletionEntry([a, b])),
+        ANSWER => Event::Completion(place, CompletionEntry([a, b])),
         TAIL => short().map(|(value, written)| Event::Tail(value, written))?,
         HEAD => short().map(|(value, written)| Event::Head(value, written))?,
         RESET => Event::Reset,
@@ -154,7 +154,7 @@ pub(super) fn line(event: &Event) -> [u64; LINE] {
             let [a, _, _, b, c, d, e, f] = entry.0;
             [COMMAND | u64::from(*place) << 32, a, b, c, d, e, f, 0]
         }
-        Event::CompletionEntry(place, answer) => [ANSWER | u64::from(*place) << 32, answer.0[0], answer.0[1], 0, 0, 0, 0, 0],
+        Event::Completion(place, answer) => [ANSWER | u64::from(*place) << 32, answer.0[0], answer.0[1], 0, 0, 0, 0, 0],
         Event::Tail(value, written) => [TAIL, (*value).into(), (*written).into(), 0, 0, 0, 0, 0],
         Event::Head(value, written) => [HEAD, (*value).into(), (*written).into(), 0, 0, 0, 0, 0],
         Event::Reset => [RESET, 0, 0, 0, 0, 0, 0, 0],

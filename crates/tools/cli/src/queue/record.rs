@@ -44,7 +44,7 @@ fn unanswered(record: &Record) -> Vec<u16> {
     for event in &record.events {
         match event {
             Event::Command(_, entry) if record.queue > 0 || entry.opcode() != admin::ASYNC_EVENT => open.push(entry.cid()),
-            Event::CompletionEntry(_, answer) => open.retain(|cid| *cid != answer.cid()),
+            Event::Completion(_, answer) => open.retain(|cid| *cid != answer.cid()),
             Event::Reset => open.clear(),
             _ => {}
         }
@@ -55,7 +55,7 @@ fn unanswered(record: &Record) -> Vec<u16> {
 fn words(queue: u16, event: &Event) -> String {
     match event {
         Event::Command(place, entry) => format!("place {place:>4}  command {:#06x}  {}", entry.cid(), command(queue, entry)),
-        Event::CompletionEntry(place, answer) => format!("place {place:>4}  answer  {:#06x}  {}", answer.cid(), outcome(answer)),
+        Event::Completion(place, answer) => format!("place {place:>4}  answer  {:#06x}  {}", answer.cid(), outcome(answer)),
         Event::Tail(value, written) => format!("tail  {value:>4}  {}", bell(*written)),
         Event::Head(value, written) => format!("head  {value:>4}  {}", bell(*written)),
         Event::Reset => "the queue was made anew".to_owned(),
@@ -120,7 +120,7 @@ fn command(queue: u16, entry: &Entry) -> String {
 fn as_json(flights: &Flights) -> Value {
     let event = |event: &Event| match event {
         Event::Command(place, entry) => json!({ "command": place, "cid": entry.cid(), "words": hex(&entry.0) }),
-        Event::CompletionEntry(place, answer) => json!({ "answer": place, "cid": answer.cid(), "words": hex(&answer.0) }),
+        Event::Completion(place, answer) => json!({ "answer": place, "cid": answer.cid(), "words": hex(&answer.0) }),
         Event::Tail(value, written) => json!({ "tail": value, "register": written }),
         Event::Head(value, written) => json!({ "head": value, "register": written }),
         Event::Reset => json!({ "reset": true }),

@@ -14,7 +14,7 @@ use crate::device::crash::FlushStart;
 /// The remaining work of a command.
 pub(super) enum CommandWork {
     /// Only the completion: status and result.
-    CompletionEntry(Status, u32),
+    Completion(Status, u32),
     Read,
     /// The data was already fetched.
     Change(Vec<BlockChange>),
@@ -68,8 +68,8 @@ impl ControllerState {
             _ => ReplyMode::Rightly,
         };
         let work = match (fault, queue) {
-            (Some(Fault::Status(status)), _) => Some(CommandWork::CompletionEntry(status, 0)),
-            (_, 0) => self.admin(&entry).map(|(status, result)| CommandWork::CompletionEntry(status, result)),
+            (Some(Fault::Status(status)), _) => Some(CommandWork::Completion(status, 0)),
+            (_, 0) => self.admin(&entry).map(|(status, result)| CommandWork::Completion(status, result)),
             _ => Some(self.begin(&entry, due == now)),
         };
         if let Some(work) = work {
@@ -121,7 +121,7 @@ impl ControllerState {
             ReplyMode::Twice(after) => {
                 self.doubled = true;
                 self.answer((queue, queue), cid, status, result);
-                let work = CommandWork::CompletionEntry(status, result);
+                let work = CommandWork::Completion(status, result);
                 self.add(now.after(after), PendingCommand { queue, entry, work, how: ReplyMode::Rightly });
             }
         }
@@ -150,32 +150,32 @@ impl ControllerState {
     /// Starts a command. `at_once`: it completes at the same time.
     fn begin(&mut self, entry: &Entry, at_once: bool) -> CommandWork {
         let Some(content) = self.namespaces.get(&entry.namespace()) else {
-            return CommandWork::CompletionEntry(Status::INVALID_NAMESPACE, 0);
+            return CommandWork::Completion(Status::INVALID_NAMESPACE, 0);
         };
         if content.shape.write_protected && matches!(entry.opcode(), op::WRITE | op::WRITE_ZEROES | op::DATASET_MANAGEMENT) {
-            return CommandWork::CompletionEntry(Status::WRITE_PROTECTED, 0);
+            return CommandWork::Completion(Status::WRITE_PROTECTED, 0);
         }
         if entry.opcode() == op::FLUSH {
             return CommandWork::Flush(content.medium.as_ref().map(|medium| medium.begin_flush()));
         }
         if entry.opcode() == op::DATASET_MANAGEMENT {
-            return self.deallocate(entry).unwrap_or(CommandWork::CompletionEntry(Status::DATA_TRANSFER, 0));
+            return self.deallocate(entry).unwrap_or(CommandWork::Completion(Status::DATA_TRANSFER, 0));
         }
-        let Some(range) = content.range(lba(entry), blocks(entry)) else { return CommandWork::CompletionEntry(Status::OUT_OF_RANGE, 0) };
+        let Some(range) = content.range(lba(entry), blocks(entry)) else { return CommandWork::Completion(Status::OUT_OF_RANGE, 0) };
         let bad = lba(entry) < self.faults.bad.end && self.faults.bad.start < lba(entry) + blocks(entry);
         let most = 4096_usize << self.shape.transfer_pages_shift;
         let too_long = self.shape.transfer_pages_shift > 0 && range.len() > most;
         match entry.opcode() {
-            op::READ if bad => CommandWork::CompletionEntry(Status::READ_ERROR, 0),
-            op::WRITE | op::WRITE_ZEROES if bad => CommandWork::CompletionEntry(Status::WRITE_FAULT, 0),
-            op::READ | op::WRITE if too_long => CommandWork::CompletionEntry(Status::INVALID_FIELD, 0),
+            op::READ if bad => CommandWork::Completion(Status::READ_ERROR, 0),
+            op::WRITE | op::WRITE_ZEROES if bad => CommandWork::Completion(Status::WRITE_FAULT, 0),
+            op::READ | op::WRITE if too_long => CommandWork::Completion(Status::INVALID_FIELD, 0),
             op::READ => CommandWork::Read,
             op::WRITE if at_once || self.random.bool() => CommandWork::Write(None),
-            op::WRITE => self
-                .fetch_data(entry)
-                .map_or(CommandWork::CompletionEntry(Status::DATA_TRANSFER, 0), |change| CommandWork::Write(Some(change))),
+            op::WRITE => {
+                self.fetch_data(entry).map_or(CommandWork::Completion(Status::DATA_TRANSFER, 0), |change| CommandWork::Write(Some(change)))
+            }
             op::WRITE_ZEROES => CommandWork::Change(vec![content.begin(range.start, vec![0; range.len()], false)]),
-            _ => CommandWork::CompletionEntry(Status::INVALID_OPCODE, 0),
+            _ => CommandWork::Completion(Status::INVALID_OPCODE, 0),
         }
     }
 
@@ -198,7 +198,7 @@ impl ControllerState {
             let blocks = u32::from_le_bytes(range[4..8].try_into().expect("4 bytes"));
             let lba = u64::from_le_bytes(range[8..].try_into().expect("8 bytes"));
             let Some(bytes) = content.range(lba, blocks.into()).filter(|_| count <= most) else {
-                return Some(CommandWork::CompletionEntry(if count > most { Status::INVALID_FIELD } else { Status::OUT_OF_RANGE }, 0));
+                return Some(CommandWork::Completion(if count > most { Status::INVALID_FIELD } else { Status::OUT_OF_RANGE }, 0));
             };
             if zeroes && entry.dw(11) & 4 != 0 {
                 changes.push(content.begin(bytes.start, vec![0; bytes.len()], true));
@@ -237,7 +237,7 @@ impl ControllerState {
     fn finish(&mut self, pending: &PendingCommand) -> (Status, u32) {
         let entry = &pending.entry;
         match &pending.work {
-            CommandWork::CompletionEntry(status, result) => return (*status, *result),
+            CommandWork::Completion(status, result) => return (*status, *result),
             CommandWork::Read => return (self.send_data(entry).map_or(Status::DATA_TRANSFER, |()| Status::OK), 0),
             CommandWork::Change(changes) => return (self.end_changes(entry, changes), 0),
             CommandWork::Write(Some(change)) => return (self.end_changes(entry, std::slice::from_ref(change)), 0),

@@ -113,7 +113,7 @@ impl<'a> QueueReplay<'a> {
     fn event(&mut self, event: &Event) -> Result<(), String> {
         match event {
             Event::Command(place, entry) if *place < self.entries => self.command(*place, entry),
-            Event::CompletionEntry(place, answer) if *place < self.entries => self.answer(*place, answer),
+            Event::Completion(place, answer) if *place < self.entries => self.answer(*place, answer),
             Event::Tail(value, _) => self.ring(submission_doorbell(self.number, stride(self.controller)), *value),
             Event::Head(value, _) => self.ring(completion_doorbell(self.number, stride(self.controller)), *value),
             Event::Reset => self.reset(),
@@ -225,7 +225,7 @@ fn first_command(record: &Record) -> u32 {
 
 fn first_answer(record: &Record) -> (u32, bool) {
     let of = |event: &Event| match event {
-        Event::CompletionEntry(place, answer) => Some((*place, CompletionEntry::phase(answer.0[1]))),
+        Event::Completion(place, answer) => Some((*place, CompletionEntry::phase(answer.0[1]))),
         Event::Reset => Some((0, true)),
         _ => None,
     };
@@ -340,7 +340,7 @@ mod test {
                             entry.with_data(wide(random), wide(random)).with_dw(10, random.u32(..3000)).with_dw(12, random.u32(..200));
                         Event::Command(random.u32(..entries), entry)
                     }
-                    2 => Event::CompletionEntry(random.u32(..entries), CompletionEntry([wide(random), random.u64(..) & !0xfff8_0000_0000])),
+                    2 => Event::Completion(random.u32(..entries), CompletionEntry([wide(random), random.u64(..) & !0xfff8_0000_0000])),
                     3 => [Event::Tail, Event::Head][random.usize(..2)](random.u16(..entries as u16), true),
                     _ if random.u8(..9) == 0 => Event::Reset,
                     _ => Event::Tail(random.u16(..entries as u16), false),

@@ -26,7 +26,7 @@ fn longest_wait<O: Order>(mut order: O, seed: u64, expire: impl Fn(&Request) -> 
                 waiting[slot as usize] = Some((request, pick));
             }
         }
-        let Pick::RequestSlot(slot) = order.pick(now) else { panic!("it is full, and nothing goes") };
+        let Pick::Slot(slot) = order.pick(now) else { panic!("it is full, and nothing goes") };
         let (request, since) = waiting[slot as usize].take().expect("it waits");
         order.sent(&request);
         order.ended(&request, now);
@@ -91,7 +91,7 @@ fn deadline_looks_back_for_what_is_over_its_time_only() {
     for ms in 0..600 {
         let ahead = read(2000 + ms);
         order.insert(1, &ahead, Time(ms * 1_000_000));
-        if order.pick(Time(ms * 1_000_000)) == Pick::RequestSlot(0) {
+        if order.pick(Time(ms * 1_000_000)) == Pick::Slot(0) {
             gone_at = Some(ms);
             break;
         }

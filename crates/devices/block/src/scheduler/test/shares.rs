@@ -50,7 +50,7 @@ impl Backlog {
         }
         loop {
             match self.order.pick(self.clock.now()) {
-                Pick::RequestSlot(slot) => {
+                Pick::Slot(slot) => {
                     let request = self.slots[slot as usize].take().expect("it waits");
                     self.order.ended(&request, self.clock.now());
                     return request;
@@ -135,7 +135,7 @@ fn the_share_of_who_does_not_wait_is_the_others_and_is_not_owed() {
     let mut order = Classes::new(64, BLOCK, &unguarded(vec![Share::weighted(1), Share::weighted(1)]));
     (0..32).for_each(|slot| order.insert(slot, &of_class(1, 1), Time(0)));
     let picks = |order: &mut Classes, count: usize| -> Vec<u32> {
-        let pick = |order: &mut Classes| if let Pick::RequestSlot(slot) = order.pick(Time(0)) { slot } else { panic!("nothing goes") };
+        let pick = |order: &mut Classes| if let Pick::Slot(slot) = order.pick(Time(0)) { slot } else { panic!("nothing goes") };
         (0..count).map(|_| pick(order)).collect()
     };
     assert!(picks(&mut order, 20).iter().all(|slot| *slot < 32), "alone, it has everything");
@@ -158,7 +158,7 @@ fn a_limit_is_not_made_up_for() {
     for ms in 0..1_400 {
         other = if other == 599 { 300 } else { other + 1 };
         order.insert(other, &read(1, 1), Time(ms * 1_000_000));
-        let Pick::RequestSlot(slot) = order.pick(Time(ms * 1_000_000)) else { panic!("nothing goes") };
+        let Pick::Slot(slot) = order.pick(Time(ms * 1_000_000)) else { panic!("nothing goes") };
         limited += u32::from((1..300).contains(&slot));
     }
     assert!((150..=200).contains(&limited), "{limited} of the last 290 at two thirds");
