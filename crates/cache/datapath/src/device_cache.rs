@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use shm::{PageSize, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode, PAGE_BYTES};
 
-use crate::engine::{BackingFile, CacheEngine, Environment, Layout, Limits, Open, OpenOptions, Parts, Sizes};
+use crate::engine::{BackingFile, CacheEngine, Environment, Layout, Limits, Open, OpenFileError, OpenOptions, Parts, Sizes};
 
 /// The device's number among the files of its engine.
 const DEVICE: FileKey = FileKey(1);
@@ -121,11 +121,15 @@ impl DeviceCache {
     /// Returns a handle for another user.
     ///
     /// # Errors
-    /// The leader does not answer.
+    /// Those of the leader; ETIMEDOUT if it does not answer.
     pub fn handle(&self) -> Result<DeviceHandle, Errno> {
         let device = Arc::clone(&self.environment.device);
         let opened = self.engine.open(DEVICE, Path::new("device"), OpenOptions::default(), device);
-        opened.map(DeviceHandle).map_err(|_| Errno::IO)
+        opened.map(DeviceHandle).map_err(|error| match error {
+            OpenFileError::Failed(errno) => errno,
+            // A device has one record, a short name, no SSD and no other writers.
+            _ => Errno::IO,
+        })
     }
 
     /// Reads bytes of the device.
