@@ -89,7 +89,7 @@ for how in endless slow silent escapes failed; do
     ! LC_ALL=C grep -q $'[\x01-\x09\x0b-\x1f\x7f]' "$SCRATCH/out" || fail "$how: control characters reach the terminal"
     ! grep -q "^hotshelf: \(all is well\|yes\)" "$SCRATCH/out" || fail "$how: a line is forged"
     case $how in
-        silent | slow) grep -q 'no answer within\|does not answer' "$SCRATCH/out" || fail "$how: $(cat "$SCRATCH/out")" ;;
+        silent | slow) grep -q 'no answer within\|no valid reply: timed out' "$SCRATCH/out" || fail "$how: $(cat "$SCRATCH/out")" ;;
         escapes) grep -qF '\u001b[2J\u000ahotshelf: all is well' "$SCRATCH/out" || fail "$how: $(cat -v "$SCRATCH/out")" ;;
     esac
 done
