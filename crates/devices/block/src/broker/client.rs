@@ -1,23 +1,20 @@
 //! The client side of the broker: the connection and the device.
 
-use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use shm::Region;
 
 use super::client_queue::BrokerQueue;
+use super::connection::{BrokerError, Connection, ask};
 use super::entry::Layout;
 use super::grant::{GrantId, GrantSpec, Wish};
 use super::protocol::{ANSWER_BYTES_MAX, Ask, QueueStat, Reply, Talk, VERSION};
 use super::refusal::Refusal;
-use crate::buffer::{Arena, ArenaId};
+use crate::buffer::Arena;
 use crate::device::{Device, OpenError, QueueOptions};
-use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::Queue;
 
@@ -31,37 +28,6 @@ pub fn own_socket() -> PathBuf {
 pub fn default_socket() -> PathBuf {
     let own = own_socket();
     if own.exists() { own } else { "/run/hotshelf/queues.sock".into() }
-}
-
-/// The reason why a call to the broker failed.
-#[derive(Debug, thiserror::Error)]
-pub enum BrokerError {
-    /// The broker refused the request.
-    #[error("the broker refuses: {0}")]
-    Refused(#[from] Refusal),
-    /// The broker cannot be reached, or is no longer there.
-    #[error("{}: the broker cannot be reached: {source}", path.display())]
-    NotThere {
-        /// The path of the broker's socket.
-        path: PathBuf,
-        /// The error that the kernel returned.
-        source: io::Error,
-    },
-    /// The connection broke in the middle of a call.
-    #[error("the broker is gone: {0}")]
-    Gone(io::Error),
-    /// The broker's reply is invalid.
-    #[error("the broker's answer makes no sense: {0}")]
-    Nonsense(&'static str),
-    /// This process could not allocate shared memory.
-    #[error("shared memory: {0}")]
-    Memory(io::Error),
-}
-
-impl From<BrokerError> for OpenError {
-    fn from(error: BrokerError) -> OpenError {
-        OpenError::Unusable(error.to_string())
-    }
 }
 
 /// The options of a connection: the broker, the device and its blocks.
@@ -86,7 +52,7 @@ pub struct ConnectOptions {
 /// A connection and all objects of this device belong to one process: a child made by `fork` must open its own.
 #[derive(Debug)]
 pub struct BrokerDevice {
-    session: Arc<Session>,
+    connection: Arc<Connection>,
     geometry: Geometry,
     arena: Arena,
 }
@@ -105,9 +71,9 @@ impl BrokerDevice {
         };
         let region = Region::shared("hotshelf-arena", options.arena_bytes).map_err(BrokerError::Memory)?;
         let arena = Arena::over(Arc::new(region));
-        let session = Arc::new(Session { talk: Mutex::new(admin.talk), arenas: Mutex::default() });
-        session.register(&arena)?;
-        Ok(BrokerDevice { session, geometry: geometry.into(), arena })
+        let connection = Arc::new(Connection::new(admin.talk));
+        connection.register(&arena)?;
+        Ok(BrokerDevice { connection, geometry: geometry.into(), arena })
     }
 
     /// Returns the memory that is registered with every queue of this device.
@@ -124,19 +90,12 @@ impl BrokerDevice {
             return Err(Refusal::BadDepth { depth }.into());
         }
         let layout = Layout::new(depth);
-        let mut talk = self.session.talk.lock();
-        let Reply::Queue { queue } = ask(&mut talk, &Ask::Queue { depth }, None)? else {
-            return Err(BrokerError::Nonsense("no queue"));
-        };
-        let (Some(rings), Some(bell)) = (talk.take_fd(), talk.take_fd()) else {
-            return Err(BrokerError::Nonsense("a queue without its descriptors"));
-        };
-        drop(talk);
+        let (queue, rings, bell) = self.connection.open_queue(depth)?;
         let region = Region::attach(rings, layout.bytes).map_err(|_| BrokerError::Nonsense("memory that cannot be attached"))?;
         if !layout.is_header_of(&region) {
             return Err(BrokerError::Nonsense("rings of another version or depth"));
         }
-        Ok(BrokerQueue::new(self.session.clone(), self.geometry.clone(), queue, Arc::new(region), layout, bell))
+        Ok(BrokerQueue::new(self.connection.clone(), self.geometry.clone(), queue, Arc::new(region), layout, bell))
     }
 }
 
@@ -147,47 +106,6 @@ impl Device for BrokerDevice {
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
         Ok(Box::new(self.open_queue(options.depth)?))
-    }
-}
-
-/// The connection, shared by all queues of a device. It serves set-up and tear-down only, never a request.
-#[derive(Debug)]
-pub(super) struct Session {
-    talk: Mutex<Talk>,
-    /// The arenas registered with the broker, with their numbers.
-    arenas: Mutex<Vec<(Arena, u32)>>,
-}
-
-impl Session {
-    /// Registers an arena unless it is registered already, and returns its number.
-    pub(super) fn register(&self, arena: &Arena) -> Result<u32, BrokerError> {
-        let mut arenas = self.arenas.lock();
-        if let Some((_, number)) = arenas.iter().find(|(known, _)| known.id() == arena.id()) {
-            return Ok(*number);
-        }
-        let Some(fd) = arena.region().fd() else {
-            return Err(BrokerError::Refused(Refusal::BadMemory { what: "memory of this process alone".into() }));
-        };
-        let bytes = arena.region().len() as u64;
-        let Reply::Arena { number } = ask(&mut self.talk.lock(), &Ask::Arena { bytes }, Some(fd.as_fd()))? else {
-            return Err(BrokerError::Nonsense("no number for the memory"));
-        };
-        arenas.push((arena.clone(), number));
-        Ok(number)
-    }
-
-    /// Returns the registered arenas with their numbers.
-    pub(super) fn arenas(&self) -> Vec<(ArenaId, u32)> {
-        self.arenas.lock().iter().map(|(arena, number)| (arena.id(), *number)).collect()
-    }
-
-    /// Waits until the device has no request of the queue in flight; closes the queue if `for_good`.
-    pub(super) fn drain(&self, queue: u64, for_good: bool) -> Result<(), Error> {
-        let question = if for_good { Ask::Close { queue } } else { Ask::Reset { queue } };
-        match ask(&mut self.talk.lock(), &question, None) {
-            Ok(Reply::Done) => Ok(()),
-            _ => Err(Error::Gone),
-        }
     }
 }
 
@@ -236,19 +154,6 @@ impl Admin {
             Reply::Stat { queues } => Ok(queues),
             _ => Err(BrokerError::Nonsense("no list of queues")),
         }
-    }
-}
-
-fn ask(talk: &mut Talk, question: &Ask, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<Reply, BrokerError> {
-    talk.drop_fds();
-    match talk.send(question, fd.as_slice()) {
-        // The broker closed the connection; a reply sent before that can still be read.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        other => other.map_err(BrokerError::Gone)?,
-    }
-    match talk.receive().map_err(BrokerError::Gone)? {
-        Reply::Refused { refusal } => Err(refusal.into()),
-        answer => Ok(answer),
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use shm::Region;
 use shm::ring::{Consumer, Producer};
 
-use super::client::{BrokerError, Session};
+use super::connection::{BrokerError, Connection};
 use super::entry::{self, Ended, Layout, SEGMENTS_MAX, Segment};
 use super::refusal::Refusal;
 use crate::buffer::{Arena, ArenaId, Span};
@@ -32,7 +32,7 @@ const POLLS_PER_LOOK: u32 = 4096;
 /// [`Error::Gone`]. The device may then still write to their memory until it has cleaned up after the broker.
 #[derive(Debug)]
 pub struct BrokerQueue {
-    session: Arc<Session>,
+    connection: Arc<Connection>,
     geometry: Geometry,
     id: u64,
     region: Arc<Region>,
@@ -54,7 +54,7 @@ pub struct BrokerQueue {
 
 impl BrokerQueue {
     pub(super) fn new(
-        session: Arc<Session>,
+        connection: Arc<Connection>,
         geometry: Geometry,
         id: u64,
         region: Arc<Region>,
@@ -65,14 +65,14 @@ impl BrokerQueue {
         BrokerQueue {
             commands: Producer::new(region.clone(), layout.commands),
             completions: Consumer::new(region.clone(), layout.completions),
-            arenas: session.arenas(),
+            arenas: connection.arenas(),
             slots: vec![None; depth as usize].into(),
             free: (0..depth).rev().collect(),
             own: CompletionRing::new(depth),
             in_flight: 0,
             ended: None,
             empty_polls: 0,
-            session,
+            connection,
             geometry,
             id,
             region,
@@ -175,7 +175,7 @@ impl Queue for BrokerQueue {
         if self.arenas.iter().any(|(id, _)| *id == arena.id()) {
             return Ok(());
         }
-        let number = self.session.register(arena).map_err(|error| match error {
+        let number = self.connection.register(arena).map_err(|error| match error {
             BrokerError::Refused(Refusal::BadMemory { .. }) => Error::Unsupported,
             BrokerError::Refused(Refusal::DeviceFailed { .. } | Refusal::TooMuchMemory { .. }) => Error::NoResources,
             BrokerError::Refused(_) => Error::NotPermitted,
@@ -310,7 +310,7 @@ impl Queue for BrokerQueue {
             // The broker drained the queue before it reported this state.
             Some(Ended::Closed | Ended::Revoked | Ended::BadCommand) => Ok(()),
             Some(_) => Err(Error::Gone),
-            None => self.session.drain(self.id, false),
+            None => self.connection.drain(self.id, false),
         };
         if self.completions.discard().is_err() {
             self.ended = Some(Ended::BrokenRing);
@@ -337,6 +337,6 @@ impl Queue for BrokerQueue {
 impl Drop for BrokerQueue {
     /// Closes the queue, and waits until the device no longer accesses memory of its requests.
     fn drop(&mut self) {
-        let _ = self.session.drain(self.id, true);
+        let _ = self.connection.drain(self.id, true);
     }
 }

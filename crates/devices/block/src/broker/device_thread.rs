@@ -74,7 +74,7 @@ impl DeviceThread {
             lost: Vec::new(),
             ending: false,
         };
-        let label = format!("lane {}", name.rsplit('/').next().unwrap_or(name));
+        let label = format!("device {}", name.rsplit('/').next().unwrap_or(name));
         let thread = std::thread::Builder::new().name(label).spawn(move || {
             let _abort = AbortOnPanic;
             served.run();

@@ -14,7 +14,7 @@
 //! - [`protocol`], [`refusal`]: the messages on the socket.
 //! - [`entry`]: the memory that client and broker share.
 //! - `served`, `device_thread`, `session`, [`server`]: the broker.
-//! - [`client`], `client_queue`: the client, a [`crate::Device`] and a [`crate::Queue`] like any other.
+//! - [`client`], `connection`, `client_queue`: the client, a [`crate::Device`] and a [`crate::Queue`] like any other.
 //!
 //! Invariants:
 //!
@@ -27,6 +27,7 @@
 
 pub mod client;
 mod client_queue;
+mod connection;
 mod device_thread;
 pub mod entry;
 pub mod grant;
@@ -40,8 +41,9 @@ mod served;
 pub mod server;
 mod session;
 
-pub use client::{BrokerDevice, BrokerError, ConnectOptions};
+pub use client::{BrokerDevice, ConnectOptions};
 pub use client_queue::BrokerQueue;
+pub use connection::BrokerError;
 pub use entry::Ended;
 pub use grant::{Grant, GrantId, GrantSpec, Peer, Policy, Who, Wish};
 pub use journal::{Journal, JournalError};

@@ -15,11 +15,9 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use super::device_thread::DeviceThread;
 use super::grant::Peer;
 use super::journal::Journal;
-use super::log_limit::LogLimit;
-use super::places::Places;
 use super::protocol::{ASK_BYTES_MAX, Reply, Talk};
 use super::refusal::Refusal;
-use super::session::Session;
+use super::session::{BrokerState, Session};
 use crate::device::Device;
 
 /// The maximum number of connections of one user other than root and the broker's user.
@@ -43,15 +41,9 @@ pub struct ServerOptions {
     pub patience: Duration,
 }
 
-/// The state that all threads share.
-pub(super) struct Shared {
-    pub(super) journal: Mutex<Journal>,
-    pub(super) places: Arc<Places>,
-    pub(super) lanes: BTreeMap<String, Arc<DeviceThread>>,
-    /// The user ID of the broker.
-    pub(super) owner: u32,
-    /// Limits the log lines that clients can cause.
-    pub(super) log_limit: Arc<LogLimit>,
+/// The state that the accepting thread and the clients' threads share.
+struct Shared {
+    broker: Arc<BrokerState>,
     ending: AtomicBool,
     clients: Mutex<BTreeMap<u64, Client>>,
 }
@@ -77,17 +69,13 @@ impl Server {
     /// Fails if the socket cannot be created, another broker uses it, or threads cannot be started.
     pub fn start(options: ServerOptions) -> std::io::Result<Server> {
         let listener = listen(&options.socket)?;
-        let mut lanes = BTreeMap::new();
+        let mut threads = BTreeMap::new();
         for (name, device) in options.devices {
-            let lane = DeviceThread::start(&name, device, options.spin, options.patience)?;
-            lanes.insert(name, Arc::new(lane));
+            let thread = DeviceThread::start(&name, device, options.spin, options.patience)?;
+            threads.insert(name, Arc::new(thread));
         }
         let shared = Arc::new(Shared {
-            log_limit: Arc::default(),
-            journal: Mutex::new(options.journal),
-            places: Arc::default(),
-            lanes,
-            owner: rustix::process::geteuid().as_raw(),
+            broker: Arc::new(BrokerState::new(options.journal, threads)),
             ending: AtomicBool::new(false),
             clients: Mutex::default(),
         });
@@ -105,7 +93,7 @@ impl Drop for Server {
         // Wakes the accepting thread.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         self.accepting.take().map(JoinHandle::join);
-        self.shared.lanes.values().for_each(|lane| lane.end());
+        self.shared.broker.threads.values().for_each(|thread| thread.end());
         let mut clients = std::mem::take(&mut *self.shared.clients.lock());
         for client in clients.values() {
             let _ = client.stream.shutdown(std::net::Shutdown::Both);
@@ -144,7 +132,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
         next += 1;
         if let Err(error) = welcome(shared, stream, next) {
             // The peer's user is unknown, or there are too many threads; either can recur with each connection.
-            if shared.log_limit.may_log(u32::MAX) {
+            if shared.broker.log_limit.may_log(u32::MAX) {
                 tracing::warn!(%error, "a client cannot be served");
             }
         }
@@ -158,11 +146,11 @@ fn welcome(shared: &Arc<Shared>, stream: UnixStream, id: u64) -> std::io::Result
     let hang_up = Arc::new(stream.try_clone()?);
     let talk = Talk::new(stream, ASK_BYTES_MAX);
     let mut clients = shared.clients.lock();
-    if let Some(most) = too_many(&clients, peer.user, shared.owner) {
+    if let Some(most) = too_many(&clients, peer.user, shared.broker.owner) {
         drop(clients);
         return talk.send(&Reply::Refused { refusal: Refusal::TooManyClients { most } }, &[]);
     }
-    let session = Session::new(shared.clone(), peer, talk, hang_up.clone());
+    let session = Session::new(shared.broker.clone(), peer, talk, hang_up.clone());
     let gone = Gone { shared: shared.clone(), id };
     let thread = std::thread::Builder::new().name(format!("client {}", peer.pid)).spawn(move || {
         let _gone = gone;

@@ -2,32 +2,52 @@
 //!
 //! Each connection has a thread, which is idle between requests. When the connection ends in any way, its queues are drained.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
+use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use shm::Region;
 
 use super::device_thread::{DeviceThread, Order};
 use super::entry::{Ended, Layout, SEGMENTS_MAX};
 use super::grant::{GrantId, GrantSpec, Peer, Window, Wish};
-use super::journal::JournalError;
-use super::log_limit::printable;
-use super::places::{Counters, Info};
+use super::journal::{Journal, JournalError};
+use super::log_limit::{LogLimit, printable};
+use super::places::{Counters, Info, Places};
 use super::protocol::{Ask, Reply, Talk, VERSION};
 use super::refusal::Refusal;
 use super::served::{Drain, Seed};
-use super::server::Shared;
 use crate::buffer::Arena;
 use crate::geometry::Geometry;
 
 /// The maximum number of arenas of a connection.
 const ARENAS_MAX: usize = 64;
 
+/// The policy and the devices of the broker, which all sessions share.
+pub(super) struct BrokerState {
+    journal: Mutex<Journal>,
+    places: Arc<Places>,
+    /// The threads of the devices, by the names that grants use.
+    pub(super) threads: BTreeMap<String, Arc<DeviceThread>>,
+    /// The user ID of the broker.
+    pub(super) owner: u32,
+    /// Limits the log lines that clients can cause.
+    pub(super) log_limit: Arc<LogLimit>,
+}
+
+impl BrokerState {
+    pub(super) fn new(journal: Journal, threads: BTreeMap<String, Arc<DeviceThread>>) -> BrokerState {
+        let owner = rustix::process::geteuid().as_raw();
+        BrokerState { journal: Mutex::new(journal), places: Arc::default(), threads, owner, log_limit: Arc::default() }
+    }
+}
+
 pub(super) struct Session {
-    shared: Arc<Shared>,
+    broker: Arc<BrokerState>,
     peer: Peer,
     talk: Talk,
     hang_up: Arc<UnixStream>,
@@ -37,7 +57,7 @@ pub(super) struct Session {
 /// The window of a client, with its arenas and queues.
 struct Opened {
     wish: Wish,
-    lane: Arc<DeviceThread>,
+    thread: Arc<DeviceThread>,
     /// The geometry of the window, as the client sees it.
     geometry: Geometry,
     arenas: Vec<Arena>,
@@ -48,8 +68,8 @@ struct Opened {
 type Answered = Result<(Reply, Vec<OwnedFd>), Refusal>;
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, peer: Peer, talk: Talk, hang_up: Arc<UnixStream>) -> Session {
-        Session { shared, peer, talk, hang_up, opened: None }
+    pub(super) fn new(broker: Arc<BrokerState>, peer: Peer, talk: Talk, hang_up: Arc<UnixStream>) -> Session {
+        Session { broker, peer, talk, hang_up, opened: None }
     }
 
     /// Serves requests until the client closes the connection.
@@ -61,7 +81,7 @@ impl Session {
             };
             self.talk.drop_fds();
             let (answer, fds) = answered.unwrap_or_else(|refusal| {
-                if self.shared.log_limit.may_log(self.peer.user) {
+                if self.broker.log_limit.may_log(self.peer.user) {
                     let why = printable(&refusal.to_string());
                     tracing::info!(user = self.peer.user, pid = self.peer.pid, refusal = %why, "refused");
                 }
@@ -92,7 +112,7 @@ impl Session {
             Ask::List => Ok(plain(self.list())),
             Ask::Stat => {
                 let all = self.may_change();
-                Ok(plain(Reply::Stat { queues: self.shared.places.stat(|info| all || info.peer.user == self.peer.user) }))
+                Ok(plain(Reply::Stat { queues: self.broker.places.stat(|info| all || info.peer.user == self.peer.user) }))
             }
         }
     }
@@ -106,11 +126,11 @@ impl Session {
             return Err(Refusal::BadRequest { what: "a window is open already: use another connection".into() });
         }
         // A client without a grant must not learn which devices exist.
-        let device = self.shared.lanes.get(&wish.device).map(|lane| lane.device().geometry().clone());
+        let device = self.broker.threads.get(&wish.device).map(|thread| thread.device().geometry().clone());
         let blocks = device.as_ref().map_or(0, |geometry| geometry.blocks);
-        let journal = self.shared.journal.lock();
+        let journal = self.broker.journal.lock();
         let decided = journal.policy().decide(self.peer, &wish, blocks, None, |_| 0);
-        let (Some(lane), Some(device)) = (self.shared.lanes.get(&wish.device), device) else {
+        let (Some(thread), Some(device)) = (self.broker.threads.get(&wish.device), device) else {
             return Err(match decided {
                 Err(refusal @ Refusal::NoGrant { .. }) => refusal,
                 _ => Refusal::UnknownDevice { device: wish.device },
@@ -123,7 +143,7 @@ impl Session {
         let looks = (&geometry).into();
         // Queues opened later use the same blocks, even if grants change meanwhile.
         let wish = Wish { range: Some((window.first, window.blocks)), ..wish };
-        self.opened = Some(Opened { wish, lane: lane.clone(), geometry, arenas: Vec::new(), queues: Vec::new() });
+        self.opened = Some(Opened { wish, thread: thread.clone(), geometry, arenas: Vec::new(), queues: Vec::new() });
         Ok(Reply::Opened { geometry: looks, memory_bytes })
     }
 
@@ -132,10 +152,10 @@ impl Session {
         if !depth.is_power_of_two() || depth > 4096 {
             return Err(Refusal::BadDepth { depth });
         }
-        let blocks = opened.lane.device().geometry().blocks;
-        let journal = self.shared.journal.lock();
+        let blocks = opened.thread.device().geometry().blocks;
+        let journal = self.broker.journal.lock();
         let mut terms = None;
-        let place = self.shared.places.take(|open| {
+        let place = self.broker.places.take(|open| {
             let (grant, window) = journal.policy().decide(self.peer, &opened.wish, blocks, Some(depth), open)?;
             terms = Some(grant.terms.clone());
             let (device, read_only) = (opened.wish.device.clone(), opened.wish.read_only);
@@ -160,14 +180,14 @@ impl Session {
             first: window.first,
             arenas: opened.arenas.clone(),
             hang_up: self.hang_up.clone(),
-            log_limit: Arc::clone(&self.shared.log_limit),
+            log_limit: Arc::clone(&self.broker.log_limit),
         });
         let (answer, done) = sync_channel(1);
-        opened.lane.order(Order::Open { seed, terms: terms.expect("it was decided"), answer });
+        opened.thread.order(Order::Open { seed, terms: terms.expect("it was decided"), answer });
         drop(journal);
         done.recv().unwrap_or_else(|_| Err(Ended::BrokerEnds.to_string())).map_err(failed)?;
         opened.queues.push(id);
-        if self.shared.log_limit.may_log(self.peer.user) {
+        if self.broker.log_limit.may_log(self.peer.user) {
             tracing::info!(queue = id, user = self.peer.user, pid = self.peer.pid, device = opened.wish.device, depth, "a queue is open");
         }
         Ok((Reply::Queue { queue: id }, vec![ring_fd, theirs]))
@@ -181,8 +201,8 @@ impl Session {
             return Err(bad(format!("{ARENAS_MAX} pieces are registered already")));
         }
         let most = {
-            let journal = self.shared.journal.lock();
-            let blocks = opened.lane.device().geometry().blocks;
+            let journal = self.broker.journal.lock();
+            let blocks = opened.thread.device().geometry().blocks;
             journal.policy().decide(self.peer, &opened.wish, blocks, None, |_| 0)?.0.terms.memory_bytes
         };
         let known: u64 = opened.arenas.iter().map(|arena| arena.region().len() as u64).sum();
@@ -192,7 +212,7 @@ impl Session {
         let region = Region::attach(fd, len).map_err(|error| bad(error.to_string()))?;
         let arena = Arena::over(Arc::new(region));
         let (answer, done) = sync_channel(1);
-        opened.lane.order(Order::Register { queues: opened.queues.clone(), arena: arena.clone(), answer });
+        opened.thread.order(Order::Register { queues: opened.queues.clone(), arena: arena.clone(), answer });
         let done = done.recv().unwrap_or(Err(crate::Error::Gone));
         done.map_err(|error| Refusal::DeviceFailed { what: error.to_string() })?;
         opened.arenas.push(arena);
@@ -204,22 +224,22 @@ impl Session {
         if !opened.queues.contains(&queue) {
             return Err(Refusal::BadRequest { what: format!("queue {queue} is none of this connection") });
         }
-        let drained = opened.lane.drain(queue, why);
+        let drained = opened.thread.drain(queue, why);
         drained.map(|()| Reply::Done).map_err(|error| Refusal::DeviceFailed { what: error.to_string() })
     }
 
     fn may_change(&self) -> bool {
-        self.peer.user == 0 || self.peer.user == self.shared.owner
+        self.peer.user == 0 || self.peer.user == self.broker.owner
     }
 
     fn must_be_allowed(&self) -> Result<(), Refusal> {
-        if self.may_change() { Ok(()) } else { Err(Refusal::NotAllowed { owner: self.shared.owner }) }
+        if self.may_change() { Ok(()) } else { Err(Refusal::NotAllowed { owner: self.broker.owner }) }
     }
 
     fn grant(&self, terms: GrantSpec) -> Result<Reply, Refusal> {
         self.must_be_allowed()?;
         tracing::info!(by = self.peer.user, ?terms, "grant");
-        let (id, replaced) = self.shared.journal.lock().grant(terms, self.peer.user).map_err(not_written)?;
+        let (id, replaced) = self.broker.journal.lock().grant(terms, self.peer.user).map_err(not_written)?;
         let closed = replaced.map_or(0, |old| self.close_all_of(old));
         Ok(Reply::Granted { id, replaced, closed })
     }
@@ -227,18 +247,18 @@ impl Session {
     fn revoke(&self, id: GrantId) -> Result<Reply, Refusal> {
         self.must_be_allowed()?;
         tracing::info!(by = self.peer.user, grant = id.0, "revoke");
-        let grant = self.shared.journal.lock().revoke(id, self.peer.user).map_err(not_written)?;
+        let grant = self.broker.journal.lock().revoke(id, self.peer.user).map_err(not_written)?;
         let closed = self.close_all_of(id);
         Ok(Reply::Revoked { grant, closed })
     }
 
     /// Closes all queues of a grant; returns once the devices have no request of them in flight.
     fn close_all_of(&self, grant: GrantId) -> u32 {
-        let queues = self.shared.places.of_grant(grant);
+        let queues = self.broker.places.of_grant(grant);
         for info in &queues {
-            if let Some(lane) = self.shared.lanes.get(&info.device) {
+            if let Some(thread) = self.broker.threads.get(&info.device) {
                 // `stat` shows lost queues.
-                let _ = lane.drain(info.id, Drain::End(Ended::Revoked));
+                let _ = thread.drain(info.id, Drain::End(Ended::Revoked));
             }
         }
         u32::try_from(queues.len()).unwrap_or(u32::MAX)
@@ -246,7 +266,7 @@ impl Session {
 
     fn list(&self) -> Reply {
         let (all, peer) = (self.may_change(), self.peer);
-        let journal = self.shared.journal.lock();
+        let journal = self.broker.journal.lock();
         let mine = |terms: &GrantSpec| match terms.who {
             super::Who::User(user) => user == peer.user,
             super::Who::Group(group) => group == peer.group,
@@ -262,7 +282,7 @@ impl Drop for Session {
         let mut waiting = Vec::new();
         for queue in &opened.queues {
             let (answer, drained) = sync_channel(1);
-            opened.lane.order(Order::Drain { queue: *queue, why: Drain::End(Ended::Closed), answer });
+            opened.thread.order(Order::Drain { queue: *queue, why: Drain::End(Ended::Closed), answer });
             waiting.push(drained);
         }
         // The connection counts against the limits until its queues are drained.

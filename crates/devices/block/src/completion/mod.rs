@@ -8,6 +8,7 @@
 //! - [`plan`]: from a prediction and the machine's wakeup latency to the next step. Pure functions.
 //! - [`calibrate`]: measures the wakeup latency. [`sleeper`]: passes time.
 //! - [`adaptive`], `flight`: the queue, and its requests in flight.
+//! - [`reap`]: a queue as the completion thread sees it.
 //! - [`reaper`], `serve`, `notifier`, [`parking`]: the thread, and how it sleeps without missing a request.
 //! - [`counters`]: the cost of waiting.
 //!
@@ -23,6 +24,7 @@ mod pace;
 pub mod parking;
 pub mod plan;
 pub mod predictor;
+pub mod reap;
 pub mod reaper;
 mod serve;
 #[cfg(test)]
@@ -35,5 +37,6 @@ pub use counters::{Counters, Published};
 pub use mode::{Mode, WaitState};
 pub use plan::{Limits, Outlook, Plan};
 pub use predictor::Predictor;
-pub use reaper::{Leftover, QueueId, Reap, Reaper, ReaperOptions, Waker};
+pub use reap::{QueueId, Reap, ReaperOptions};
+pub use reaper::{Leftover, Reaper, Waker};
 pub use sleeper::{Sleeper, System};

@@ -11,60 +11,19 @@
 
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::calibrate::WakeupLatency;
 use super::counters::{Counters, Published};
-use super::mode::{Mode, cores};
 use super::notifier::{SystemBell, ThreadNotifier};
 use super::parking::Parking;
+use super::reap::{QueueId, Reap, ReaperOptions};
 use super::serve::Server;
 use super::sleeper::System;
 use crate::clock::{Clock, Time};
-use crate::queue::Armed;
-
-/// A queue that several threads may use, and whose completions the thread detects.
-///
-/// A submitter makes the request visible in `expected`, rings the queue's doorbell, and then calls [`Waker::submitted`].
-pub trait Reap: Send + Sync {
-    /// Takes completions, delivers them, and returns their number. Other threads may call it at the same time as the completion thread.
-    fn reap(&self) -> usize;
-
-    /// Returns when the next poll is worthwhile, by the clock of [`Reaper::start`]: a time in the past if unknown, `None` only if nothing
-    /// is in flight. Should not wait for a lock.
-    fn expected(&self) -> Option<Time>;
-
-    /// Returns the same as [`crate::Queue::event`]: always the same descriptor, open as long as the queue lives.
-    fn event(&self) -> Option<BorrowedFd<'_>>;
-
-    /// Arms the event as [`crate::Queue::arm`] does.
-    fn arm(&self) -> Armed;
-}
-
-/// The ID of a queue that the thread serves.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct QueueId(u64);
-
-/// The options of a completion thread.
-#[derive(Clone, Copy, Debug)]
-pub struct ReaperOptions {
-    /// The completion mode while requests are in flight.
-    pub mode: Mode,
-    /// The wakeup latency of this machine.
-    pub floor: WakeupLatency,
-}
-
-impl Default for ReaperOptions {
-    /// Returns the defaults for this machine.
-    fn default() -> Self {
-        ReaperOptions { mode: Mode::default_for(cores()), floor: WakeupLatency::of_machine() }
-    }
-}
 
 /// The requests in flight when the thread stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -260,17 +219,19 @@ impl Drop for Ended<'_> {
 
 #[cfg(test)]
 mod test {
-    use std::os::fd::{AsFd, OwnedFd};
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::sync::atomic::{AtomicU64, AtomicUsize};
 
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::super::adaptive::Adaptive;
+    use super::super::calibrate::WakeupLatency;
+    use super::super::mode::Mode;
     use super::*;
     use crate::clock::Monotonic;
     use crate::driver::{NullDevice, null::NullQueue};
     use crate::geometry::Geometry;
-    use crate::queue::{Queue, Submit};
+    use crate::queue::{Armed, Queue, Submit};
     use crate::request::{Completion, Request};
     use crate::units::Tag;
 

@@ -8,7 +8,7 @@ use super::mode::{Mode, WaitState};
 use super::notifier::ThreadNotifier;
 use super::parking::Parking;
 use super::plan::{Lead, Limits, Outlook, Plan};
-use super::reaper::{QueueId, Reap, ReaperOptions};
+use super::reap::{QueueId, Reap, ReaperOptions};
 use super::sleeper::Sleeper;
 use crate::clock::{Clock, Time};
 use crate::queue::Armed;

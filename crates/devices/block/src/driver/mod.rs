@@ -10,6 +10,7 @@ pub mod passthrough;
 mod plain;
 mod ring;
 mod sysfs;
+mod target;
 pub mod uring;
 
 pub use admin_node::AdminNode;

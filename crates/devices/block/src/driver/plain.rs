@@ -16,8 +16,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{fallocate, fdatasync};
 use rustix::io::Errno;
 
-use super::file::Target;
 use super::ring::CompletionRing;
+use super::target::FileTarget;
 use super::uring::{Buffers, Transfer, transfer};
 use crate::buffer::{Arena, Span};
 use crate::error::Error;
@@ -43,7 +43,7 @@ pub(super) struct PlainQueue {
 
 /// The state of the threads. Its last owner frees the memory: a thread that hangs in the kernel keeps it alive.
 struct Shared {
-    target: Arc<Target>,
+    target: Arc<FileTarget>,
     /// Replaced when an arena is added, so that a call that hangs in the kernel blocks no other thread.
     buffers: Mutex<Arc<Buffers>>,
     books: Mutex<JobQueue>,
@@ -68,7 +68,7 @@ struct Job {
 }
 
 impl PlainQueue {
-    pub(super) fn new(target: Arc<Target>, depth: u32) -> io::Result<PlainQueue> {
+    pub(super) fn new(target: Arc<FileTarget>, depth: u32) -> io::Result<PlainQueue> {
         let segments = usize::from(target.geometry().segments_max);
         let books = JobQueue {
             waiting: VecDeque::with_capacity(depth as usize),

@@ -8,7 +8,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::buffers::Piece;
 use super::commands::{Commands, Memory, Outcome, Rest};
-use crate::driver::file::Target;
+use crate::driver::target::FileTarget;
 use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::request::{Op, Request};
@@ -19,7 +19,7 @@ const FILE: types::Fixed = types::Fixed(0);
 /// Translates requests into operations on a file or block device.
 pub(crate) struct FileCommands {
     /// The open file and its geometry.
-    pub target: Arc<Target>,
+    pub target: Arc<FileTarget>,
 }
 
 impl Commands for FileCommands {
