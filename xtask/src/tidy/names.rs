@@ -5,7 +5,7 @@ use crate::tree::{Finding, Tree};
 /// Type names that say nothing without a second word, or that mean something of ours alone.
 const TYPES: &[&str] = &[
     "Aside", "Answer", "Begun", "Bell", "Below", "Books", "Expected", "Fail", "Fate", "Floor", "Front", "Gather", "Gave", "Habits", "Held",
-    "Hybrid", "Keeper", "Lane", "Lent", "Look", "Missed", "Nonsense", "Not", "Timeouts", "Place", "Purpose", "Reads", "Refused", "Room",
+    "Hybrid", "Keeper", "Lane", "Lent", "Look", "Missed", "Nonsense", "Not", "Patience", "Place", "Purpose", "Reads", "Refused", "Room",
     "Said", "Seat", "Shelf", "Slot", "Sought", "State", "Terms", "Thought", "Told", "Trial", "Trouble", "Unusable", "Way", "World",
 ];
 

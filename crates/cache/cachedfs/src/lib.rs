@@ -50,5 +50,5 @@ pub use quick::{FastPathMiss, PageHint};
 pub use reads::{AsyncReader, AsyncReaderOptions, Ended, Outcome, PreparedRead, Reading, SubmitResult};
 pub use size::{Age, BadSetting, Size};
 pub use ssdcache::Mode;
-pub use status::{Latency, Lost, Memory, Met, ProcessStatus, Refused, Ssd, Status, Stranded, Tier};
+pub use status::{Latency, Lost, Memory, Met, ProcessStatus, RefusedPages, Ssd, Status, Stranded, Tier};
 pub use stranded::Exported;

@@ -9,7 +9,7 @@ use crate::attach::{Attachment, refused};
 use crate::config::Config;
 use crate::error::Error;
 use crate::place::InstancePaths;
-use crate::status::{Latency, Lost, Memory, ProcessStatus, Refused, Ssd, Status, Stranded, Tier};
+use crate::status::{Latency, Lost, Memory, ProcessStatus, RefusedPages, Ssd, Status, Stranded, Tier};
 
 const PAGE: u64 = 4096;
 /// Maximum number of ranges of damaged files that a status lists.
@@ -134,7 +134,7 @@ fn look_at(look: &EngineStatus, running: &Config, segment_bytes: u64) -> Status 
         syncs: counters.sum(Count::Syncs),
         leaders: state.leaders,
         leader_files: state.known,
-        refused: Refused {
+        refused: RefusedPages {
             first_touch: counters.sum(Count::RefusedFirst),
             stream: counters.sum(Count::RefusedStream),
             budget: counters.sum(Count::RefusedBudget),

@@ -64,7 +64,7 @@ pub struct Status {
     /// The number of backing files that the leader has open, which is limited.
     pub leader_files: u32,
     /// Pages that were not put on the SSD, by reason.
-    pub refused: Refused,
+    pub refused: RefusedPages,
     /// Messages for the user, such as configuration that differs from that of the running instance.
     pub notes: Vec<String>,
 }
@@ -173,7 +173,7 @@ pub struct Tier {
 /// Counts of pages that were not put on the SSD, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Refused {
+pub struct RefusedPages {
     /// Read for the first time: the second time counts.
     pub first_touch: u64,
     /// Read by a sequential stream.

@@ -104,7 +104,7 @@ fn status_tells_of_writes_pins_and_what_was_not_admitted() {
     std::fs::write(&path, vec![1; 1 << 20]).expect("a file");
     let file = open(&instance, &path, &Options::default());
     let before = instance.status();
-    assert_eq!((before.memory.pinned_pages, before.refused), (0, cachedfs::Refused::default()));
+    assert_eq!((before.memory.pinned_pages, before.refused), (0, cachedfs::RefusedPages::default()));
     // One of 64 is timed.
     for n in 0..640 {
         file.write_at(n * 100, b"some").expect("written");

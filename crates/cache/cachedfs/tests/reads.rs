@@ -61,7 +61,7 @@ fn write(file: &File, versions: &mut [u64], page: u64) {
     file.write_at(page * PAGE as u64, &stamped(page, versions[page as usize])).expect("written");
 }
 
-struct Trial {
+struct AsyncReadTest {
     file: File,
     reads: AsyncReader<Asked, Vec<u8>>,
     versions: Vec<u64>,
@@ -73,7 +73,7 @@ struct Trial {
     ended: [u32; 3],
 }
 
-impl Trial {
+impl AsyncReadTest {
     fn end(&mut self, mut ended: Ended<Asked, Vec<u8>>, later: usize) {
         let asked = &ended.token;
         let (want, size) = (ended.buffer.len(), PAGES * PAGE as u64);
@@ -153,15 +153,15 @@ fn run(has_ssd: bool, mode: Mode, seed: u64, steps: usize) -> [u32; 3] {
     file.sync(false).expect("synced");
     let depth = 16;
     let (reads, versions, random) = (AsyncReader::new(depth), vec![0; PAGES as usize], fastrand::Rng::with_seed(seed));
-    let mut trial = Trial { file, reads, versions, random, seed, begun: 0, ended: [0; 3] };
-    (0..steps).for_each(|_| trial.step(depth as usize));
-    while trial.begun > 0 {
-        trial.take(1);
+    let mut test = AsyncReadTest { file, reads, versions, random, seed, begun: 0, ended: [0; 3] };
+    (0..steps).for_each(|_| test.step(depth as usize));
+    while test.begun > 0 {
+        test.take(1);
     }
-    assert_eq!(trial.reads.under_way(), 0);
-    assert!(trial.reads.take().is_none());
-    let ended = trial.ended;
-    drop(trial);
+    assert_eq!(test.reads.under_way(), 0);
+    assert!(test.reads.take().is_none());
+    let ended = test.ended;
+    drop(test);
     instance.check().expect("whole");
     instance.detach().expect("left");
     ended

@@ -13,7 +13,7 @@ use block::Time;
 use crate::admin::{AdminError, Ticket, Wants};
 use crate::controller::{Inner, Shared};
 use crate::entry::{Entry, admin, feature};
-use crate::identify::{ControllerInfo, NamespaceInfo, NvmLimits, Unusable, namespace_list, what};
+use crate::identify::{ControllerInfo, NamespaceError, NamespaceInfo, NvmLimits, namespace_list, what};
 use crate::mapping::PAGE_BYTES;
 use crate::registers::{ACQ, AQA, ASQ, CAP, CC, CC_ENABLE, CC_SIZES, CSTS, CSTS_FATAL, CSTS_READY, Capabilities, REMOVED};
 
@@ -50,7 +50,7 @@ pub(crate) struct Bringup {
     /// Namespaces are known already.
     again: bool,
     ids: Vec<u32>,
-    found: Vec<(u32, Result<NamespaceInfo, Unusable>)>,
+    found: Vec<(u32, Result<NamespaceInfo, NamespaceError>)>,
 }
 
 impl Bringup {
@@ -189,7 +189,7 @@ impl Bringup {
             (Step::Namespace, _) => {
                 let id = self.ids.last().copied().unwrap_or(0);
                 let page = inner.admin.page(ticket);
-                let asking = |status| Err(Unusable::Asking(format!("{status:?}")));
+                let asking = |status| Err(NamespaceError::Asking(format!("{status:?}")));
                 self.found.push((id, refused.map_or_else(|| NamespaceInfo::from_page(id, &page), asking)));
             }
             (Step::Descriptors, None) => {
@@ -239,7 +239,7 @@ impl Bringup {
 }
 
 /// What queues depend on.
-fn shape(info: &Result<NamespaceInfo, Unusable>) -> Option<(u32, u64)> {
+fn shape(info: &Result<NamespaceInfo, NamespaceError>) -> Option<(u32, u64)> {
     info.as_ref().ok().map(|info| (info.block_bytes, info.blocks))
 }
 

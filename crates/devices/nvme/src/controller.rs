@@ -32,7 +32,7 @@ use crate::admin::{Admin, AdminError, Ticket, Wants};
 use crate::bringup::{Bringup, capabilities};
 use crate::entry::{CompletionEntry, Entry, admin};
 use crate::events::{Events, Notice};
-use crate::identify::{ControllerInfo, NamespaceInfo, NvmLimits, Page, Smart, Unusable};
+use crate::identify::{ControllerInfo, NamespaceError, NamespaceInfo, NvmLimits, Page, Smart};
 use crate::mapping::Mapping;
 use crate::namespace::Namespace;
 use crate::pair::Shadow;
@@ -112,7 +112,7 @@ pub(crate) struct Inner {
     /// The limits of the NVM command set on this controller.
     pub limits: NvmLimits,
     /// The active namespaces by number; an error says why one cannot be used.
-    pub namespaces: Vec<(u32, Result<NamespaceInfo, Unusable>)>,
+    pub namespaces: Vec<(u32, Result<NamespaceInfo, NamespaceError>)>,
     /// Whether the namespaces changed and no notice of it was queued yet.
     pub changed: bool,
     /// By number less one: whether it is taken. As many as the controller gave.
@@ -146,7 +146,7 @@ impl Inner {
     }
 
     /// Returns the description of a namespace, or the reason why it cannot be used.
-    pub(crate) fn namespace(&self, id: u32) -> Option<&Result<NamespaceInfo, Unusable>> {
+    pub(crate) fn namespace(&self, id: u32) -> Option<&Result<NamespaceInfo, NamespaceError>> {
         self.namespaces.iter().find(|(found, _)| *found == id).map(|(_, info)| info)
     }
 
@@ -572,7 +572,7 @@ impl Controller {
     }
 
     /// Its namespaces by number, and why some cannot be used.
-    pub fn namespaces(&self) -> Vec<(u32, Result<NamespaceInfo, Unusable>)> {
+    pub fn namespaces(&self) -> Vec<(u32, Result<NamespaceInfo, NamespaceError>)> {
         self.shared.inner.lock().namespaces.clone()
     }
 

@@ -167,7 +167,7 @@ pub struct Names {
 
 /// Why a namespace cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum NamespaceError {
     /// Bytes beside each block, which nothing here fills.
     #[error("it keeps {0} bytes of metadata with each block: format it without (nvme format --lbaf)")]
     Metadata(u16),
@@ -195,21 +195,21 @@ impl NamespaceInfo {
     ///
     /// # Errors
     /// The namespace has a format that this driver does not support.
-    pub fn from_page(id: u32, page: &Page) -> Result<NamespaceInfo, Unusable> {
+    pub fn from_page(id: u32, page: &Page) -> Result<NamespaceInfo, NamespaceError> {
         let blocks = u64::from(u32_at(page, 0)) | u64::from(u32_at(page, 4)) << 32;
         let flbas = page[26];
         // Formats above the sixteenth are numbered by bits 5 and 6 too.
         let format = 128 + 4 * usize::from(flbas & 0xf | (flbas & 0x60) >> 1);
         let (metadata, block_shift) = (u16_at(page, format), page[format + 2]);
         if metadata > 0 {
-            return Err(Unusable::Metadata(metadata));
+            return Err(NamespaceError::Metadata(metadata));
         }
         if page[29] & 7 != 0 {
-            return Err(Unusable::Protected(page[29] & 7));
+            return Err(NamespaceError::Protected(page[29] & 7));
         }
         // 512 bytes to 64 KiB; and its bytes are countable.
         if blocks == 0 || !(9..=16).contains(&block_shift) || blocks > u64::MAX >> (block_shift + 1) {
-            return Err(Unusable::Size { blocks, block_shift });
+            return Err(NamespaceError::Size { blocks, block_shift });
         }
         let eui64 = page[120..128].try_into().expect("8 bytes");
         let nguid = page[104..120].try_into().expect("16 bytes");
@@ -230,7 +230,7 @@ impl NamespaceInfo {
     ///
     /// # Errors
     /// Of another command set.
-    pub fn with_descriptors(mut self, page: &Page) -> Result<NamespaceInfo, Unusable> {
+    pub fn with_descriptors(mut self, page: &Page) -> Result<NamespaceInfo, NamespaceError> {
         let mut at = 0;
         while at + 4 <= page.len() {
             let (kind, len) = (page[at], usize::from(page[at + 1]));
@@ -239,7 +239,7 @@ impl NamespaceInfo {
                 (1, 8) => self.names.eui64 = value.try_into().expect("8 bytes"),
                 (2, 16) => self.names.nguid = value.try_into().expect("16 bytes"),
                 (3, 16) => self.names.uuid = value.try_into().expect("16 bytes"),
-                (4, 1) if value[0] != 0 => return Err(Unusable::CommandSet(value[0])),
+                (4, 1) if value[0] != 0 => return Err(NamespaceError::CommandSet(value[0])),
                 _ => {}
             }
             at += 4 + len;
@@ -305,16 +305,16 @@ mod test {
     fn the_format_in_use_decides() {
         let found = NamespaceInfo::from_page(3, &namespace(12, 0)).expect("usable");
         assert_eq!((found.id, found.blocks, found.block_bytes), (3, 1000, 4096));
-        assert_eq!(NamespaceInfo::from_page(3, &namespace(12, 8)), Err(Unusable::Metadata(8)));
+        assert_eq!(NamespaceInfo::from_page(3, &namespace(12, 8)), Err(NamespaceError::Metadata(8)));
         for shift in [0, 8, 17, 63, 64, 255] {
-            assert!(matches!(NamespaceInfo::from_page(1, &namespace(shift, 0)), Err(Unusable::Size { .. })));
+            assert!(matches!(NamespaceInfo::from_page(1, &namespace(shift, 0)), Err(NamespaceError::Size { .. })));
         }
         let mut page = namespace(9, 0);
         page[29] = 1;
-        assert_eq!(NamespaceInfo::from_page(1, &page), Err(Unusable::Protected(1)));
+        assert_eq!(NamespaceInfo::from_page(1, &page), Err(NamespaceError::Protected(1)));
         page[29] = 0;
         page[..8].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert!(matches!(NamespaceInfo::from_page(1, &page), Err(Unusable::Size { .. })));
+        assert!(matches!(NamespaceInfo::from_page(1, &page), Err(NamespaceError::Size { .. })));
     }
 
     #[test]
@@ -341,7 +341,7 @@ mod test {
         let found = NamespaceInfo::from_page(1, &namespace(9, 0)).expect("usable");
         assert_eq!(found.clone().with_descriptors(&page).expect("blocks").names.uuid, [7; 16]);
         page[24] = 2;
-        assert_eq!(found.clone().with_descriptors(&page), Err(Unusable::CommandSet(2)));
+        assert_eq!(found.clone().with_descriptors(&page), Err(NamespaceError::CommandSet(2)));
         let mut hostile = [0xff; PAGE_BYTES];
         assert!(found.with_descriptors(&hostile).is_ok());
         assert!(namespace_list(&hostile).is_empty());

@@ -26,24 +26,24 @@ pub struct Budget {
     /// Of that for blocks in any case.
     blocks: usize,
     used: [AtomicUsize; PARTS],
-    givers: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
+    releasers: RwLock<Vec<Box<dyn Fn() + Send + Sync>>>,
 }
 
 impl Budget {
     /// Of so many bytes, so many of which are for blocks of files in any case.
     pub fn new(bytes: usize, blocks: usize) -> Budget {
-        Budget { bytes, blocks, used: Default::default(), givers: RwLock::default() }
+        Budget { bytes, blocks, used: Default::default(), releasers: RwLock::default() }
     }
 
-    /// The part that has to give way once some part uses more.
-    pub fn on_growth(&self, give_way: impl Fn() + Send + Sync + 'static) {
-        self.givers.write().push(Box::new(give_way));
+    /// Registers a function that releases a part's memory when another part needs it.
+    pub fn on_growth(&self, release_memory: impl Fn() + Send + Sync + 'static) {
+        self.releasers.write().push(Box::new(release_memory));
     }
 
-    /// What a part uses now. The caller holds no lock that giving way needs.
+    /// Sets what a part uses. The caller holds no lock that the registered functions take.
     pub fn set(&self, part: MemoryPart, bytes: usize) {
         if self.used[part as usize].swap(bytes, Ordering::Relaxed) < bytes {
-            self.givers.read().iter().for_each(|give_way| give_way());
+            self.releasers.read().iter().for_each(|release_memory| release_memory());
         }
     }
 

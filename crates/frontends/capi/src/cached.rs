@@ -16,7 +16,7 @@ pub struct Cache {
 }
 
 /// The state of a cached handle in the cache: its read-ahead, and the failures that it has reported.
-pub struct Place(DeviceHandle);
+pub struct CachedHandle(DeviceHandle);
 
 impl Cache {
     /// Opens the cache of a device, over two queues of its driver. `eager`: allocates all memory at once.
@@ -36,18 +36,18 @@ impl Cache {
     }
 
     /// Creates the state of a cached handle.
-    pub fn place(&self) -> ApiResult<Place> {
-        Ok(Place(self.pages.handle().map_err(failed)?))
+    pub fn handle(&self) -> ApiResult<CachedHandle> {
+        Ok(CachedHandle(self.pages.handle().map_err(failed)?))
     }
 
     /// Fills the memory with bytes from the cache; misses are read from the device.
-    pub fn read(&self, place: &Place, offset: u64, memory: &Memory) -> ApiResult<()> {
-        memory.with_mut(|bytes| self.pages.read(&place.0, offset, bytes)).map_err(failed)
+    pub fn read(&self, handle: &CachedHandle, offset: u64, memory: &Memory) -> ApiResult<()> {
+        memory.with_mut(|bytes| self.pages.read(&handle.0, offset, bytes)).map_err(failed)
     }
 
     /// Writes into the cache. `through`: returns when the device has the bytes; `durable`: when they survive a power cut too.
-    pub fn write(&self, place: &Place, offset: u64, memory: &Memory, through: bool, durable: bool) -> ApiResult<()> {
-        memory.with(|bytes| self.pages.write(&place.0, offset, bytes)).map_err(failed)?;
+    pub fn write(&self, handle: &CachedHandle, offset: u64, memory: &Memory, through: bool, durable: bool) -> ApiResult<()> {
+        memory.with(|bytes| self.pages.write(&handle.0, offset, bytes)).map_err(failed)?;
         if !through && !durable {
             return Ok(());
         }
@@ -55,8 +55,8 @@ impl Cache {
     }
 
     /// Writes back dirty pages, and makes them durable on the device.
-    pub fn flush(&self, place: &Place) -> ApiResult<()> {
-        self.pages.flush(&place.0).map_err(|errno| ApiError::of("flush", to_error(errno)))
+    pub fn flush(&self, handle: &CachedHandle) -> ApiResult<()> {
+        self.pages.flush(&handle.0).map_err(|errno| ApiError::of("flush", to_error(errno)))
     }
 
     /// Prepares direct I/O on a range: writes its dirty pages, and drops them if it is about to change.

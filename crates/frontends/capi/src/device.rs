@@ -292,7 +292,7 @@ pub extern "C" fn nvmed_feature_set(device: *mut NVMED, feature: c_int, value: c
 /// Returns its address, or NULL: EBADF; EINVAL (no pages); ENOMEM (the device's buffer_bytes are used up: see nvmed_open_with).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmed_get_buffer(device: *mut NVMED, pages: u32) -> *mut c_void {
-    ffi_guard(|| with(device, |device: &Arc<Device>| device.pool.lend(pages).map(<*mut u8>::cast)))
+    ffi_guard(|| with(device, |device: &Arc<Device>| device.pool.allocate(pages).map(<*mut u8>::cast)))
 }
 
 /// Frees a buffer of nvmed_get_buffer; NULL is ignored. If requests use it, it is kept until the device has released it; the program must

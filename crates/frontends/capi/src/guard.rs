@@ -123,7 +123,7 @@ fn set_errno(value: c_int) {
 mod test {
     use super::*;
 
-    fn told() -> c_int {
+    fn current_errno() -> c_int {
         // SAFETY: see `errno`.
         unsafe { *errno() }
     }
@@ -132,10 +132,10 @@ mod test {
     fn errno_is_only_set_by_failures_and_panics_stop() {
         set_errno(77);
         assert_eq!(ffi_guard(|| Ok(5)), 5);
-        assert_eq!(told(), 77);
+        assert_eq!(current_errno(), 77);
         assert_eq!(ffi_guard::<isize>(|| Err(ApiError::new(libc::EBADF, "no handle"))), -1);
-        assert_eq!(told(), libc::EBADF);
+        assert_eq!(current_errno(), libc::EBADF);
         assert!(ffi_guard::<*mut u8>(|| panic!("a test")).is_null());
-        assert_eq!(told(), libc::EIO);
+        assert_eq!(current_errno(), libc::EIO);
     }
 }

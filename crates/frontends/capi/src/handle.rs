@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::aio::Requests;
 use crate::api_error::{ApiError, ApiResult};
-use crate::cached::{Cache, Place};
+use crate::cached::{Cache, CachedHandle};
 use crate::device::Device;
 use crate::guard::ffi_guard;
 use crate::library::{ApiObject, HandleKind, end, enroll, with};
@@ -42,7 +42,7 @@ pub struct Handle {
     pub requests: Mutex<Requests>,
     /// Completed requests whose pool memory the device still holds.
     held: AtomicU32,
-    place: OnceLock<(Arc<Cache>, Place)>,
+    cached: OnceLock<(Arc<Cache>, CachedHandle)>,
 }
 
 /// The underlying handle: for one thread at a time, or for many.
@@ -152,10 +152,10 @@ impl Handle {
             position: Mutex::new(0),
             requests: Mutex::new(Requests::new(depths.sum())),
             held: AtomicU32::new(0),
-            place: OnceLock::new(),
+            cached: OnceLock::new(),
         };
         if handle.is(NVMED_CACHED) {
-            handle.place()?;
+            handle.cached()?;
         }
         Ok(handle)
     }
@@ -201,18 +201,18 @@ impl Handle {
     }
 
     /// Returns its state in the cache of its device.
-    pub fn place(&self) -> ApiResult<&(Arc<Cache>, Place)> {
-        if let Some(place) = self.place.get() {
-            return Ok(place);
+    pub fn cached(&self) -> ApiResult<&(Arc<Cache>, CachedHandle)> {
+        if let Some(cached) = self.cached.get() {
+            return Ok(cached);
         }
         let cache = self.device.cache()?;
-        let place = cache.place()?;
-        Ok(self.place.get_or_init(|| (cache, place)))
+        let cached = cache.handle()?;
+        Ok(self.cached.get_or_init(|| (cache, cached)))
     }
 
     /// Returns its state in the cache if it ever used it.
-    pub fn used_place(&self) -> Option<&(Arc<Cache>, Place)> {
-        self.place.get()
+    pub fn used_cache(&self) -> Option<&(Arc<Cache>, CachedHandle)> {
+        self.cached.get()
     }
 
     /// Prepares the cache for direct I/O.
@@ -258,7 +258,7 @@ impl Handle {
 
     /// Flushes the cache and waits briefly for requests in flight.
     pub fn finish(&self) -> ApiResult<()> {
-        let flushed = self.used_place().map_or(Ok(()), |(cache, place)| cache.flush(place));
+        let flushed = self.used_cache().map_or(Ok(()), |(cache, cached)| cache.flush(cached));
         let drained = self.engine.drain(LAST_WAIT);
         while let Ok(Some(done)) = self.engine.poll() {
             self.abandon(done);

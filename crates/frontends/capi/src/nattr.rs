@@ -16,7 +16,7 @@ use crate::ntypes::{NVMEDFS, NVMEDFS_READ_ONLY};
 use crate::transfer::offset_of;
 
 /// Converts attributes to stat(2).
-fn told(fs: &Fs, from: &Stat) -> stat {
+fn to_c_stat(fs: &Fs, from: &Stat) -> stat {
     // SAFETY: integers alone, for which zeroes are values.
     let mut to: stat = unsafe { std::mem::zeroed() };
     to.st_dev = Mount::number(fs) as _;
@@ -76,7 +76,7 @@ fn find(at: &DirPath<'_>, flags: c_int) -> ApiResult<Stat> {
 pub unsafe extern "C" fn nvmedfs_stat(fs: *mut NVMEDFS, path: *const c_char, st: *mut stat) -> c_int {
     ffi_guard(|| {
         // SAFETY: the caller's promise.
-        unsafe { memory::fill(st, "the struct stat", from_root(fs, path, |at| Ok(told(at.fs, &find(at, 0)?)))?) }
+        unsafe { memory::fill(st, "the struct stat", from_root(fs, path, |at| Ok(to_c_stat(at.fs, &find(at, 0)?)))?) }
     })
 }
 
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn nvmedfs_stat(fs: *mut NVMEDFS, path: *const c_char, st:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_lstat(fs: *mut NVMEDFS, path: *const c_char, st: *mut stat) -> c_int {
     ffi_guard(|| {
-        let of = |at: &DirPath<'_>| Ok(told(at.fs, &find(at, libc::AT_SYMLINK_NOFOLLOW)?));
+        let of = |at: &DirPath<'_>| Ok(to_c_stat(at.fs, &find(at, libc::AT_SYMLINK_NOFOLLOW)?));
         // SAFETY: the caller's promise.
         unsafe { memory::fill(st, "the struct stat", from_root(fs, path, of)?) }
     })
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn nvmedfs_lstat(fs: *mut NVMEDFS, path: *const c_char, st
 pub unsafe extern "C" fn nvmedfs_fstatat(dir: c_int, path: *const c_char, st: *mut stat, flags: c_int) -> c_int {
     ffi_guard(|| {
         // SAFETY: the caller's promise.
-        unsafe { memory::fill(st, "the struct stat", from_dir(dir, path, |at| Ok(told(at.fs, &find(at, flags)?)))?) }
+        unsafe { memory::fill(st, "the struct stat", from_dir(dir, path, |at| Ok(to_c_stat(at.fs, &find(at, flags)?)))?) }
     })
 }
 
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn nvmedfs_fstatat(dir: c_int, path: *const c_char, st: *m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fstat(fd: c_int, st: *mut stat) -> c_int {
     ffi_guard(|| {
-        let found = with_fs(fd, |fs, file, _| Ok(told(fs, &file.node().stat()?)))?;
+        let found = with_fs(fd, |fs, file, _| Ok(to_c_stat(fs, &file.node().stat()?)))?;
         // SAFETY: the caller's promise.
         unsafe { memory::fill(st, "the struct stat", found) }
     })

@@ -15,7 +15,7 @@ use crate::nplace::from_root;
 use crate::ntypes::NVMEDFS;
 
 /// Stores a value as getxattr(2) does: with size 0, only its length.
-fn told(found: &[u8], to: Memory) -> ApiResult<ssize_t> {
+fn copy_value(found: &[u8], to: Memory) -> ApiResult<ssize_t> {
     if to.len() == 0 {
         return Ok(found.len() as ssize_t);
     }
@@ -55,7 +55,7 @@ unsafe fn set<'a>(name: *const c_char, value: *const c_void, n: usize, flags: c_
 unsafe fn get<'a>(name: *const c_char, value: *mut c_void, n: usize) -> ApiResult<impl Does<ssize_t> + 'a> {
     // SAFETY: the caller's promise.
     let (name, value) = unsafe { (memory::bytes(name, "the name")?, Memory::new(value, n)?) };
-    Ok(move |fs: &Fs, node: &Node, creds: &Creds| told(&fs.get_xattr(node, name, creds)?, value))
+    Ok(move |fs: &Fs, node: &Node, creds: &Creds| copy_value(&fs.get_xattr(node, name, creds)?, value))
 }
 
 /// # Safety
@@ -63,7 +63,7 @@ unsafe fn get<'a>(name: *const c_char, value: *mut c_void, n: usize) -> ApiResul
 unsafe fn list<'a>(list: *mut c_char, n: usize) -> ApiResult<impl Does<ssize_t> + 'a> {
     // SAFETY: the caller's promise.
     let list = unsafe { Memory::new(list.cast(), n) }?;
-    Ok(move |fs: &Fs, node: &Node, creds: &Creds| told(&fs.list_xattrs(node, creds)?, list))
+    Ok(move |fs: &Fs, node: &Node, creds: &Creds| copy_value(&fs.list_xattrs(node, creds)?, list))
 }
 
 /// # Safety

@@ -41,7 +41,7 @@ fn set(handle: &Handle, key: Key, value: u64) -> ApiResult<()> {
             handle.engine.set(key, value)?.map_err(failure)?;
             match (key, value) {
                 (Key::Cached, 1) => {
-                    handle.place()?;
+                    handle.cached()?;
                     handle.set_modes(NVMED_CACHED, 0);
                 }
                 (Key::Cached, _) => handle.set_modes(0, NVMED_CACHED),

@@ -64,8 +64,8 @@ impl Pool {
         &self.arena
     }
 
-    /// Lends pages and returns their address.
-    pub fn lend(&self, pages: u32) -> ApiResult<*mut u8> {
+    /// Allocates pages and returns their address.
+    pub fn allocate(&self, pages: u32) -> ApiResult<*mut u8> {
         let bytes = pages as usize * UNIT_BYTES;
         if pages == 0 {
             return Err(ApiError::new(libc::EINVAL, "a buffer has one page or more"));
@@ -87,7 +87,7 @@ impl Pool {
     }
 
     /// Frees a loan by its address; false: not in this pool.
-    fn take_back(&self, address: *const u8) -> ApiResult<bool> {
+    fn free_address(&self, address: *const u8) -> ApiResult<bool> {
         let Some(at) = self.arena.region().position(address) else { return Ok(false) };
         let wrong = || ApiError::new(libc::EINVAL, "this is not the begin of a buffer of nvmed_get_buffer, or it was put back before");
         let first = page_of(at as u64);
@@ -166,7 +166,7 @@ impl Pool {
 pub fn put_back(address: *const u8) -> ApiResult<i32> {
     let pools: Vec<Arc<Pool>> = POOLS.read().iter().filter_map(Weak::upgrade).collect();
     for pool in &pools {
-        if pool.take_back(address)? {
+        if pool.free_address(address)? {
             drop(pools);
             ORPHANS.lock().retain(|pool| pool.loans() > 0);
             return Ok(0);
@@ -192,7 +192,7 @@ mod test {
     #[test]
     fn a_loan_in_use_is_kept_until_its_last_user_lets_go() {
         let pool = Pool::new(16 * 4096).expect("memory");
-        let address = pool.lend(2).expect("room");
+        let address = pool.allocate(2).expect("room");
         let Ok(Found::Lent(span)) = pool.find(&memory(address.wrapping_add(512), 4096)) else { panic!("not found") };
         assert_eq!(put_back(address), Ok(0));
         assert_eq!(pool.arena().free_bytes(), 14 * 4096, "in use");
@@ -207,19 +207,19 @@ mod test {
     #[test]
     fn only_what_is_within_one_loan_is_lent() {
         let pool = Pool::new(8 * 4096).expect("memory");
-        let (first, second) = (pool.lend(1).expect("room"), pool.lend(1).expect("room"));
+        let (first, second) = (pool.allocate(1).expect("room"), pool.allocate(1).expect("room"));
         let errno = |address, bytes| pool.find(&memory(address, bytes)).err().map(|fail| fail.errno);
         assert_eq!(errno(first, 4097), Some(libc::EFAULT), "over two loans");
         assert_eq!(errno(second.wrapping_add(4096), 1), Some(libc::EFAULT), "not lent");
         assert_eq!(errno(second, 9 * 4096), Some(libc::EFAULT), "over the end");
-        assert_eq!(pool.lend(7).err().map(|fail| fail.errno), Some(libc::ENOMEM));
+        assert_eq!(pool.allocate(7).err().map(|fail| fail.errno), Some(libc::ENOMEM));
         assert_eq!(put_back(first.wrapping_add(512)).err().map(|fail| fail.errno), Some(libc::EINVAL), "not its begin");
     }
 
     #[test]
     fn loans_outlive_their_device() {
         let pool = Pool::new(4 * 4096).expect("memory");
-        let address = pool.lend(1).expect("room");
+        let address = pool.allocate(1).expect("room");
         pool.orphan();
         let alive = Arc::downgrade(&pool);
         drop(pool);

@@ -77,13 +77,13 @@ fn transfer(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<
 
 /// Reads or writes through the cache.
 pub fn cached(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<usize> {
-    let (cache, place) = handle.place()?;
+    let (cache, cached) = handle.cached()?;
     match op {
-        Op::Read => cache.read(place, offset, memory)?,
+        Op::Read => cache.read(cached, offset, memory)?,
         _ if handle.device.geometry().read_only => return Err(block::Error::ReadOnly.into()),
         _ => {
             let durable = handle.engine.get(block::handle::Key::Fua)? == 1;
-            cache.write(place, offset, memory, handle.is(NVMED_SYNC), durable)?;
+            cache.write(cached, offset, memory, handle.is(NVMED_SYNC), durable)?;
         }
     }
     Ok(memory.len())
@@ -186,7 +186,7 @@ pub fn flush(handle: &Handle) -> ApiResult<()> {
     if handle.engine.in_flight()? > 0 {
         handle.engine.drain(std::time::Duration::MAX)??;
     }
-    let cached = handle.used_place().map_or(Ok(()), |(cache, place)| cache.flush(place));
+    let cached = handle.used_cache().map_or(Ok(()), |(cache, cached)| cache.flush(cached));
     let direct = if handle.is(NVMED_CACHED) { Ok(()) } else { run(handle, Io::flush(), 0)?.status };
     cached.and(direct.map_err(|error| ApiError::of("flush", error)))
 }

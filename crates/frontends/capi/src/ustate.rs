@@ -67,7 +67,7 @@ pub extern "C" fn ufallocate(ufd: c_int, mode: c_int, off: off_t, len: off_t) ->
 }
 
 /// Converts attributes to the C library's struct.
-fn told(from: &Stat) -> stat {
+fn to_c_stat(from: &Stat) -> stat {
     // SAFETY: integers alone, for which zeroes are values.
     let mut to: stat = unsafe { std::mem::zeroed() };
     to.st_dev = from.st_dev as _;
@@ -97,7 +97,7 @@ pub unsafe fn tell(to: *mut stat, found: impl FnOnce() -> ApiResult<Stat>) -> Ap
         return Err(ApiError::new(libc::EFAULT, "the struct stat is NULL"));
     }
     // SAFETY: not NULL, the rest is the caller's promise.
-    unsafe { to.write(told(&found)) };
+    unsafe { to.write(to_c_stat(&found)) };
     Ok(0)
 }
 

@@ -34,7 +34,7 @@ impl Process {
     }
 
     pub fn tell(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("told");
+        writeln!(self.child.stdin.as_mut().expect("a pipe"), "{line}").expect("a line");
     }
 
     /// What it says next; libtest says things too.
@@ -78,9 +78,9 @@ fn say(what: impl std::fmt::Display) {
     println!("SAY {what}");
 }
 
-fn told() -> String {
+fn read_command() -> String {
     let mut line = String::new();
-    std::io::stdin().read_line(&mut line).expect("told");
+    std::io::stdin().read_line(&mut line).expect("a line");
     line.trim_end().to_owned()
 }
 
@@ -107,7 +107,7 @@ fn another_role() {
 fn sits(segment: &Segment) {
     let me = segment.attach();
     say(me.0);
-    told();
+    read_command();
     segment.processes.detach(me);
 }
 
@@ -117,10 +117,10 @@ fn holds(segment: &Segment) {
     say(me.0);
     let held = segment.lock(me).lock();
     say(held.was_abandoned());
-    told();
+    read_command();
     drop(held);
     say("given back");
-    told();
+    read_command();
 }
 
 /// Until it is killed, at whatever point.
@@ -151,19 +151,19 @@ pub fn count(segment: &Segment, me: ProcessSlot) {
 fn leads(segment: &Segment) {
     segment.processes.lead().expect("leads");
     say("leads");
-    told();
+    read_command();
     segment.processes.resign();
     say("resigned");
-    told();
+    read_command();
 }
 
 /// Leads here, and then tries to lead in the segment whose folder it reads.
 fn locks_itself_up(segment: &Segment) {
     segment.processes.lead().expect("leads");
     say("leads");
-    let other = Segment::open(Path::new(&told()));
+    let other = Segment::open(Path::new(&read_command()));
     say("waits");
     other.processes.lead().expect("no deadlock");
     say("leads both");
-    told();
+    read_command();
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use ssdcache::{FileKey, Item, PAGE_BYTES, PageVersion, SsdCache, VerifyResult};
 
 use super::disk::Disk;
-use super::look::{self, Look};
+use super::inspect::{self, SsdContents};
 use super::{Progress, log};
 use crate::error::Error;
 
@@ -30,7 +30,7 @@ pub struct Finding {
 pub struct Checked {
     /// What a start of the cache finds.
     #[serde(flatten)]
-    pub look: Look,
+    pub contents: SsdContents,
     /// Pages whose bytes were read and compared.
     pub verified_pages: u64,
     /// Files that have pages here.
@@ -45,20 +45,20 @@ pub struct Checked {
 /// [`crate::Kind::Device`]: it is in use, no cache, or of a later version. [`crate::Kind::System`]: it cannot be written.
 pub fn check(path: &Path, repair: bool, progress: Progress<'_>) -> Result<Checked, Error> {
     let disk = Disk::alone(path)?;
-    let (mut cache, recovered, look) = look::books(&disk)?;
+    let (mut cache, recovered, contents) = inspect::recover(&disk)?;
     let mut verified = Verify::default();
-    verified.all(&disk, &cache, look.pages + look.catalogue_pages, progress);
+    verified.all(&disk, &cache, contents.pages + contents.catalogue_pages, progress);
     let Verify { bad, paths, done: verified_pages } = verified;
     let files = files(&cache);
-    let mut findings = whole(&look);
+    let mut findings = whole(&contents);
     findings.extend(bad.iter().map(|(item, version)| page(item, *version, &paths)));
     findings.extend(recovered.suspect.iter().filter(|item| item.key != CATALOGUE).map(|item| suspect(item, &paths)));
     if repair && !findings.is_empty() {
         let items: Vec<Item> = bad.iter().map(|(item, _)| *item).chain(recovered.suspect.iter().copied()).collect();
-        log::repair(&disk, &mut cache, &items, look.damaged_segments > 0)?;
+        log::repair(&disk, &mut cache, &items, contents.damaged_segments > 0)?;
         findings.iter_mut().for_each(|finding| finding.repaired = true);
     }
-    Ok(Checked { look, verified_pages, files, findings })
+    Ok(Checked { contents, verified_pages, files, findings })
 }
 
 /// Files by their keys, as the catalogue has them.
@@ -100,12 +100,14 @@ fn files(cache: &SsdCache) -> u64 {
 }
 
 /// Of the log as a whole.
-fn whole(look: &Look) -> Vec<Finding> {
+fn whole(contents: &SsdContents) -> Vec<Finding> {
     let one = |count: u64, detail: String| (count > 0).then_some(Finding { kind: "damaged", detail, repaired: false });
-    let segments =
-        one(look.damaged_segments, format!("of {} segments something is missing: older pages were given up", look.damaged_segments));
-    let reads = one(look.failed_reads, format!("{} pages of the books cannot be read: the device fails", look.failed_reads));
-    let crowded = one(look.crowded_pages, format!("{} pages of files beyond the limit were given up", look.crowded_pages));
+    let segments = one(
+        contents.damaged_segments,
+        format!("of {} segments something is missing: older pages were given up", contents.damaged_segments),
+    );
+    let reads = one(contents.failed_reads, format!("{} pages of metadata cannot be read: the device fails", contents.failed_reads));
+    let crowded = one(contents.crowded_pages, format!("{} pages of files beyond the limit were given up", contents.crowded_pages));
     [segments, reads, crowded].into_iter().flatten().collect()
 }
 

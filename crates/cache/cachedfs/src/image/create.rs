@@ -143,7 +143,7 @@ fn what_is_there(path: &Path, options: &Options, progress: Progress<'_>) -> Resu
 
 fn made(uuid: [u8; 16], shape: Shape, bytes: u64, replaced: Option<String>) -> Made {
     let (segments, segment_pages) = (shape.segments, shape.segment_pages);
-    Made { uuid: super::look::hex(&uuid), bytes, pages: u64::from(shape.slots()), segments, segment_pages, is_new: false, replaced }
+    Made { uuid: super::inspect::hex(&uuid), bytes, pages: u64::from(shape.slots()), segments, segment_pages, is_new: false, replaced }
 }
 
 pub(super) fn free_bytes(at: &Path) -> Result<u64, Error> {

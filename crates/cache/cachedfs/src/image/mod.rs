@@ -9,8 +9,8 @@
 mod check;
 mod create;
 mod disk;
+mod inspect;
 mod log;
-mod look;
 mod resize;
 mod signature;
 #[cfg(test)]
@@ -18,8 +18,8 @@ mod test;
 
 pub use check::{Checked, Finding, check};
 pub use create::{Made, Options, create};
-pub(crate) use look::hex;
-pub use look::{Look, look};
+pub(crate) use inspect::hex;
+pub use inspect::{SsdContents, inspect};
 pub use resize::{Resized, plan_resize, resize};
 
 /// What lies in a file or on a device, by the marks that its kind leaves; none: zeroes.
@@ -91,7 +91,7 @@ pub fn check_removal(path: &Path, lose_dirty: bool) -> Result<(), Error> {
 fn removable(path: &Path, lose_dirty: bool) -> Result<Disk, Error> {
     let disk = Disk::alone(path)?;
     if !lose_dirty {
-        let found = look::of(&disk)?;
+        let found = inspect::of(&disk)?;
         if found.dirty_pages + found.suspect_pages > 0 {
             return Err(Error::new(
                 Kind::Device,

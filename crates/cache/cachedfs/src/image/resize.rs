@@ -10,8 +10,8 @@ use ssdcache::{DevicePage, PAGE_BYTES, PageVersion, SsdCache, VerifyResult};
 use super::Progress;
 use super::create::{self, Unnamed};
 use super::disk::{Disk, failed};
+use super::inspect;
 use super::log::Log;
-use super::look;
 use crate::error::{Error, Kind};
 use crate::size::Size;
 
@@ -65,7 +65,7 @@ fn resize_or_plan(path: &Path, size: Size, dry_run: bool, progress: Progress<'_>
         }
         return in_place(&Disk { bytes, ..old }, bytes, dry_run);
     }
-    let (cache, _, look) = look::books(&old)?;
+    let (cache, _, contents) = inspect::recover(&old)?;
     let own = |dirty: u64| {
         Error::new(
             Kind::Device,
@@ -74,15 +74,15 @@ fn resize_or_plan(path: &Path, size: Size, dry_run: bool, progress: Progress<'_>
         )
     };
     // Half, so that the log can go around.
-    if look.dirty_pages + look.catalogue_pages > u64::from(shape.slots()) / 2 {
-        return Err(own(look.dirty_pages));
+    if contents.dirty_pages + contents.catalogue_pages > u64::from(shape.slots()) / 2 {
+        return Err(own(contents.dirty_pages));
     }
     if dry_run {
         if bytes > free {
             let text = format!("{}: the new file needs {bytes} bytes beside the old one, and {free} are free", path.display());
             return Err(Error::new(Kind::Device, Errno::NOSPC, text));
         }
-        return Ok(Resized { bytes_before: old.bytes, bytes, pages: look.pages + look.catalogue_pages, left_out: 0 });
+        return Ok(Resized { bytes_before: old.bytes, bytes, pages: contents.pages + contents.catalogue_pages, left_out: 0 });
     }
     let unnamed = Unnamed::new(dir, path)?;
     let new = Disk::of(unnamed.file.try_clone().map_err(|error| failed(path, "making", &error))?, path, true)?;
@@ -100,7 +100,7 @@ fn resize_or_plan(path: &Path, size: Size, dry_run: bool, progress: Progress<'_>
 
 /// Gives a disk as many segments, of the size they have, as fit into so many bytes; with `dry_run` it only says what that would be.
 pub(super) fn in_place(disk: &Disk, bytes: u64, dry_run: bool) -> Result<Resized, Error> {
-    let before = look::of(disk)?;
+    let before = inspect::of(disk)?;
     let segment_bytes = u64::from(before.segment_pages) * PAGE_BYTES as u64;
     let segments = (bytes.saturating_sub(2 * PAGE_BYTES as u64) / segment_bytes).min(u32::MAX.into()) as u32;
     let mut page = [0; PAGE_BYTES];
@@ -121,7 +121,7 @@ pub(super) fn in_place(disk: &Disk, bytes: u64, dry_run: bool) -> Result<Resized
         disk.write(at, &page[..])?;
         disk.sync()?;
     }
-    let after = look::of(disk)?;
+    let after = inspect::of(disk)?;
     let pages = after.pages + after.catalogue_pages;
     let left_out = (before.pages + before.catalogue_pages).saturating_sub(pages);
     Ok(Resized { bytes_before: before.bytes, bytes: after.bytes, pages, left_out })
@@ -129,12 +129,12 @@ pub(super) fn in_place(disk: &Disk, bytes: u64, dry_run: bool) -> Result<Resized
 
 /// The oldest clean ones are left out if there is no room.
 fn copy(old: &Disk, cache: &SsdCache, new: &Disk, resized: &mut Resized, progress: Progress<'_>) -> Result<(), Error> {
-    let (mut books, _, look) = look::books(new)?;
-    let room = u64::from(look.segments.saturating_sub(2)) * pages_of_segment(u64::from(look.segment_pages));
+    let (mut metadata, _, contents) = inspect::recover(new)?;
+    let room = u64::from(contents.segments.saturating_sub(2)) * pages_of_segment(u64::from(contents.segment_pages));
     let (pages, dirty) = cache.len();
     let mut leave = (pages - dirty).min(pages.saturating_sub(room));
     resized.left_out = leave;
-    let mut log = Log::open(new, &mut books)?;
+    let mut log = Log::open(new, &mut metadata)?;
     let mut page = [0; PAGE_BYTES];
     for (n, (item, version)) in cache.items().enumerate() {
         if n.is_multiple_of(256) {
@@ -153,7 +153,7 @@ fn copy(old: &Disk, cache: &SsdCache, new: &Disk, resized: &mut Resized, progres
             }
             PageVersion::Dirty => return Err(damaged(old, item.at)),
         }
-        log.put(&page, |books| books.put(item.key, item.page, version, &page))?;
+        log.put(&page, |metadata| metadata.put(item.key, item.page, version, &page))?;
         resized.pages += 1;
     }
     progress(pages, pages);

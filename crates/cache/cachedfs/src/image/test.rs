@@ -20,17 +20,17 @@ fn make(path: &Path, bytes: u64) -> Result<Made, Error> {
 /// Pages 0..count of file 7, every fifth dirty, and two of the catalogue.
 fn fill(path: &Path, count: u64) {
     let disk = Disk::alone(path).expect("opened");
-    let (mut cache, ..) = look::books(&disk).expect("a cache");
+    let (mut cache, ..) = inspect::recover(&disk).expect("a cache");
     let mut log = Log::open(&disk, &mut cache).expect("a life");
     for page in 0..2 {
-        log.put(&[0xcc; PAGE_BYTES], |books| {
-            books.put(datapath::engine::CATALOGUE, PageIndex(page), PageVersion::Dirty, &[0xcc; PAGE_BYTES])
+        log.put(&[0xcc; PAGE_BYTES], |metadata| {
+            metadata.put(datapath::engine::CATALOGUE, PageIndex(page), PageVersion::Dirty, &[0xcc; PAGE_BYTES])
         })
         .expect("put");
     }
     for page in 0..count {
         let (bytes, version) = (bytes_of(page), if page % 5 == 0 { PageVersion::Dirty } else { PageVersion::Clean });
-        log.put(&bytes, |books| books.put(FileKey(7), PageIndex(page), version, &bytes)).expect("put");
+        log.put(&bytes, |metadata| metadata.put(FileKey(7), PageIndex(page), version, &bytes)).expect("put");
     }
     log.end().expect("durable");
 }
@@ -42,7 +42,7 @@ fn bytes_of(page: u64) -> [u8; PAGE_BYTES] {
 /// How many of the pages are there, each with its bytes.
 fn present(path: &Path, count: u64) -> u64 {
     let disk = Disk::alone(path).expect("opened");
-    let (cache, ..) = look::books(&disk).expect("a cache");
+    let (cache, ..) = inspect::recover(&disk).expect("a cache");
     let mut page = [0; PAGE_BYTES];
     let there = (0..count).filter(|number| match cache.lookup(FileKey(7), PageIndex(*number)) {
         LookupResult::Hit(item) => {
@@ -68,8 +68,8 @@ fn a_new_file_has_its_blocks_its_bits_and_no_pages() {
     let stat = path.metadata().expect("there");
     assert_eq!((stat.len(), stat.permissions().mode() & 0o777), (8 << 20, 0o600));
     assert!(stat.blocks() * 512 >= 8 << 20, "not preallocated");
-    let look = look(&path).expect("a cache");
-    assert_eq!((look.pages, look.dirty_pages, look.damaged_segments, look.uuid), (0, 0, 0, made.uuid));
+    let contents = inspect(&path).expect("a cache");
+    assert_eq!((contents.pages, contents.dirty_pages, contents.damaged_segments, contents.uuid), (0, 0, 0, made.uuid));
     assert_eq!(std::fs::read_dir(dir.path()).expect("read").count(), 1);
     remove(&path, false).expect("removed");
     assert!(!path.exists());
@@ -90,7 +90,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     // Somebody's data.
     std::fs::write(&path, b"precious".repeat(100_000)).expect("written");
     assert!(said(make(&path, 1 << 20)).contains("--force"));
-    assert!(look(&path).expect_err("no cache").to_string().contains("no cache here"));
+    assert!(inspect(&path).expect_err("no cache").to_string().contains("no cache here"));
     assert!(remove(&path, true).is_err());
     assert_eq!(std::fs::read(&path).expect("still there").len(), 800_000);
     let forced = Options { size: Some(Size::Bytes(1 << 20)), force: true, group: None };
@@ -108,7 +108,7 @@ fn who_has_it_open_is_not_disturbed() {
     let me = format!("in use by process {}", std::process::id());
     let forced = Options { force: true, ..Options::default() };
     for said in [
-        look(&path).expect_err("in use").to_string(),
+        inspect(&path).expect_err("in use").to_string(),
         check(&path, true, &mut |_, _| {}).expect_err("in use").to_string(),
         resize(&path, Size::Bytes(2 << 20), &mut |_, _| {}).expect_err("in use").to_string(),
         remove(&path, true).expect_err("in use").to_string(),
@@ -118,7 +118,7 @@ fn who_has_it_open_is_not_disturbed() {
         assert!(said.contains(&me) || said.contains("is in use: "), "{said}");
     }
     drop(user);
-    look(&path).expect("free again");
+    inspect(&path).expect("free again");
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn a_making_that_was_cut_off_is_no_cache() {
     fill(&path, 20);
     // As `create --force` begins: what was there is gone first.
     Disk::alone(&path).expect("opened").erase().expect("erased");
-    assert!(look(&path).expect_err("no cache").to_string().contains("no cache here"));
+    assert!(inspect(&path).expect_err("no cache").to_string().contains("no cache here"));
     make(&path, 1 << 20).expect_err("its pages are there still: not ours to overwrite");
     create(&path, &Options { force: true, ..Options::default() }, &mut |_, _| {}).expect("anew");
-    assert_eq!(look(&path).expect("a cache").pages, 0, "pages of the one before");
+    assert_eq!(inspect(&path).expect("a cache").pages, 0, "pages of the one before");
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn dirty_pages_are_not_thrown_away() {
     let path = dir.path().join("c");
     make(&path, 1 << 20).expect("made");
     fill(&path, 20);
-    let look = look(&path).expect("a cache");
-    assert_eq!((look.pages, look.dirty_pages, look.catalogue_pages), (20, 4, 2));
+    let contents = inspect(&path).expect("a cache");
+    assert_eq!((contents.pages, contents.dirty_pages, contents.catalogue_pages), (20, 4, 2));
     check_removal(&path, true).expect("it would be given up");
     assert!(check_removal(&path, false).expect_err("dirty").to_string().contains("4 pages"));
     let said = remove(&path, false).expect_err("dirty").to_string();
@@ -161,7 +161,7 @@ fn a_whole_cache_is_clean_and_a_damaged_page_is_found_and_dropped() {
 
     let at = |number: u64| {
         let disk = Disk::alone(&path).expect("opened");
-        let (cache, ..) = look::books(&disk).expect("a cache");
+        let (cache, ..) = inspect::recover(&disk).expect("a cache");
         let LookupResult::Hit(item) = cache.lookup(FileKey(7), PageIndex(number)) else { panic!("page {number} is not there") };
         item.at
     };
@@ -185,10 +185,10 @@ fn a_damaged_log_gives_less_names_what_was_lost_and_can_be_repaired() {
     make(&path, 4 << 20).expect("made");
     fill(&path, 300);
     // The first summary of the log: segment 1, at place 1.
-    let at = (2 + u64::from(look(&path).expect("a cache").segment_pages)) * PAGE;
+    let at = (2 + u64::from(inspect(&path).expect("a cache").segment_pages)) * PAGE;
     File::options().write(true).open(&path).expect("opened").write_all_at(&[0; 64], at).expect("damaged");
     let checked = check(&path, false, &mut |_, _| {}).expect("checked");
-    assert!(checked.look.damaged_segments > 0 && kinds(&checked).contains(&"damaged"), "{checked:?}");
+    assert!(checked.contents.damaged_segments > 0 && kinds(&checked).contains(&"damaged"), "{checked:?}");
     check(&path, true, &mut |_, _| {}).expect("repaired");
     let after = check(&path, false, &mut |_, _| {}).expect("checked");
     assert_eq!(after.findings, [], "{after:?}");
@@ -232,12 +232,12 @@ fn another_size_keeps_what_is_cached_and_the_newest_if_not_all_fits() {
     let bigger = resize(&path, Size::Bytes(16 << 20), &mut |_, _| {}).expect("bigger");
     assert_eq!((bigger.bytes, bigger.pages, bigger.left_out), (16 << 20, 502, 0));
     assert_eq!((path.metadata().expect("there").len(), present(&path, 500)), (16 << 20, 500));
-    let before = look(&path).expect("a cache");
+    let before = inspect(&path).expect("a cache");
     assert_eq!((before.dirty_pages, before.catalogue_pages), (100, 2));
 
     let smaller = resize(&path, Size::Bytes(2 << 20), &mut |_, _| {}).expect("smaller");
     assert!(smaller.left_out > 0 && smaller.pages + smaller.left_out == 502, "{smaller:?}");
-    let after = look(&path).expect("a cache");
+    let after = inspect(&path).expect("a cache");
     assert_eq!((after.dirty_pages, after.catalogue_pages), (100, 2));
     assert_eq!(present(&path, 500) + 2, smaller.pages);
     assert_eq!(check(&path, false, &mut |_, _| {}).expect("checked").findings, []);

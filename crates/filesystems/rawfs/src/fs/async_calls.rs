@@ -179,7 +179,7 @@ impl RemainingStep {
         match self {
             RemainingStep::Nothing => Ok(()),
             RemainingStep::Placed(file) => of(file),
-            RemainingStep::Durable(file) => file.told().and(of(file)).and(synced.clone()),
+            RemainingStep::Durable(file) => file.report_error().and(of(file)).and(synced.clone()),
             RemainingStep::Committed(..) => synced.clone(),
         }
     }

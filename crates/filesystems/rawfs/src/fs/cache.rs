@@ -92,13 +92,13 @@ impl BlockCache {
             self.blocks.fetch_sub(1, Ordering::Relaxed);
             self.spare(old);
         }
-        self.give_way();
+        self.evict_excess();
     }
 
-    /// Lets go of what it has more than it may.
-    pub fn give_way(&self) {
+    /// Evicts blocks until the cache is within its budget.
+    pub fn evict_excess(&self) {
         while self.blocks.load(Ordering::Relaxed) > self.most() {
-            // Each shard in turn. What is counted and in none is about to come, or another thread has just taken it.
+            // Each shard in turn. A counted block that no shard has is being inserted or removed by another thread.
             let shard = &self.shards[self.next.fetch_add(1, Ordering::Relaxed) % SHARDS];
             let Some(page) = shard.lock().evict() else { continue };
             self.blocks.fetch_sub(1, Ordering::Relaxed);
@@ -207,7 +207,7 @@ mod test {
                 }
                 2 => {
                     budget.set(MemoryPart::Changed, rng.usize(0..10) * SHARDS * EACH_BYTES);
-                    cache.give_way();
+                    cache.evict_excess();
                     let here: usize = cache.shards.iter().map(|shard| shard.lock().slots.len()).sum();
                     assert!(here == cache.blocks.load(Ordering::Relaxed) && here <= (budget.left() / EACH_BYTES).max(4 * SHARDS));
                 }

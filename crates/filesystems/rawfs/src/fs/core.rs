@@ -121,7 +121,7 @@ impl FsCore {
             let cache = Arc::downgrade(&cache);
             budget.on_growth(move || {
                 if let Some(cache) = cache.upgrade() {
-                    cache.give_way();
+                    cache.evict_excess();
                 }
             });
         }

@@ -406,7 +406,7 @@ impl File {
         } else {
             core.sync_file(self.inode())
         };
-        self.told().and(outcome)
+        self.report_error().and(outcome)
     }
 
     /// EBADF if it was opened for its name alone.
@@ -414,23 +414,23 @@ impl File {
         if self.flags().contains(OFlags::PATH) { Err(Errno::BADF.into()) } else { Ok(()) }
     }
 
-    /// An error of earlier writes that this handle was not told yet, as [`File::sync`] tells it; for who closes it.
+    /// Returns the error of earlier writes that this handle has not reported yet, as [`File::sync`] does; for the caller of close.
     ///
     /// # Errors
-    /// That one.
+    /// The error of the write-back.
     pub fn take_error(&self) -> Result<()> {
-        self.told()
+        self.report_error()
     }
 
-    /// The error this handle was not told yet.
-    pub(super) fn told(&self) -> Result<()> {
+    /// Reports each error of a write-back once to this handle.
+    pub(super) fn report_error(&self) -> Result<()> {
         let seen = self.seen.load(Ordering::SeqCst);
         if self.inode().state.read().errors == seen {
             return Ok(());
         }
         let mut state = self.inode().state.write();
         self.seen.store(state.errors, Ordering::SeqCst);
-        state.told = state.errors;
+        state.reported = state.errors;
         let why = Box::new(state.error.clone().expect("counted"));
         Err(Error::WriteBack { ino: self.inode().ino, why })
     }

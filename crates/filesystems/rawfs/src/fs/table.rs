@@ -48,7 +48,7 @@ pub struct InodeState {
     /// How often writing back failed, and how it did the last time.
     pub errors: u64,
     /// Of those, how many a handle has reported.
-    pub told: u64,
+    pub reported: u64,
     /// The last error of a write-back.
     pub error: Option<Error>,
 }
@@ -76,7 +76,7 @@ impl InodeState {
             linkable: false,
             lsn: Lsn(0),
             errors: 0,
-            told: 0,
+            reported: 0,
             error: None,
         }
     }
@@ -88,7 +88,7 @@ impl InodeState {
 
     /// The errors that a new handle need not report.
     pub fn seen_at_open(&self) -> u64 {
-        if self.told < self.errors { self.errors - 1 } else { self.errors }
+        if self.reported < self.errors { self.errors - 1 } else { self.errors }
     }
 }
 

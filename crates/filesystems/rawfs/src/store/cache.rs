@@ -121,8 +121,8 @@ impl NodeCache {
         }
     }
 
-    /// Lets go of nodes as long as others need the memory.
-    pub fn give_way(&self) {
+    /// Evicts nodes while other parts need the memory.
+    pub fn release_memory(&self) {
         let mut empty = 0;
         while empty < SHARDS && self.is_short_of(0) {
             let mut shard = self.shards[self.next.fetch_add(1, Ordering::Relaxed) % SHARDS].write();
@@ -180,7 +180,7 @@ mod test {
         let budget = Arc::new(Budget::new(100 * EACH_BYTES, 10 * EACH_BYTES));
         let cache = Arc::new(NodeCache::new(80 * EACH_BYTES, Some(Arc::clone(&budget))));
         let weak = Arc::downgrade(&cache);
-        budget.on_growth(move || weak.upgrade().expect("alive").give_way());
+        budget.on_growth(move || weak.upgrade().expect("alive").release_memory());
         let at = |slot| NodeAt { slot, sum: slot };
         let node = || Arc::new(Node::empty());
         for slot in 0..200 {

@@ -127,7 +127,7 @@ pub(super) fn assemble(
         let nodes = Arc::downgrade(&cache);
         budget.on_growth(move || {
             if let Some(nodes) = nodes.upgrade() {
-                nodes.give_way();
+                nodes.release_memory();
             }
         });
     }

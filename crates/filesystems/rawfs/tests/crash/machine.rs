@@ -27,7 +27,7 @@ pub enum MachineKind {
     Nvme,
 }
 
-enum Below {
+enum MachineDevice {
     Memory(MemoryDevice),
     Nvme(SoftController, Namespace),
 }
@@ -35,7 +35,7 @@ enum Below {
 /// All that survives a process, and part of which survives the power.
 pub struct Machine {
     pub medium: Medium,
-    below: Below,
+    device: MachineDevice,
     moment: Mutex<Option<Moment>>,
     pub faults: Faults,
 }
@@ -46,15 +46,15 @@ impl Machine {
     }
 
     pub fn of(kind: MachineKind, content: Vec<u8>) -> Arc<Machine> {
-        let (below, medium) = match kind {
+        let (device, medium) = match kind {
             MachineKind::Memory => {
                 let memory = MemoryDevice::new(SECTOR as u32, content.len() as u64).expect("memory");
                 memory.region().write(0, &content);
-                (Below::Memory(memory), Medium::new(content, SECTOR))
+                (MachineDevice::Memory(memory), Medium::new(content, SECTOR))
             }
             MachineKind::Nvme => over_nvme(content),
         };
-        Arc::new(Machine { medium, below, moment: Mutex::new(None), faults: Faults::default() })
+        Arc::new(Machine { medium, device, moment: Mutex::new(None), faults: Faults::default() })
     }
 
     pub fn set_moment(&self, moment: Option<Moment>) {
@@ -71,13 +71,13 @@ impl Machine {
 
     /// What reads see now.
     pub fn content(&self) -> Vec<u8> {
-        match &self.below {
-            Below::Memory(memory) => {
+        match &self.device {
+            MachineDevice::Memory(memory) => {
                 let mut bytes = vec![0; memory.region().len()];
                 memory.region().read(0, &mut bytes);
                 bytes
             }
-            Below::Nvme(controller, _) => controller.content(1),
+            MachineDevice::Nvme(controller, _) => controller.content(1),
         }
     }
 
@@ -88,7 +88,7 @@ impl Machine {
     }
 }
 
-fn over_nvme(content: Vec<u8>) -> (Below, Medium) {
+fn over_nvme(content: Vec<u8>) -> (MachineDevice, Medium) {
     let namespaces = vec![NamespaceConfig::plain(SECTOR as u32, (content.len() / SECTOR) as u64)];
     let controller = SoftController::real(
         ControllerConfig { namespaces, tracks_durability: true, transfer_pages_shift: 3, ..ControllerConfig::default() },
@@ -97,12 +97,12 @@ fn over_nvme(content: Vec<u8>) -> (Below, Medium) {
     controller.set_content(1, content);
     let namespace = nvme::Controller::open(controller.function(), nvme::Options::default()).expect("ready").namespace(1).expect("one");
     let medium = controller.medium(1).expect("it records its medium");
-    (Below::Nvme(controller, namespace), medium)
+    (MachineDevice::Nvme(controller, namespace), medium)
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        if let Below::Nvme(controller, _) = &self.below {
+        if let MachineDevice::Nvme(controller, _) = &self.device {
             assert_eq!(controller.violations(), Vec::<String>::new());
         }
     }
@@ -112,16 +112,16 @@ struct Drive(Arc<Machine>);
 
 impl Device for Drive {
     fn geometry(&self) -> &Geometry {
-        match &self.0.below {
-            Below::Memory(memory) => memory.geometry(),
-            Below::Nvme(_, namespace) => namespace.geometry(),
+        match &self.0.device {
+            MachineDevice::Memory(memory) => memory.geometry(),
+            MachineDevice::Nvme(_, namespace) => namespace.geometry(),
         }
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn Queue>, OpenError> {
-        let queue: Box<dyn Queue> = match &self.0.below {
-            Below::Memory(memory) => Box::new(VolatileQueue::new(memory.queue(options)?, &self.0.medium, true)),
-            Below::Nvme(_, namespace) => namespace.queue(options)?,
+        let queue: Box<dyn Queue> = match &self.0.device {
+            MachineDevice::Memory(memory) => Box::new(VolatileQueue::new(memory.queue(options)?, &self.0.medium, true)),
+            MachineDevice::Nvme(_, namespace) => namespace.queue(options)?,
         };
         let faulty = FaultyQueue::new(queue, Monotonic::default(), &self.0.faults, 1).expect("memory");
         Ok(Box::new(Watched { queue: faulty, machine: Arc::clone(&self.0) }))

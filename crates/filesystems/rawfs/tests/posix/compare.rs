@@ -24,25 +24,25 @@ pub struct Compare {
     gone: HashSet<u64>,
 }
 
-/// The files a call is about.
-pub struct Look {
+/// The attributes of the files that a call uses, on both sides.
+pub struct CallStats {
     paths: Vec<Both>,
     slots: Vec<Both>,
 }
 
-pub fn look(call: &Call, host: &FileTree, ours: &Ours) -> Look {
+pub fn stat_files(call: &Call, host: &FileTree, ours: &Ours) -> CallStats {
     let path = |path: &&str| {
         let path = if path.is_empty() { "." } else { path };
         (stat(host.root(), path), ours.stat(path))
     };
     let slot = |slot: &usize| (host.slot(*slot).and_then(|file| stat(file, "")), ours.stat_slot(*slot));
-    Look { paths: call.paths().iter().map(path).collect(), slots: call.slots().iter().map(slot).collect() }
+    CallStats { paths: call.paths().iter().map(path).collect(), slots: call.slots().iter().map(slot).collect() }
 }
 
 impl Compare {
     /// Compares what a call was about.
-    pub fn after(&mut self, call: &Call, was: &Look, host: &FileTree, ours: &Ours) -> Result<(), String> {
-        let is = look(call, host, ours);
+    pub fn after(&mut self, call: &Call, was: &CallStats, host: &FileTree, ours: &Ours) -> Result<(), String> {
+        let is = stat_files(call, host, ours);
         for ((was, is), path) in was.paths.iter().zip(&is.paths).zip(call.paths()) {
             self.both(is).and_then(|()| changes(was, is)).map_err(|what| format!("{path:?} afterwards: {what}"))?;
         }

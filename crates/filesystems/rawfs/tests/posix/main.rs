@@ -18,7 +18,7 @@ use sim::posix::call::{Call, CallTarget};
 use sim::posix::generate::{Generator, USERS};
 use sim::posix::tree::{CallResult, FileTree, SLOTS, list_all, stat};
 
-use compare::{Compare, look};
+use compare::{Compare, stat_files};
 use ours::Ours;
 
 const STORY: usize = 400;
@@ -200,7 +200,7 @@ impl Pair {
         if user.is_some() && call.slots().iter().chain(&at).any(|slot| removed(slot) && has_list(slot)) {
             return Ok(());
         }
-        let before = look(&call, &self.host, &self.ours);
+        let before = stat_files(&call, &self.host, &self.ours);
         let host = as_user(user, || call.run(&mut self.host));
         let ours = self.ours.run(&call, user);
         self.opened(&call, user, host.is_ok());

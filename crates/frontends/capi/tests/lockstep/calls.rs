@@ -8,7 +8,7 @@ use libc::{iovec, timespec};
 
 use crate::abi::{self, Outcome, c_path, done, outcome, said, sized};
 use crate::setup::{DIRS, LONGEST, NAMES, SIDES};
-use crate::worker::{HANDLES, Lent, Map, Pair, Worker, call};
+use crate::worker::{HANDLES, Map, Pair, PinnedPage, Worker, call};
 
 /// Bytes of a read or a write, at most.
 const MOST: usize = 30_000;
@@ -171,13 +171,13 @@ impl Worker {
         }
     }
 
-    /// What is mapped and lent through a handle whose number another file gets.
+    /// What is mapped and pinned through a handle whose number another file gets.
     fn forget(&mut self, which: usize) {
         let u = self.open[which].u;
         let (of_it, others) = std::mem::take(&mut self.maps).into_iter().partition(|map| map.pair == u);
         self.maps = others;
         self.unmap(of_it);
-        self.lent.retain(|lent| lent.u != u);
+        self.pinned.retain(|pinned| pinned.u != u);
     }
 
     fn flags(&mut self, which: usize) {
@@ -515,8 +515,8 @@ impl Worker {
     }
 
     fn pin(&mut self, which: usize) {
-        if self.lent.len() == 2 || (!self.lent.is_empty() && self.rng.bool()) {
-            let Lent { u, off, at } = self.lent.swap_remove(0);
+        if self.pinned.len() == 2 || (!self.pinned.is_empty() && self.rng.bool()) {
+            let PinnedPage { u, off, at } = self.pinned.swap_remove(0);
             self.say(|| format!("unpin {off}"));
             assert_eq!(call!(abi::uunpin(u, off, at)), 0, "{}", said());
             return;
@@ -530,9 +530,9 @@ impl Worker {
         self.same(&cached, &sized(call!(libc::pread(k, bytes.as_mut_ptr().cast(), bytes.len(), off))));
         if let Ok(got @ 1..) = cached {
             // SAFETY: so many bytes are there until they are given back, and no other process of this run calls meanwhile.
-            let lent = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), got as usize) };
-            self.same(&(lent == &bytes[..got as usize]), &true);
-            self.lent.push(Lent { u, off, at });
+            let pinned = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), got as usize) };
+            self.same(&(pinned == &bytes[..got as usize]), &true);
+            self.pinned.push(PinnedPage { u, off, at });
         }
     }
 

@@ -46,8 +46,8 @@ pub struct Map {
     pub is_written: bool,
 }
 
-/// A page that is lent.
-pub struct Lent {
+/// A page that is pinned.
+pub struct PinnedPage {
     pub u: c_int,
     pub off: i64,
     pub at: *const c_void,
@@ -61,7 +61,7 @@ pub struct Worker {
     pub tops: [c_int; 2],
     pub open: Vec<Pair>,
     pub maps: Vec<Map>,
-    pub lent: Vec<Lent>,
+    pub pinned: Vec<PinnedPage>,
     pub aio: Option<*mut Requests>,
     pub aio_memory: *mut u8,
     log: Vec<String>,
@@ -87,7 +87,7 @@ impl Worker {
             tops,
             open: Vec::new(),
             maps: Vec::new(),
-            lent: Vec::new(),
+            pinned: Vec::new(),
             aio: None,
             aio_memory: std::ptr::null_mut(),
             log: Vec::new(),
@@ -155,16 +155,16 @@ impl Worker {
         }
     }
 
-    /// Forgets a handle: what is mapped and lent through it first.
+    /// Forgets a handle: what is mapped and pinned through it first.
     pub fn close(&mut self, which: usize) {
         let pair = self.open.swap_remove(which);
         let (of_pair, others) = std::mem::take(&mut self.maps).into_iter().partition(|map| map.pair == pair.u);
         self.maps = others;
         self.unmap(of_pair);
-        // What is lent ends with the last duplicate, or before it.
-        for lent in self.lent.extract_if(.., |lent| lent.u == pair.u) {
+        // What is pinned ends with the last duplicate, or before it.
+        for pinned in self.pinned.extract_if(.., |pinned| pinned.u == pair.u) {
             if self.rng.bool() {
-                assert_eq!(call!(abi::uunpin(lent.u, lent.off, lent.at)), 0, "{}", said());
+                assert_eq!(call!(abi::uunpin(pinned.u, pinned.off, pinned.at)), 0, "{}", said());
             }
         }
         let answers = [done(call!(abi::uclose(pair.u))), done(call!(libc::close(pair.k)))];

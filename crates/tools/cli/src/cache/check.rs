@@ -27,13 +27,19 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<bool> {
         say_lines!("{}", serde_json::to_string_pretty(&checked)?);
         return Ok(left == 0);
     }
-    let look = &checked.look;
-    say!("{}  (UUID {}, opened {} times)", look.path.display(), look.uuid, look.generation.saturating_sub(2));
-    say!("  room      {} in {} segments of {} pages, {} in use", size(look.bytes), look.segments, look.segment_pages, look.segments_used);
-    say!("  cached    {} pages of {} files, {} read and compared", look.pages, checked.files, checked.verified_pages);
-    say!("  dirty     {} pages ({}), in no other place", look.dirty_pages, size(look.dirty_pages * 4096));
-    say!("  written   {} since it was formatted", size(look.written_ever_bytes));
-    say!("  recovery  {} ms, {} pages read", look.recovery_ms, look.recovery_reads);
+    let contents = &checked.contents;
+    say!("{}  (UUID {}, opened {} times)", contents.path.display(), contents.uuid, contents.generation.saturating_sub(2));
+    say!(
+        "  room      {} in {} segments of {} pages, {} in use",
+        size(contents.bytes),
+        contents.segments,
+        contents.segment_pages,
+        contents.segments_used
+    );
+    say!("  cached    {} pages of {} files, {} read and compared", contents.pages, checked.files, checked.verified_pages);
+    say!("  dirty     {} pages ({}), in no other place", contents.dirty_pages, size(contents.dirty_pages * 4096));
+    say!("  written   {} since it was formatted", size(contents.written_ever_bytes));
+    say!("  recovery  {} ms, {} pages read", contents.recovery_ms, contents.recovery_reads);
     for finding in &checked.findings {
         say!("{}: {}{}", finding.kind, finding.detail, if finding.repaired { " (repaired)" } else { "" });
     }

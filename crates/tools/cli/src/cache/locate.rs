@@ -99,7 +99,7 @@ fn by_ssd(ssd: &Path) -> anyhow::Result<Located> {
         }
     }
     // Made on another machine, or by another user: it is a cache all the same.
-    let found = image::look(ssd);
+    let found = image::inspect(ssd);
     if let Err(error) = &found
         && error.errno() != rustix::io::Errno::BUSY.raw_os_error()
     {

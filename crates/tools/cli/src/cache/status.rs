@@ -93,27 +93,27 @@ pub fn all() -> Vec<anyhow::Result<Report>> {
 fn resting(config: &Config) -> anyhow::Result<Status> {
     let mut status = Status { name: config.name.clone(), mode: config.mode, files_max: config.files, ..Status::default() };
     let Some(path) = &config.ssd else { return Ok(status) };
-    let look = match image::look(path) {
-        Ok(look) => look,
+    let contents = match image::inspect(path) {
+        Ok(contents) => contents,
         Err(error) => {
             status.ssd = Some(Ssd { path: path.clone(), failed: Some(error.to_string()), ..Ssd::default() });
             return Ok(status);
         }
     };
-    status.dirty_bytes = look.dirty_pages * 4096;
+    status.dirty_bytes = contents.dirty_pages * 4096;
     status.ssd = Some(Ssd {
         path: path.clone(),
-        uuid: look.uuid,
-        bytes: look.bytes,
-        pages: look.pages,
-        dirty_pages: look.dirty_pages,
-        written_ever_bytes: look.written_ever_bytes,
-        segments: look.segments,
-        segment_pages: look.segment_pages,
-        recovery_ms: look.recovery_ms,
-        recovery_pages: look.pages,
-        damaged_pages: look.damaged_segments,
-        lost_pages: look.suspect_pages,
+        uuid: contents.uuid,
+        bytes: contents.bytes,
+        pages: contents.pages,
+        dirty_pages: contents.dirty_pages,
+        written_ever_bytes: contents.written_ever_bytes,
+        segments: contents.segments,
+        segment_pages: contents.segment_pages,
+        recovery_ms: contents.recovery_ms,
+        recovery_pages: contents.pages,
+        damaged_pages: contents.damaged_segments,
+        lost_pages: contents.suspect_pages,
         ..Ssd::default()
     });
     Ok(status)

@@ -7,7 +7,7 @@ use block::driver::AdminNode;
 use indicatif::BinaryBytes;
 use nvme::Controller;
 use nvme::entry::log;
-use nvme::identify::{ControllerInfo, NamespaceInfo, Smart, Unusable, namespace_list, what};
+use nvme::identify::{ControllerInfo, NamespaceError, NamespaceInfo, Smart, namespace_list, what};
 use pci::Address;
 use pci::sysfs::Tree;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn kernel(path: &Path) -> anyhow::Result<DriveAccess> {
     Ok(DriveAccess::Kernel(node, path.to_owned()))
 }
 
-type Namespaces = Vec<(u32, Result<NamespaceInfo, Unusable>)>;
+type Namespaces = Vec<(u32, Result<NamespaceInfo, NamespaceError>)>;
 
 fn identified(way: &DriveAccess) -> anyhow::Result<(ControllerInfo, Namespaces)> {
     match way {
@@ -114,7 +114,7 @@ fn controller(info: &ControllerInfo, namespaces: Vec<Value>) -> Value {
     })
 }
 
-fn namespace(id: u32, found: &Result<NamespaceInfo, Unusable>) -> Value {
+fn namespace(id: u32, found: &Result<NamespaceInfo, NamespaceError>) -> Value {
     match found {
         Ok(found) => {
             let hex = |bytes: &[u8]| {

@@ -20,21 +20,21 @@ const DEPTH: usize = 8;
 const CELLS_OF_PAGE: usize = PAGE_BYTES / CELL;
 
 /// A read into part of the arena.
-struct Lent {
+struct ReadBuffer {
     open: Arc<Open>,
     to: Buf,
     key: u64,
     page: u64,
 }
 
-impl AsMut<[u8]> for Lent {
+impl AsMut<[u8]> for ReadBuffer {
     fn as_mut(&mut self) -> &mut [u8] {
         // SAFETY: the arena's memory, with one owner; the device has completed the request.
         unsafe { std::slice::from_raw_parts_mut(self.to.address(), self.to.len()) }
     }
 }
 
-impl Lent {
+impl ReadBuffer {
     fn check(&self, bytes: &[u8]) {
         for (n, cell) in bytes.chunks(CELL).enumerate() {
             let at = self.page as usize * CELLS_OF_PAGE + n;
@@ -70,7 +70,7 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
     reads.know(&memory);
     let (mut outcomes, mut rng) = (BTreeMap::new(), fastrand::Rng::with_seed(7));
     let mut kept = Vec::new();
-    let mut ended = |job: Lent, outcome: Outcome| {
+    let mut ended = |job: ReadBuffer, outcome: Outcome| {
         let what = match outcome {
             Outcome::Read(count) => {
                 assert_eq!(count, PAGE_BYTES);
@@ -93,7 +93,7 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
         };
         *outcomes.entry(what).or_insert(0) += 1;
         // Data returned to the caller stays unchanged.
-        kept.iter().for_each(|job: &Lent| job.check(&job.to.to_vec()));
+        kept.iter().for_each(|job: &ReadBuffer| job.check(&job.to.to_vec()));
         kept.truncate(2);
     };
     for round in 0..60 {
@@ -103,7 +103,7 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
             let Some(to) = memory.allocate(PAGE_BYTES) else { break };
             let (key, page) = (rng.u64(FILES), rng.u64(..(CELLS / CELLS_OF_PAGE) as u64));
             let open = Arc::new(open_at(&machine, &process.engine, key));
-            let job = Lent { open: Arc::clone(&open), to, key, page };
+            let job = ReadBuffer { open: Arc::clone(&open), to, key, page };
             match reads.begin(&open, || Arc::clone(&open), page * PAGE_BYTES as u64, job) {
                 SubmitResult::Ended(job, outcome) => ended(job, outcome),
                 SubmitResult::UnderWay => {}

@@ -118,14 +118,14 @@ pub enum Hang {
 
 #[derive(Clone, Default)]
 struct SimFile {
-    durable: State,
-    now: State,
+    durable: FileContent,
+    now: FileContent,
     /// Changes since the last sync, in order.
     pending: Vec<Change>,
 }
 
 #[derive(Clone, Default)]
-struct State {
+struct FileContent {
     bytes: Vec<u8>,
     mtime: u64,
 }
@@ -136,7 +136,7 @@ enum Change {
     Length { len: usize, mtime: u64 },
 }
 
-impl State {
+impl FileContent {
     fn write(&mut self, at: usize, bytes: &[u8]) {
         let end = at + bytes.len();
         if self.bytes.len() < end {
@@ -148,7 +148,7 @@ impl State {
 
 impl SimFile {
     /// Returns the pending lengths and times up to some moment, and any pending sectors within the length.
-    fn cut(&self, rng: &mut fastrand::Rng) -> State {
+    fn cut(&self, rng: &mut fastrand::Rng) -> FileContent {
         let mut state = self.durable.clone();
         let until = rng.usize(..=self.pending.len());
         let share = [0.0, 1.0, 0.5][rng.usize(..3)];
@@ -181,14 +181,14 @@ impl SimFile {
 /// The state left by a power cut.
 pub struct Remains {
     pub ssd: Vec<u8>,
-    files: BTreeMap<u64, State>,
+    files: BTreeMap<u64, FileContent>,
 }
 
 impl Machine {
     /// Creates a machine with this SSD content and no files, or with the state of another one.
     pub fn new(kind: Kind, label: u32, remains: Remains) -> Arc<Machine> {
         let (below, medium) = Drive::new(kind, remains.ssd);
-        let file = |state: State| SimFile { durable: state.clone(), now: state, pending: Vec::new() };
+        let file = |state: FileContent| SimFile { durable: state.clone(), now: state, pending: Vec::new() };
         let mtime = remains.files.values().map(|state| state.mtime).max().unwrap_or(0);
         Arc::new(Machine {
             label,
@@ -207,7 +207,7 @@ impl Machine {
     }
 
     pub fn empty(ssd: Vec<u8>, keys: impl Iterator<Item = u64>) -> Remains {
-        Remains { ssd, files: keys.map(|key| (key, State::default())).collect() }
+        Remains { ssd, files: keys.map(|key| (key, FileContent::default())).collect() }
     }
 
     pub fn cut(&self, seed: u64) -> Remains {
@@ -250,7 +250,7 @@ impl Machine {
         self.foreign(key, |_| ());
     }
 
-    fn foreign(&self, key: u64, change: impl FnOnce(&mut State)) {
+    fn foreign(&self, key: u64, change: impl FnOnce(&mut FileContent)) {
         let mut files = self.files.lock();
         let file = files.get_mut(&key).expect("a file");
         change(&mut file.now);

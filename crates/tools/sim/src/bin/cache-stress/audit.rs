@@ -127,7 +127,7 @@ pub fn at_the_end(work_dir: &WorkDir, table: &VersionTable) -> Result<()> {
     }
     if let Some(ssd) = &config.ssd {
         let checked = cachedfs::image::check(ssd, false, &mut |_, _| ())?;
-        ensure!(checked.findings.is_empty() && checked.look.dirty_pages == 0, "the SSD: {checked:?}");
+        ensure!(checked.findings.is_empty() && checked.contents.dirty_pages == 0, "the SSD: {checked:?}");
     }
     let instance = Instance::open(&config)?;
     for number in (0..LOGS).chain(logs.map(|log| LOGS + log as u32)) {

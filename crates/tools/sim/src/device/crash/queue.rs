@@ -20,7 +20,7 @@ enum SlotOp {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct RequestSlot {
     tag: Tag,
     generation: u32,
     op: SlotOp,
@@ -34,7 +34,7 @@ pub struct VolatileQueue<Q> {
     queue: Q,
     medium: Medium,
     geometry: Geometry,
-    slots: Box<[Slot]>,
+    slots: Box<[RequestSlot]>,
     free: Vec<u32>,
     arenas: Vec<Arena>,
 }
@@ -45,7 +45,7 @@ impl<Q: Queue> VolatileQueue<Q> {
     pub fn new(queue: Q, medium: &Medium, volatile_cache: bool) -> VolatileQueue<Q> {
         let depth = queue.depth();
         let geometry = Geometry { volatile_cache, ..queue.geometry().clone() };
-        let slot = Slot { tag: Tag(0), generation: 0, op: SlotOp::Free };
+        let slot = RequestSlot { tag: Tag(0), generation: 0, op: SlotOp::Free };
         let slots = vec![slot; depth as usize].into();
         VolatileQueue { queue, medium: medium.clone(), geometry, slots, free: (0..depth).rev().collect(), arenas: Vec::new() }
     }
@@ -125,7 +125,7 @@ impl<Q: Queue> Queue for VolatileQueue<Q> {
             self.record_completion(op, Err(Error::NoResources));
             return Submit::Full;
         }
-        *slot = Slot { tag: request.tag, op, ..*slot };
+        *slot = RequestSlot { tag: request.tag, op, ..*slot };
         self.free.pop();
         Submit::Queued
     }
@@ -145,7 +145,7 @@ impl<Q: Queue> Queue for VolatileQueue<Q> {
                 continue;
             }
             self.record_completion(slot.op, status);
-            self.slots[index] = Slot { generation: slot.generation.wrapping_add(1), op: SlotOp::Free, ..slot };
+            self.slots[index] = RequestSlot { generation: slot.generation.wrapping_add(1), op: SlotOp::Free, ..slot };
             self.free.push(index as u32);
             completions[count] = Completion { tag: slot.tag, status };
             count += 1;
@@ -185,7 +185,7 @@ impl<Q: Queue> Queue for VolatileQueue<Q> {
                 if let SlotOp::Write(id, _) = slot.op {
                     self.medium.abandon_write(id);
                 }
-                self.slots[index] = Slot { generation: slot.generation.wrapping_add(1), op: SlotOp::Free, ..slot };
+                self.slots[index] = RequestSlot { generation: slot.generation.wrapping_add(1), op: SlotOp::Free, ..slot };
                 self.free.push(index as u32);
             }
         }

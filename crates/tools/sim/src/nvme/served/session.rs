@@ -26,14 +26,14 @@ const CONFIGURATION_BYTES: usize = 256;
 const CAPABILITIES: &[u8] = b"{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":4096}}\0";
 
 /// A reply with its attachments.
-struct Answer<'a> {
+struct ReplyMessage<'a> {
     body: Body,
     fds: Vec<BorrowedFd<'a>>,
 }
 
-impl From<Body> for Answer<'_> {
+impl From<Body> for ReplyMessage<'_> {
     fn from(body: Body) -> Self {
-        Answer { body, fds: Vec::new() }
+        ReplyMessage { body, fds: Vec::new() }
     }
 }
 
@@ -75,7 +75,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn answer(&mut self, message: Message) -> Result<Answer<'a>, Errno> {
+    fn answer(&mut self, message: Message) -> Result<ReplyMessage<'a>, Errno> {
         let Message { header, body, fds } = message;
         if !self.has_version && header.command != command::VERSION {
             return Err(Errno::INVAL);
@@ -103,7 +103,7 @@ impl<'a> Session<'a> {
     }
 
     /// Handles the version message. `None`: too short; other versions are refused.
-    fn version(&mut self, mut fields: Fields<'_>) -> Option<Result<Answer<'a>, Errno>> {
+    fn version(&mut self, mut fields: Fields<'_>) -> Option<Result<ReplyMessage<'a>, Errno>> {
         let (major, _minor) = (fields.u16()?, fields.u16()?);
         if major != 0 {
             return Some(Err(Errno::NOTSUP));
@@ -112,7 +112,7 @@ impl<'a> Session<'a> {
         Some(Ok(Body::new().u16(0).u16(1).bytes(CAPABILITIES).into()))
     }
 
-    fn region_info(&self, mut fields: Fields<'_>) -> Option<Answer<'a>> {
+    fn region_info(&self, mut fields: Fields<'_>) -> Option<ReplyMessage<'a>> {
         let (argsz, _, index) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let info = |needs: usize, flags: u32, capabilities: usize, bytes: usize| {
             Body::new().u32(needs as u32).u32(flags).u32(index).u32(capabilities as u32).u64(bytes as u64).u64(0)
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
                 }
                 let area = (DOORBELLS as u64, (REGISTER_BYTES - DOORBELLS) as u64);
                 let body = body.u16(CAPABILITY_SPARSE).u16(1).u32(0).u32(1).u32(0).u64(area.0).u64(area.1);
-                Some(Answer { body, fds: self.server.page.fd().into_iter().collect() })
+                Some(ReplyMessage { body, fds: self.server.page.fd().into_iter().collect() })
             }
             REGION_CONFIGURATION => Some(info(REGION_INFO_BYTES, flags, 0, CONFIGURATION_BYTES).into()),
             index if index < REGIONS => Some(info(REGION_INFO_BYTES, 0, 0, 0).into()),
@@ -137,7 +137,7 @@ impl<'a> Session<'a> {
     }
 
     /// Returns one eventfd for all doorbells.
-    fn bells(&self, mut fields: Fields<'_>) -> Option<Answer<'a>> {
+    fn bells(&self, mut fields: Fields<'_>) -> Option<ReplyMessage<'a>> {
         let (argsz, _, index) = (fields.u32()?, fields.u32()?, fields.u32()?);
         (index == REGION_REGISTERS).then_some(())?;
         let body = Body::new().u32(16 + 40).u32(0).u32(index).u32(1);
@@ -146,20 +146,20 @@ impl<'a> Session<'a> {
         }
         self.server.has_bell.store(true, Ordering::Release);
         let body = body.u64(DOORBELLS as u64).u64((REGISTER_BYTES - DOORBELLS) as u64).u32(0).u32(0).u32(0).u32(0).u64(0);
-        Some(Answer { body, fds: vec![self.server.bell.as_fd()] })
+        Some(ReplyMessage { body, fds: vec![self.server.bell.as_fd()] })
     }
 
     fn vectors(&self) -> u32 {
         u32::from(pci::IrqSource::vectors(&self.server.controller))
     }
 
-    fn irq_info(&self, mut fields: Fields<'_>) -> Option<Answer<'a>> {
+    fn irq_info(&self, mut fields: Fields<'_>) -> Option<ReplyMessage<'a>> {
         let (_, _, index) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let count = if index == IRQ_MSIX { self.vectors() } else { 0 };
         (index < IRQS).then(|| Body::new().u32(16).u32(if count > 0 { IRQ_EVENTFD } else { 0 }).u32(index).u32(count).into())
     }
 
-    fn set_irqs(&self, mut fields: Fields<'_>, fds: Vec<OwnedFd>) -> Option<Answer<'a>> {
+    fn set_irqs(&self, mut fields: Fields<'_>, fds: Vec<OwnedFd>) -> Option<ReplyMessage<'a>> {
         let (_, flags, index) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let (start, count) = (fields.u32()?, fields.u32()?);
         let end = start.checked_add(count).filter(|end| *end <= self.vectors() && index == IRQ_MSIX)?;
@@ -179,7 +179,7 @@ impl<'a> Session<'a> {
     }
 
     /// Maps memory that cannot shrink, and no other.
-    fn map(&self, mut fields: Fields<'_>, fds: Vec<OwnedFd>) -> Result<Answer<'a>, Errno> {
+    fn map(&self, mut fields: Fields<'_>, fds: Vec<OwnedFd>) -> Result<ReplyMessage<'a>, Errno> {
         let words = (|| Some((fields.u32()?, fields.u32()?, fields.u64()?, fields.u64()?, fields.u64()?)))();
         let (_, _, from, at, bytes) = words.ok_or(Errno::INVAL)?;
         let whole = [from, at, bytes].iter().all(|number| number.is_multiple_of(4096));
@@ -192,7 +192,7 @@ impl<'a> Session<'a> {
         mapped.then(|| Body::new().into()).ok_or(Errno::EXIST)
     }
 
-    fn unmap(&self, mut fields: Fields<'_>, body: &[u8]) -> Result<Answer<'a>, Errno> {
+    fn unmap(&self, mut fields: Fields<'_>, body: &[u8]) -> Result<ReplyMessage<'a>, Errno> {
         let words = (|| Some((fields.u32()?, fields.u32()?, fields.u64()?, fields.u64()?)))();
         let (_, flags, at, bytes) = words.ok_or(Errno::INVAL)?;
         let (at, bytes) = match flags {
@@ -217,7 +217,7 @@ impl<'a> Session<'a> {
         (count > 0 && at.checked_add(count)? <= most && whole).then_some((region, at, count))
     }
 
-    fn read(&self, mut fields: Fields<'_>) -> Option<Answer<'a>> {
+    fn read(&self, mut fields: Fields<'_>) -> Option<ReplyMessage<'a>> {
         let (region, at, count) = Session::access(&mut fields)?;
         let body = Body::new().u64(at as u64).u32(region).u32(count as u32);
         if region == REGION_CONFIGURATION {
@@ -231,7 +231,7 @@ impl<'a> Session<'a> {
         Some(if count == 8 { body.u32(word(at + 4)) } else { body }.into())
     }
 
-    fn write(&mut self, mut fields: Fields<'_>, body: &[u8]) -> Option<Answer<'a>> {
+    fn write(&mut self, mut fields: Fields<'_>, body: &[u8]) -> Option<ReplyMessage<'a>> {
         let (region, at, count) = Session::access(&mut fields)?;
         let data = Some(fields.0).filter(|data| data.len() == count)?;
         match region {

@@ -15,7 +15,7 @@ const FILES_MAX: u64 = 1 << 20;
 
 /// The state of a cache SSD that is not in use.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
-pub struct Look {
+pub struct SsdContents {
     /// The path of the file or device.
     pub path: PathBuf,
     /// The identity of the SSD, which formatting makes.
@@ -56,16 +56,16 @@ pub struct Look {
 ///
 /// # Errors
 /// [`crate::Kind::Device`]: it is in use, no cache, or of a later version. [`crate::Kind::System`]: the error of the kernel.
-pub fn look(path: &std::path::Path) -> Result<Look, Error> {
+pub fn inspect(path: &std::path::Path) -> Result<SsdContents, Error> {
     of(&Disk::alone(path)?)
 }
 
-pub(super) fn of(disk: &Disk) -> Result<Look, Error> {
-    books(disk).map(|(_, _, look)| look)
+pub(super) fn of(disk: &Disk) -> Result<SsdContents, Error> {
+    recover(disk).map(|(_, _, contents)| contents)
 }
 
 /// Reads the metadata and the state.
-pub(super) fn books(disk: &Disk) -> Result<(SsdCache, RecoveryResult, Look), Error> {
+pub(super) fn recover(disk: &Disk) -> Result<(SsdCache, RecoveryResult, SsdContents), Error> {
     let begin = Instant::now();
     let superblock = disk.superblock()?;
     let files_max = u64::from(superblock.shape.slots()).clamp(16, FILES_MAX - 1) as u32;
@@ -82,7 +82,7 @@ pub(super) fn books(disk: &Disk) -> Result<(SsdCache, RecoveryResult, Look), Err
     let (cache, found) = recovered.map_err(|why| disk.unusable(why))?;
     let (live, dirty) = cache.len();
     let (own, own_dirty) = (u64::from(cache.pages_of(CATALOGUE)), u64::from(cache.dirty_of(CATALOGUE)));
-    let look = Look {
+    let contents = SsdContents {
         path: disk.path.clone(),
         uuid: hex(&superblock.uuid),
         generation: superblock.generation,
@@ -101,7 +101,7 @@ pub(super) fn books(disk: &Disk) -> Result<(SsdCache, RecoveryResult, Look), Err
         recovery_reads: found.reads,
         failed_reads,
     };
-    Ok((cache, found, look))
+    Ok((cache, found, contents))
 }
 
 /// A UUID as people write it.
