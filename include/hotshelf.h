@@ -75,12 +75,12 @@ struct timespec;
 #define HANDLE_DIRECT_IO NVMED_DIRECT
 
 /**
- * NVMeDirect's name for NVMED_SYNC.
+ * NVMeDirect's name for the flag NVMED_SYNC.
  */
 #define HANDLE_SYNC_IO NVMED_SYNC
 
 /**
- * NVMeDirect's name for NVMED_ZERO_COPY.
+ * NVMeDirect's name for the flag NVMED_ZERO_COPY.
  */
 #define HANDLE_HINT_DMEM NVMED_ZERO_COPY
 
@@ -191,7 +191,7 @@ struct timespec;
 #define NVMED_PARAM_URGENCY 5
 
 /**
- * Parameter: 1 as NVMED_DURABLE.
+ * Parameter: 1 makes each write durable (NVMED_DURABLE).
  */
 #define NVMED_PARAM_FUA 6
 
@@ -211,17 +211,17 @@ struct timespec;
 #define NVMED_PARAM_QUEUE_DEPTH 9
 
 /**
- * Parameter, fixed: NVMED_SCHEDULER_...
+ * Parameter, fixed: scheduler of the queue, one of NVMED_SCHEDULER_...
  */
 #define NVMED_PARAM_SCHEDULER 10
 
 /**
- * Parameter, fixed: see NVMED_QUEUE_DEVICE_POLLED.
+ * Parameter, fixed: 1 if the queue was created with NVMED_QUEUE_DEVICE_POLLED.
  */
 #define NVMED_PARAM_DEVICE_POLLED 11
 
 /**
- * Parameter, fixed: see NVMED_QUEUE_KERNEL_SUBMITS.
+ * Parameter, fixed: 1 if the queue was created with NVMED_QUEUE_KERNEL_SUBMITS.
  */
 #define NVMED_PARAM_KERNEL_SUBMITS 12
 
@@ -438,12 +438,12 @@ struct timespec;
 #define NVMEDFS_OP_COMMIT 11
 
 /**
- * Works like nvmedfs_sync.
+ * Works like nvmedfs_sync, on the whole file system.
  */
 #define NVMEDFS_OP_SYNC 12
 
 /**
- * An open device (nvmed_open).
+ * An open device; nvmed_open returns it.
  */
 typedef struct NVMED NVMED;
 
@@ -504,7 +504,7 @@ typedef struct uaio {
      */
     void *buf;
     /**
-     * Length in bytes.
+     * Length of the buffer in bytes.
      */
     size_t n;
     /**
@@ -512,7 +512,7 @@ typedef struct uaio {
      */
     off_t off;
     /**
-     * Returned unchanged.
+     * Returned unchanged with the result.
      */
     uint64_t user;
     /**
@@ -585,7 +585,7 @@ typedef struct nvmed_info {
      */
     uint32_t can_write_zeroes;
     /**
-     * Reserved; must be 0.
+     * Reserved for later versions; it is 0.
      */
     uint32_t reserved;
     /**
@@ -682,7 +682,7 @@ typedef struct nvmed_io {
      */
     void *buf;
     /**
-     * Length in bytes.
+     * Length of the buffer in bytes.
      */
     size_t len;
     /**
@@ -690,7 +690,7 @@ typedef struct nvmed_io {
      */
     off_t offset;
     /**
-     * Returned in the event.
+     * Returned unchanged in the event.
      */
     uint64_t user;
     /**
@@ -698,7 +698,7 @@ typedef struct nvmed_io {
      */
     uint32_t timeout_ms;
     /**
-     * Reserved; must be 0.
+     * Reserved for later versions; must be 0.
      */
     uint32_t reserved;
 } nvmed_io;
@@ -722,7 +722,7 @@ typedef struct NVMED_AIO_CTX {
      */
     off_t offset;
     /**
-     * Length in bytes.
+     * Length of the buffer in bytes.
      */
     size_t len;
     /**
@@ -730,7 +730,7 @@ typedef struct NVMED_AIO_CTX {
      */
     void *buf;
     /**
-     * Passed to the callback.
+     * Passed to the callback unchanged.
      */
     void *cb_userdata;
     /**
@@ -743,7 +743,7 @@ typedef struct NVMED_AIO_CTX {
      */
     int status;
     /**
-     * The errno, with NVMED_AIO_ERROR.
+     * The errno if `status` is NVMED_AIO_ERROR.
      */
     int error;
     /**
@@ -773,7 +773,7 @@ typedef struct nvmed_event {
      */
     uint32_t op;
     /**
-     * Flags: NVMED_EVENT_HELD, or 0.
+     * Flags of the completion: NVMED_EVENT_HELD, or 0.
      */
     uint32_t flags;
 } nvmed_event;
@@ -787,11 +787,11 @@ typedef struct nvmedfs_mkfs_options {
      */
     size_t size;
     /**
-     * Flags: NVMEDFS_FORCE, or 0.
+     * Flags of the call: NVMEDFS_FORCE, or 0.
      */
     uint32_t flags;
     /**
-     * Reserved; must be 0.
+     * Reserved for later versions; must be 0.
      */
     uint32_t reserved;
     /**
@@ -888,7 +888,7 @@ typedef struct nvmedfs_stats {
      */
     uint64_t device_discards;
     /**
-     * Bytes for file content.
+     * Bytes for file content, used and free.
      */
     uint64_t data_bytes;
     /**
@@ -912,7 +912,7 @@ typedef struct nvmedfs_stats {
      */
     uint64_t log_used_bytes;
     /**
-     * Bytes of dirty data.
+     * Bytes of file content not written back yet.
      */
     uint64_t unwritten_bytes;
     /**
@@ -962,7 +962,7 @@ typedef struct nvmedfs_event {
      */
     uint32_t op;
     /**
-     * Reserved; must be 0.
+     * Reserved for later versions; it is 0.
      */
     uint32_t flags;
 } nvmedfs_event;
@@ -988,7 +988,7 @@ typedef struct nvmedfs_io {
      */
     int fd;
     /**
-     * The base directory of `path2`.
+     * The base directory of `path2` in a rename.
      */
     int fd2;
     /**
@@ -996,7 +996,7 @@ typedef struct nvmedfs_io {
      */
     uint32_t mode;
     /**
-     * Reserved; must be 0.
+     * Reserved for later versions; must be 0.
      */
     uint32_t reserved;
     /**
@@ -1004,7 +1004,7 @@ typedef struct nvmedfs_io {
      */
     void *buf;
     /**
-     * Length in bytes.
+     * Length of the buffer in bytes, or the number of its parts.
      */
     size_t n;
     /**
@@ -1024,7 +1024,7 @@ typedef struct nvmedfs_io {
      */
     struct NVMEDFS_TX *tx;
     /**
-     * Returned in the event.
+     * Returned unchanged in the event.
      */
     uint64_t user;
     /**
@@ -1033,7 +1033,7 @@ typedef struct nvmedfs_io {
      */
     void (*callback)(const struct nvmedfs_event *event, void *userdata);
     /**
-     * Passed to the callback.
+     * Passed to the callback unchanged.
      */
     void *userdata;
 } nvmedfs_io;
@@ -1254,12 +1254,12 @@ int ufallocate(int ufd, int mode, off_t off, off_t len);
 int ufstat(int ufd, struct stat *st);
 
 /**
- * Works like fchmod(2). Thread-safe.
+ * Works like fchmod(2), for a ufd. Thread-safe.
  */
 int ufchmod(int ufd, mode_t mode);
 
 /**
- * Works like fchown(2). Thread-safe.
+ * Works like fchown(2), for a ufd. Thread-safe.
  */
 int ufchown(int ufd, uid_t owner, gid_t group);
 

@@ -44,10 +44,11 @@ const LINTS: &[(&str, Lint)] = &[
     ("large-files", large_files::lint),
     ("words", words::lint),
     ("names", names::lint),
+    ("doc-sentences", doc_sentences::lint),
 ];
 
 /// Rules that the tree does not keep yet: they say how far it is. One that finds nothing moves up.
-const COUNTED: &[(&str, Lint)] = &[("doc-sentences", doc_sentences::lint), ("circles", circles::lint)];
+const COUNTED: &[(&str, Lint)] = &[("circles", circles::lint)];
 
 /// Every lint over the checkout at `root`.
 pub fn run(root: &Path) -> Result<()> {

@@ -48,7 +48,8 @@ fn public_item(line: &str) -> Option<&str> {
         }
     }
     let (keyword, name) = item?;
-    if keyword == "mod" && line.trim_end().ends_with(';') {
+    // The documentation of an item that a macro names is at the macro's use.
+    if name.starts_with('$') || keyword == "mod" && line.trim_end().ends_with(';') {
         return None;
     }
     Some(name.split(|char: char| !(char.is_alphanumeric() || char == '_')).next().unwrap_or(name))
@@ -61,6 +62,8 @@ fn documentation(before: &[&str]) -> usize {
     for line in before.iter().rev().map(|line| line.trim()) {
         if let Some(text) = line.strip_prefix("///") {
             words += text.split_whitespace().count();
+        } else if words == 0 && line.starts_with("//") {
+            // A comment for maintainers, between the documentation and the item.
         } else if words == 0 && (is_attribute || line.starts_with("#[") || line.ends_with(")]")) {
             is_attribute = !line.starts_with("#[");
         } else {
@@ -83,6 +86,8 @@ mod test {
         assert_eq!(count("/// Returns the number of bytes read.\n#[must_use]\npub const fn read() {}\n"), 0);
         assert_eq!(count("pub(crate) fn a() {}\npub use b::C;\npub mod file;\nfn d() {}\n"), 0);
         assert_eq!(count("/// How many pages are dirty\n/// now.\n#[expect(\n    a,\n    reason = \"b\"\n)]\npub dirty: u64,\n"), 0);
+        assert_eq!(count("/// Returns the number of bytes read.\n// C declares it with `...`.\n#[inline]\npub fn read() {}\n"), 0);
+        assert_eq!(count("#[derive(Debug)]\npub struct $name(Reply);\n"), 0);
     }
 
     #[test]

@@ -38,9 +38,9 @@ pub struct Abilities {
     pub devices: bool,
     /// Whether open(2) with O_TMPFILE works.
     pub unnamed_files: bool,
-    /// Extended attributes `user.*`.
+    /// Whether extended attributes `user.*` can be stored.
     pub user_attributes: bool,
-    /// Extended attributes `trusted.*`; `false` also where only root may.
+    /// Whether extended attributes `trusted.*` can be stored; `false` also if that needs privileges that the process lacks.
     pub trusted_attributes: bool,
     /// Whether POSIX access control lists are kept.
     pub acls: bool,

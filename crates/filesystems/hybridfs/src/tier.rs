@@ -125,9 +125,9 @@ impl Stat {
 /// Space on a tier's file system, bytes, as df(1) counts it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SpaceInfo {
-    /// Used plus free for everybody.
+    /// Used bytes plus those that ordinary users may allocate.
     pub capacity: u64,
-    /// Used by anybody.
+    /// Bytes that files of all users occupy.
     pub used: u64,
     /// Free bytes that ordinary users may allocate.
     pub free: u64,

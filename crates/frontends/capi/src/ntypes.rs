@@ -47,9 +47,9 @@ pub const NVMEDFS_CREATE: u32 = 1 << 5;
 pub struct nvmedfs_mkfs_options {
     /// Set to the value of sizeof(struct nvmedfs_mkfs_options).
     pub size: usize,
-    /// Flags: NVMEDFS_FORCE, or 0.
+    /// Flags of the call: NVMEDFS_FORCE, or 0.
     pub flags: u32,
-    /// Reserved; must be 0.
+    /// Reserved for later versions; must be 0.
     pub reserved: u32,
     /// Size of the file system in bytes: a missing file is created with it; 0: the whole existing file or device.
     pub bytes: u64,
@@ -106,7 +106,7 @@ pub struct nvmedfs_stats {
     pub device_flushes: u64,
     /// Discard requests to the device since the mount.
     pub device_discards: u64,
-    /// Bytes for file content.
+    /// Bytes for file content, used and free.
     pub data_bytes: u64,
     /// Free bytes for file content.
     pub data_free_bytes: u64,
@@ -118,7 +118,7 @@ pub struct nvmedfs_stats {
     pub log_bytes: u64,
     /// Bytes of the log in use until the next checkpoint.
     pub log_used_bytes: u64,
-    /// Bytes of dirty data.
+    /// Bytes of file content not written back yet.
     pub unwritten_bytes: u64,
     /// Bytes of memory in use for names and attributes.
     pub metadata_memory_bytes: u64,
@@ -160,7 +160,7 @@ pub const NVMEDFS_OP_MKDIR: u32 = 9;
 pub const NVMEDFS_OP_RENAME: u32 = 10;
 /// Works like nvmedfs_commit of `tx`, which is freed at submission. Waiting commits share their flushes.
 pub const NVMEDFS_OP_COMMIT: u32 = 11;
-/// Works like nvmedfs_sync.
+/// Works like nvmedfs_sync, on the whole file system.
 pub const NVMEDFS_OP_SYNC: u32 = 12;
 
 /// The completion of an asynchronous request. This struct does not change.
@@ -173,7 +173,7 @@ pub struct nvmedfs_event {
     pub result: i64,
     /// The operation, one of NVMEDFS_OP_...
     pub op: u32,
-    /// Reserved; must be 0.
+    /// Reserved for later versions; it is 0.
     pub flags: u32,
 }
 
@@ -189,15 +189,15 @@ pub struct nvmedfs_io {
     pub flags: c_int,
     /// The file; or the base directory of `path`, AT_FDCWD (the default): the root. It may be closed after submission.
     pub fd: c_int,
-    /// The base directory of `path2`.
+    /// The base directory of `path2` in a rename.
     pub fd2: c_int,
     /// Mode of a new file or directory.
     pub mode: u32,
-    /// Reserved; must be 0.
+    /// Reserved for later versions; must be 0.
     pub reserved: u32,
     /// Buffer of a read or write: belongs to the library until completion.
     pub buf: *mut c_void,
-    /// Length in bytes.
+    /// Length of the buffer in bytes, or the number of its parts.
     pub n: usize,
     /// Offset in the file, in bytes.
     pub off: libc::off_t,
@@ -207,12 +207,12 @@ pub struct nvmedfs_io {
     pub path2: *const c_char,
     /// The transaction of a commit.
     pub tx: *mut NVMEDFS_TX,
-    /// Returned in the event.
+    /// Returned unchanged in the event.
     pub user: u64,
     /// Called with the event and `userdata` by the thread that reaps it (nvmedfs_aio_reap, nvmedfs_aio_wait); may submit more. Must not
     /// throw or jump out. NULL: no callback.
     pub callback: Option<unsafe extern "C" fn(event: *const nvmedfs_event, userdata: *mut c_void)>,
-    /// Passed to the callback.
+    /// Passed to the callback unchanged.
     pub userdata: *mut c_void,
 }
 

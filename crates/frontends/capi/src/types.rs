@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-/// An open device (nvmed_open).
+/// An open device; nvmed_open returns it.
 pub struct NVMED {
     _opaque: (),
 }
@@ -47,9 +47,9 @@ pub const NVMED_POLLED: u32 = 1 << 7;
 
 /// NVMeDirect's name for NVMED_DIRECT, also for nvmed_handle_feature_set.
 pub const HANDLE_DIRECT_IO: u32 = NVMED_DIRECT;
-/// NVMeDirect's name for NVMED_SYNC.
+/// NVMeDirect's name for the flag NVMED_SYNC.
 pub const HANDLE_SYNC_IO: u32 = NVMED_SYNC;
-/// NVMeDirect's name for NVMED_ZERO_COPY.
+/// NVMeDirect's name for the flag NVMED_ZERO_COPY.
 pub const HANDLE_HINT_DMEM: u32 = NVMED_ZERO_COPY;
 /// For nvmed_handle_feature_set: 1 sleeps for completions, 0 polls for them (NVMED_POLLED).
 pub const HANDLE_INTERRUPT: u32 = 1 << 8;
@@ -99,7 +99,7 @@ pub const NVMED_PARAM_TIMEOUT_MS: u32 = 3;
 pub const NVMED_PARAM_CLASS: u32 = 4;
 /// Parameter: 0 normal, 1 urgent (a thread waits), 2 one of a batch.
 pub const NVMED_PARAM_URGENCY: u32 = 5;
-/// Parameter: 1 as NVMED_DURABLE.
+/// Parameter: 1 makes each write durable (NVMED_DURABLE).
 pub const NVMED_PARAM_FUA: u32 = 6;
 /// Parameter: NVMED_COMPLETION_... of the queue, or NVMED_COMPLETION_POLLING, which can be set and unset at any time.
 pub const NVMED_PARAM_COMPLETION: u32 = 7;
@@ -107,11 +107,11 @@ pub const NVMED_PARAM_COMPLETION: u32 = 7;
 pub const NVMED_PARAM_REQUESTS_MAX: u32 = 8;
 /// Parameter, fixed: depth of the queue.
 pub const NVMED_PARAM_QUEUE_DEPTH: u32 = 9;
-/// Parameter, fixed: NVMED_SCHEDULER_...
+/// Parameter, fixed: scheduler of the queue, one of NVMED_SCHEDULER_...
 pub const NVMED_PARAM_SCHEDULER: u32 = 10;
-/// Parameter, fixed: see NVMED_QUEUE_DEVICE_POLLED.
+/// Parameter, fixed: 1 if the queue was created with NVMED_QUEUE_DEVICE_POLLED.
 pub const NVMED_PARAM_DEVICE_POLLED: u32 = 11;
-/// Parameter, fixed: see NVMED_QUEUE_KERNEL_SUBMITS.
+/// Parameter, fixed: 1 if the queue was created with NVMED_QUEUE_KERNEL_SUBMITS.
 pub const NVMED_PARAM_KERNEL_SUBMITS: u32 = 12;
 /// Parameter, fixed: nanoseconds, shortest sleep of adaptive completion.
 pub const NVMED_PARAM_POLL_MIN_NS: u32 = 13;
@@ -171,7 +171,7 @@ pub struct nvmed_info {
     pub can_discard: u32,
     /// 1: the device supports nvmed_write_zeroes.
     pub can_write_zeroes: u32,
-    /// Reserved; must be 0.
+    /// Reserved for later versions; it is 0.
     pub reserved: u32,
     /// Free bytes for nvmed_get_buffer and copies.
     pub buffer_bytes_free: u64,
@@ -239,15 +239,15 @@ pub struct nvmed_io {
     pub flags: u32,
     /// Buffer of a read or write: belongs to the library until completion.
     pub buf: *mut c_void,
-    /// Length in bytes.
+    /// Length of the buffer in bytes.
     pub len: usize,
     /// Offset on the device, in bytes.
     pub offset: libc::off_t,
-    /// Returned in the event.
+    /// Returned unchanged in the event.
     pub user: u64,
     /// Timeout in milliseconds; 0: that of the handle.
     pub timeout_ms: u32,
-    /// Reserved; must be 0.
+    /// Reserved for later versions; must be 0.
     pub reserved: u32,
 }
 
@@ -270,7 +270,7 @@ pub struct nvmed_event {
     pub result: i64,
     /// The operation, one of NVMED_OP_...
     pub op: u32,
-    /// Flags: NVMED_EVENT_HELD, or 0.
+    /// Flags of the completion: NVMED_EVENT_HELD, or 0.
     pub flags: u32,
 }
 
@@ -285,18 +285,18 @@ pub struct NVMED_AIO_CTX {
     pub handle: *mut NVMED_HANDLE,
     /// Offset on the device, in bytes.
     pub offset: libc::off_t,
-    /// Length in bytes.
+    /// Length of the buffer in bytes.
     pub len: usize,
     /// Buffer; belongs to the library until completion.
     pub buf: *mut c_void,
-    /// Passed to the callback.
+    /// Passed to the callback unchanged.
     pub cb_userdata: *mut c_void,
     /// Called by nvmed_aio_handle_complete, nvmed_poll or nvmed_wait, in the calling thread; may submit more, also with the same context.
     /// NULL: no callback. Must not throw or jump out.
     pub aio_callback: Option<unsafe extern "C" fn(context: *const NVMED_AIO_CTX, userdata: *mut c_void)>,
     /// NVMED_AIO_BUSY while in flight, then NVMED_AIO_DONE or NVMED_AIO_ERROR.
     pub status: c_int,
-    /// The errno, with NVMED_AIO_ERROR.
+    /// The errno if `status` is NVMED_AIO_ERROR.
     pub error: c_int,
     /// Request number while in flight, for nvmed_cancel.
     pub request: u64,
@@ -338,11 +338,11 @@ pub struct uaio {
     pub op: u32,
     /// Buffer; belongs to the library until the request is reaped.
     pub buf: *mut c_void,
-    /// Length in bytes.
+    /// Length of the buffer in bytes.
     pub n: usize,
     /// Offset in the file, in bytes.
     pub off: libc::off_t,
-    /// Returned unchanged.
+    /// Returned unchanged with the result.
     pub user: u64,
     /// Set by uaio_reap: the return value of the call, or a negative errno.
     pub result: i64,

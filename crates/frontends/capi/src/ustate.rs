@@ -129,14 +129,14 @@ fn attributes(ufd: c_int, what: &'static str, call: impl FnOnce(c_int) -> c_int)
     })
 }
 
-/// Works like fchmod(2). Thread-safe.
+/// Works like fchmod(2), for a ufd. Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufchmod(ufd: c_int, mode: mode_t) -> c_int {
     // SAFETY: no memory is handed over.
     attributes(ufd, "changing its mode", |fd| unsafe { libc::fchmod(fd, mode) })
 }
 
-/// Works like fchown(2). Thread-safe.
+/// Works like fchown(2), for a ufd. Thread-safe.
 #[unsafe(no_mangle)]
 pub extern "C" fn ufchown(ufd: c_int, owner: uid_t, group: gid_t) -> c_int {
     // SAFETY: no memory is handed over.

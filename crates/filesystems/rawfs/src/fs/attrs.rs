@@ -30,7 +30,7 @@ pub struct Stat {
     pub uid: u32,
     /// The group that owns the file.
     pub gid: u32,
-    /// The length in bytes.
+    /// The length of the file in bytes.
     pub size: u64,
     /// Space it takes, in units of 512 bytes.
     pub blocks: u64,

@@ -73,7 +73,7 @@ impl BlockAllocator {
         BlockAllocator { groups, blocks, free: AtomicU64::new(blocks - used.used()), hints }
     }
 
-    /// Blocks available for allocation.
+    /// Returns the number of blocks available for allocation.
     pub fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
     }

@@ -130,10 +130,11 @@ fn type_bits(kind: FileType) -> u32 {
     }
 }
 
-/// Entries of a directory, one after the other in the room there is.
+/// The entries of a directory, encoded one after the other into a buffer.
 pub struct Entries<'a> {
     /// The buffer that the entries are written to.
     pub room: &'a mut [u8],
+    /// The number of bytes written so far.
     pub used: usize,
 }
 

@@ -35,37 +35,37 @@ macro_rules! replies {
 }
 
 replies! {
-    /// Done, and nothing to be said of it.
+    /// The reply to a request that returns no data.
     ReplyEmpty,
-    /// What a name stands for.
+    /// The reply to a lookup: an inode with its attributes.
     ReplyEntry,
-    /// Attributes.
+    /// The reply to a request for attributes.
     ReplyAttr,
-    /// An open file or directory.
+    /// The reply to an open of a file or directory.
     ReplyOpen,
-    /// A new file that is open.
+    /// The reply to a create: the new file, and its handle.
     ReplyCreate,
-    /// Data.
+    /// The reply to a read: the bytes.
     ReplyData,
-    /// How much was written.
+    /// The reply to a write: the number of bytes written.
     ReplyWrite,
-    /// Of a file system.
+    /// The reply to statfs: sizes of the file system.
     ReplyStatfs,
-    /// An extended attribute, names of them, or how long they are.
+    /// The reply to getxattr and listxattr: a value, names, or their length.
     ReplyXattr,
-    /// A place in a file.
+    /// The reply to lseek: a file offset.
     ReplyLseek,
 }
 
 impl ReplyEmpty {
-    /// Replies that the operation succeeded, with the entries added so far if it is a listing.
+    /// Replies that the operation succeeded.
     pub fn ok(self) {
         self.0.send(&[]);
     }
 }
 
 impl ReplyEntry {
-    /// An inode, and how long the kernel may believe its attributes and its name.
+    /// Replies with an inode, and with how long the kernel may cache its attributes and its name.
     pub fn entry(self, attr_ttl: Duration, name_ttl: Duration, attr: &Attr) {
         self.0.send(Message::<ENTRY>::new().entry(attr.ino, attr_ttl, name_ttl, attr).bytes());
     }
@@ -84,17 +84,17 @@ impl ReplyAttr {
 }
 
 impl ReplyOpen {
-    /// Makes a file one that opens may go straight to.
+    /// Registers a file as backing file of passthrough opens.
     pub fn open_backing(&self, file: impl AsFd) -> rustix::io::Result<Backing> {
         open_backing(&self.0, file.as_fd())
     }
 
-    /// Reads and writes come here.
+    /// Replies that the file is open; reads and writes are sent to the daemon.
     pub fn opened(self, fh: u64, flags: FopenFlags) {
         self.0.send(Message::<16>::new().open(fh, flags.bits(), 0).bytes());
     }
 
-    /// Reads and writes go straight to the backing file, which must live as long as the open.
+    /// Replies that the file is open; the kernel passes reads and writes to the backing file, which must live as long as the open.
     pub fn opened_passthrough(self, fh: u64, flags: FopenFlags, backing: &Backing) {
         self.0.send(Message::<16>::new().open(fh, (flags | FopenFlags::FOPEN_PASSTHROUGH).bits(), backing.number()).bytes());
     }
@@ -110,7 +110,7 @@ impl ReplyCreate {
         open_backing(&self.0, file.as_fd())
     }
 
-    /// A file, how long the kernel may believe its attributes and its name, and how it is open.
+    /// Replies with a new file, how long the kernel may cache its attributes and its name, and how it is open.
     pub fn created(self, attr_ttl: Duration, name_ttl: Duration, attr: &Attr, fh: u64, flags: FopenFlags, backing: Option<&Backing>) {
         let (flags, number) = match backing {
             Some(backing) => (flags | FopenFlags::FOPEN_PASSTHROUGH, backing.number()),
@@ -209,7 +209,7 @@ macro_rules! listings {
                 $name(Listing::new(answer, size))
             }
 
-            /// Replies that the operation succeeded, with the entries added so far if it is a listing.
+            /// Replies that the operation succeeded, with the entries added so far.
             pub fn ok(self) {
                 self.0.answer.send_room(self.0.used);
             }
@@ -223,21 +223,21 @@ macro_rules! listings {
 }
 
 listings! {
-    /// Names in a directory.
+    /// The reply to readdir: names in a directory.
     ReplyDirectory,
-    /// Names in a directory and what they stand for.
+    /// The reply to readdirplus: names in a directory, each with its inode.
     ReplyDirectoryPlus
 }
 
 impl ReplyDirectory {
-    /// Adds a name; `next` is where reading goes on behind it. True: it has no room.
+    /// Adds a name; `next` is the offset of the entry after it. Returns true if the buffer is full.
     pub fn add(&mut self, ino: u64, next: u64, kind: FileType, name: impl AsRef<OsStr>) -> bool {
         !self.0.add(|entries| entries.add_plain(ino, next, kind, name.as_ref().as_bytes()))
     }
 }
 
 impl ReplyDirectoryPlus {
-    /// Adds a name and what it stands for. True: it has no room.
+    /// Adds a name and its inode. Returns true if the buffer is full.
     pub fn add(&mut self, next: u64, name: impl AsRef<OsStr>, ttl: Duration, attr: &Attr) -> bool {
         let told = Message::<ENTRY>::new().entry(attr.ino, ttl, ttl, attr);
         let kind = (attr.mode >> 12) & 0o17;
