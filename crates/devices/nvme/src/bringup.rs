@@ -8,14 +8,13 @@
 //!
 //! CAP.TO limits the wait for a register; the driver's own deadline limits the wait for a command.
 
-use block::Time;
-
 use crate::admin::{AdminError, Ticket, Wants};
-use crate::controller::{Inner, Shared};
 use crate::entry::{Entry, admin, feature};
 use crate::identify::{ControllerInfo, NamespaceError, NamespaceInfo, NvmLimits, namespace_list, what};
 use crate::mapping::PAGE_BYTES;
+use crate::progress::{Bringup, Step};
 use crate::registers::{ACQ, AQA, ASQ, CAP, CC, CC_ENABLE, CC_SIZES, CSTS, CSTS_FATAL, CSTS_READY, Capabilities, REMOVED};
+use crate::shared::{Inner, Shared};
 
 /// The number of Asynchronous Event Requests kept in flight, if the controller accepts as many.
 const EVENT_REQUESTS: u16 = 2;
@@ -25,49 +24,7 @@ const NAMESPACES_MAX: usize = 1024;
 const EVENTS_WANTED: u32 = 0x1f;
 const EVENT_NAMESPACES: u32 = 1 << 8;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
-    Disable,
-    Disabled,
-    Enabled,
-    Controller,
-    Limits,
-    Queues,
-    Events,
-    Doorbells,
-    List,
-    Namespace,
-    Descriptors,
-    Independent,
-    Ready,
-}
-
-pub(crate) struct Bringup {
-    step: Step,
-    /// The command in flight.
-    asked: Option<Ticket>,
-    deadline: Time,
-    /// Namespaces are known already.
-    again: bool,
-    ids: Vec<u32>,
-    found: Vec<(u32, Result<NamespaceInfo, NamespaceError>)>,
-}
-
 impl Bringup {
-    pub(crate) fn new(again: bool) -> Bringup {
-        Bringup { step: Step::Disable, asked: None, deadline: Time::NEVER, again, ids: Vec::new(), found: Vec::new() }
-    }
-
-    /// Looks at the namespaces of a running controller again.
-    pub(crate) fn rescan() -> Bringup {
-        Bringup { step: Step::List, ..Bringup::new(false) }
-    }
-
-    /// Whether it waits for the admin queue, not for a register.
-    pub(crate) fn waits_for_answer(&self) -> bool {
-        self.asked.is_some()
-    }
-
     /// Goes on as far as it goes without waiting. True: it is done.
     pub(crate) fn advance(&mut self, shared: &Shared, inner: &mut Inner) -> Result<bool, AdminError> {
         inner.admin.poll();

@@ -5,6 +5,7 @@ use block::Error;
 use crate::admin::{AdminError, Wants};
 use crate::controller::Controller;
 use crate::entry::{Entry, admin};
+use crate::reset::restart;
 
 impl Controller {
     /// Resets the controller now. Its queues send their commands in flight again; they are not notified.
@@ -15,7 +16,7 @@ impl Controller {
     pub fn reset(&self) -> Result<(), Error> {
         let mut inner = self.shared.inner.lock();
         let epoch = self.shared.epoch();
-        self.shared.restart(&mut inner, epoch)
+        restart(&self.shared, &mut inner, epoch)
     }
 
     /// Attaches a namespace of its subsystem to the controller, or detaches one. The controller then sends a

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use block::OpenError;
 use parking_lot::Mutex;
 
-use crate::controller::{Controller, Options, WeakController};
+use crate::controller::{Controller, WeakController};
 use crate::namespace::Namespace;
+use crate::shared::Options;
 
 /// The location of an NVMe controller.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

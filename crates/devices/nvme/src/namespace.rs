@@ -4,7 +4,7 @@ use block::{Device, DeviceCapabilities, Geometry, OpenError, Queue, QueueOptions
 
 use crate::controller::Controller;
 use crate::identify::NamespaceInfo;
-use crate::queue::{COMMAND_BYTES_MAX, NvmeQueue, SEGMENTS_MAX};
+use crate::queue::{COMMAND_BYTES_MAX, NamespaceSnapshot, NvmeQueue, SEGMENTS_MAX};
 
 /// Most bytes of a request; the queue makes several commands of it where the controller takes less at once.
 const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -15,15 +15,28 @@ const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Namespace {
     controller: Controller,
-    info: NamespaceInfo,
-    geometry: Geometry,
-    command_bytes_max: u32,
-    /// Changes of namespaces that are in here.
-    changes: u32,
+    snapshot: NamespaceSnapshot,
+}
+
+impl Controller {
+    /// A namespace as a block device.
+    ///
+    /// # Errors
+    /// There is none of that number, or it cannot be used.
+    pub fn namespace(&self, id: u32) -> Result<Namespace, OpenError> {
+        let name = &self.shared.function.name;
+        let changes = self.shared.changes();
+        let found = self.namespaces().into_iter().find(|(found, _)| *found == id);
+        match found {
+            Some((_, Ok(info))) => Ok(Namespace::new(self.clone(), info, changes)),
+            Some((_, Err(why))) => Err(OpenError::Unusable(format!("{name}, namespace {id}: {why}"))),
+            None => Err(OpenError::Unusable(format!("{name} has no namespace {id}"))),
+        }
+    }
 }
 
 impl Namespace {
-    pub(crate) fn new(controller: Controller, info: NamespaceInfo, changes: u32) -> Namespace {
+    fn new(controller: Controller, info: NamespaceInfo, changes: u32) -> Namespace {
         let found = controller.info();
         let limit = found.transfer_bytes_max.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(COMMAND_BYTES_MAX);
         // A block is at most 64 KiB. One that is larger than a transfer may be has every request refused by the controller.
@@ -39,18 +52,19 @@ impl Namespace {
             discard: found.deallocate && !info.write_protected,
             write_zeroes: found.write_zeroes && !info.write_protected,
         };
-        Namespace { controller, info, geometry, command_bytes_max, changes }
+        Namespace { controller, snapshot: NamespaceSnapshot { info, geometry, command_bytes_max, changes } }
     }
 
     /// Returns the description of the namespace.
     pub fn info(&self) -> &NamespaceInfo {
-        &self.info
+        &self.snapshot.info
     }
 
     /// The same, not for writing: requests that change it are refused before they reach it.
     #[must_use]
     pub fn read_only(mut self) -> Namespace {
-        self.geometry = Geometry { read_only: true, discard: false, write_zeroes: false, ..self.geometry };
+        let geometry = &mut self.snapshot.geometry;
+        (geometry.read_only, geometry.discard, geometry.write_zeroes) = (true, false, false);
         self
     }
 
@@ -59,30 +73,18 @@ impl Namespace {
         &self.controller
     }
 
-    pub(crate) fn shape(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    pub(crate) fn changes(&self) -> u32 {
-        self.changes
-    }
-
-    pub(crate) fn command_bytes_max(&self) -> u32 {
-        self.command_bytes_max
-    }
-
     /// A queue by its own type.
     ///
     /// # Errors
     /// As [`Device::queue`].
     pub fn open_queue(&self, options: &QueueOptions) -> Result<NvmeQueue, OpenError> {
-        NvmeQueue::open(self, options)
+        NvmeQueue::open(&self.controller.shared, &self.snapshot, options)
     }
 }
 
 impl Device for Namespace {
     fn geometry(&self) -> &Geometry {
-        &self.geometry
+        &self.snapshot.geometry
     }
 
     /// Behind a socket, memory that cannot be shared is copied once more.

@@ -7,9 +7,10 @@ use block::{Error, Queue as _};
 use super::NvmeQueue;
 use super::commands::{Job, NONE};
 use crate::admin::{AdminError, Ticket, Wants};
-use crate::controller::{Health, Inner};
 use crate::entry::{Entry, admin};
 use crate::recorder::Reason;
+use crate::reset::restart;
+use crate::shared::{Health, Inner};
 
 /// The state of the queue pair at the controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +67,7 @@ impl NvmeQueue {
         self.life = match trouble {
             AdminError::Status(_) => Life::Dead,
             // One of the two may be there. After a reset of the controller it is tried again, by steps.
-            _ if shared.restart(inner, self.epoch).is_ok() => Life::Lost,
+            _ if restart(&shared, inner, self.epoch).is_ok() => Life::Lost,
             _ => Life::Stuck,
         };
         Err(trouble)
@@ -252,7 +253,7 @@ impl NvmeQueue {
         if !shared.is_gone() && shared.epoch() == self.epoch && wanted() {
             self.remember(Reason::Fatal);
             // Its outcome is seen by `poll`.
-            let _ = shared.restart(&mut shared.inner.lock(), self.epoch);
+            let _ = restart(&shared, &mut shared.inner.lock(), self.epoch);
         }
     }
 
@@ -270,7 +271,7 @@ impl NvmeQueue {
                 Err(trouble) => tracing::warn!("{}, queue {number}: deleting it: {trouble}", self.shared.function.name),
             }
         }
-        self.shared.restart(inner, self.epoch)
+        restart(&self.shared, inner, self.epoch)
     }
 
     /// See [`block::Queue::reset`].

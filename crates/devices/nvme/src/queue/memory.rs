@@ -10,8 +10,8 @@ use block::{Arena, Error, Span};
 use shm::{Region, SharedSlice};
 
 use super::commands::NONE;
-use crate::controller::Shared;
 use crate::mapping::{Mapping, PAGE_BYTES};
+use crate::shared::Shared;
 use pci::{DmaError, DmaSpace};
 
 const PAGE: u64 = PAGE_BYTES as u64;

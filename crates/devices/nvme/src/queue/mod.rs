@@ -26,12 +26,12 @@ use memory::Memory;
 
 use crate::admin::AdminError;
 use crate::cid::Cids;
-use crate::controller::{Health, Shared};
-use crate::identify::NvmLimits;
-use crate::namespace::Namespace;
+use crate::events;
+use crate::identify::{NamespaceInfo, NvmLimits};
 use crate::pair::Pair;
 use crate::recorder::{Reason, Record, Recorder};
 use crate::registers::completion_doorbell;
+use crate::shared::{Health, Shared};
 
 /// The maximum number of memory pieces of a request.
 pub(crate) const SEGMENTS_MAX: usize = 128;
@@ -52,6 +52,19 @@ const PAUSE_AFTER: u32 = 16;
 const LOOK_AFTER: u32 = 1 << 16;
 /// Wakeups without a completion before a health check: events of a removed device may stay readable.
 const LOOK_AFTER_ARMS: u32 = 8;
+
+/// The namespace that a queue serves, as it was when the namespace was opened.
+#[derive(Clone, Debug)]
+pub(crate) struct NamespaceSnapshot {
+    /// The description of the namespace.
+    pub info: NamespaceInfo,
+    /// The geometry of the namespace as a device.
+    pub geometry: Geometry,
+    /// The maximum size of a command in bytes.
+    pub command_bytes_max: u32,
+    /// The controller's changes of namespaces that the description includes.
+    pub changes: u32,
+}
 
 /// A queue pair of one namespace, with one owner.
 pub struct NvmeQueue {
@@ -92,17 +105,16 @@ pub struct NvmeQueue {
 }
 
 impl NvmeQueue {
-    pub(crate) fn open(namespace: &Namespace, options: &QueueOptions) -> Result<NvmeQueue, OpenError> {
+    pub(crate) fn open(shared: &Arc<Shared>, namespace: &NamespaceSnapshot, options: &QueueOptions) -> Result<NvmeQueue, OpenError> {
         if !(1..=4096).contains(&options.depth) || !options.depth.is_power_of_two() {
             return Err(OpenError::Unusable(format!("a queue of depth {}: it has to be a power of two, at most 4096", options.depth)));
         }
-        let shared = Arc::clone(&namespace.controller().shared);
         let number = shared
             .inner
             .lock()
             .take_queue()
             .ok_or_else(|| OpenError::Unusable(format!("{} has no more queues: close one, or use a broker", shared.function.name)))?;
-        let made = NvmeQueue::make(&shared, namespace, options, number);
+        let made = NvmeQueue::make(shared, namespace, options, number);
         let mut queue = made.map_err(|trouble| {
             shared.inner.lock().give_queue(number);
             OpenError::Unusable(format!("{}, queue {number}: {trouble}", shared.function.name))
@@ -112,7 +124,7 @@ impl NvmeQueue {
         Ok(queue)
     }
 
-    fn make(shared: &Arc<Shared>, namespace: &Namespace, options: &QueueOptions, number: u16) -> Result<NvmeQueue, AdminError> {
+    fn make(shared: &Arc<Shared>, namespace: &NamespaceSnapshot, options: &QueueOptions, number: u16) -> Result<NvmeQueue, AdminError> {
         let (depth, function) = (options.depth, &shared.function);
         let entries = (depth + 1).next_power_of_two().max(ENTRIES_MIN).min(shared.capabilities.entries_max()).min(ENTRIES_MAX);
         let slots = entries as usize - 1;
@@ -122,17 +134,17 @@ impl NvmeQueue {
         let inner = shared.inner.lock();
         let shadow = inner.shadow.as_ref().filter(|_| inner.shadow_on);
         let pair = Pair::new(&function.mmio, &function.dma, (number, entries), shared.capabilities.stride(), shadow)?;
-        let zeroes = inner.limits.zeroes_bytes_max.unwrap_or(u64::MAX) / u64::from(namespace.info().block_bytes);
+        let zeroes = inner.limits.zeroes_bytes_max.unwrap_or(u64::MAX) / u64::from(namespace.info.block_bytes);
         let lists = u16::try_from(depth.min(LISTS_MAX)).expect("few");
         let has_vector = !options.device_polled && number < function.irq.vectors();
         Ok(NvmeQueue {
             shared: Arc::clone(shared),
-            geometry: namespace.shape().clone(),
-            namespace: namespace.info().id,
-            block_shift: namespace.info().block_bytes.trailing_zeros(),
-            command_bytes_max: namespace.command_bytes_max(),
+            geometry: namespace.geometry.clone(),
+            namespace: namespace.info.id,
+            block_shift: namespace.info.block_bytes.trailing_zeros(),
+            command_bytes_max: namespace.command_bytes_max,
             zeroes_blocks_max: u32::try_from(zeroes).unwrap_or(u32::MAX).max(1),
-            zeroes_deallocate: namespace.info().zeroes_deallocate,
+            zeroes_deallocate: namespace.info.zeroes_deallocate,
             limits: inner.limits,
             depth,
             vector: has_vector.then_some(number),
@@ -141,7 +153,7 @@ impl NvmeQueue {
             pair,
             life: Life::Lost,
             epoch: shared.epoch(),
-            changes: namespace.changes(),
+            changes: namespace.changes,
             cids: Cids::new(slots),
             slots: vec![CommandSlot::FREE; slots].into(),
             free_slots: (0..slots as u16).rev().collect(),
@@ -362,7 +374,7 @@ impl Queue for NvmeQueue {
         if self.is_ready() {
             return;
         }
-        self.shared.serve();
+        events::serve(&self.shared);
         if self.life != Life::Live {
             return self.wait_revived(at_most);
         }

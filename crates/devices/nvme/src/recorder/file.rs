@@ -3,10 +3,9 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::flight::with_suffix;
 use super::ring::{self, LINE};
 use super::{EVENTS_MAX, Record, is_possible};
 
@@ -200,6 +199,14 @@ impl Flights {
         file.write_all(&bytes)?;
         std::fs::rename(new, path)
     }
+}
+
+/// Returns the path with a dot and the suffix appended.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    name.into()
 }
 
 fn cut_off(error: io::Error) -> BadFlight {

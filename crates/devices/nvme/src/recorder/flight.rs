@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use shm::{FileAccess, PageSize, Region, SharedSlice};
 
-use super::file::{HEADER, Header, LINE_BYTES, Reason, ring_bytes};
+use super::file::{HEADER, Header, LINE_BYTES, Reason, ring_bytes, with_suffix};
 use super::ring::Recorder;
 
 /// The memory of all flight recorders of a controller. Dropping it removes the file, which nobody needs after a clean shutdown.
@@ -73,12 +73,4 @@ impl Drop for Flight {
             let _ = std::fs::remove_file(path);
         }
     }
-}
-
-/// Returns the path with a dot and the suffix appended.
-pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(suffix);
-    name.into()
 }

@@ -12,8 +12,9 @@ mod ring;
 use std::fmt;
 use std::str::FromStr;
 
+pub(crate) use file::with_suffix;
 pub use file::{BadFlight, Flights, Reason};
-pub(crate) use flight::{Flight, with_suffix};
+pub(crate) use flight::Flight;
 pub(crate) use ring::Recorder;
 
 use crate::entry::{CompletionEntry, Entry};
