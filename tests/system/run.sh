@@ -15,6 +15,8 @@
 #   A cgroup it makes has the last component of $SCRATCH in its name, or its path is a line of $SCRATCH/cgroups.
 # Afterwards the test's processes are ended, its mounts, loop devices and cgroups removed, then the directory.
 # Files named lib.sh or _*.sh are no tests: scripts may source them.
+# A mount moves files off an SSD whose file system is over 90 % full. Where ${TMPDIR:-/tmp} lies on one that is nearly so, root's tests run
+# on a sparse image of an ext4 there; other users are asked for another TMPDIR.
 #
 # Prints one line a test as TAP does, keeps each output in target/system-tests/, and ends with the total.
 # With RESULT_FILE set the total goes there instead.
@@ -141,6 +143,33 @@ clean() {
     fi
 }
 
+# Sets `tmp` to a directory on a file system with room; returns 1 where there is none.
+image=
+find_room() {
+    local used available
+    read -r used available < <(df --output=pcent,avail --block-size=1M "$tmp" | tail -1 | tr -d '%')
+    if ((used < 80)); then
+        return 0
+    fi
+    if [[ $(id -u) != 0 ]]; then
+        echo "the file system of $tmp is $used % full, and mounts would move the tests' files: set TMPDIR to a directory with room" >&2
+        return 1
+    fi
+    image=$(mktemp "$tmp/hotshelf-room.XXXXXX")
+    truncate -s 64G "$image" && mkfs.ext4 -q -m 0 "$image" && mkdir -m 755 "$image.d" && mount -o loop "$image" "$image.d" || return 1
+    chmod 1777 "$image.d"
+    echo "# the file system of $tmp is $used % full ($available MiB left): the tests run on an image there"
+    tmp=$image.d
+}
+
+leave_room() {
+    if [[ -n $image ]]; then
+        umount "$image.d" && rmdir "$image.d" && rm "$image"
+        image=
+    fi
+}
+trap leave_room EXIT
+
 current=
 interrupted() {
     if [[ -n $current ]]; then
@@ -198,6 +227,7 @@ if [[ ! -x $HOTSHELF ]]; then
     exit 2
 fi
 mkdir -p "$logs"
+find_room || exit 2
 mapfile -t tests < <(chosen "$@")
 echo "1..${#tests[@]}"
 for script in "${tests[@]}"; do

@@ -177,6 +177,7 @@ mod test {
     #[test]
     fn what_cannot_be_meant_is_refused_and_changes_nothing() {
         let fs = TestPair::empty();
+        fs.set(&changes("high=90% low=80%"), false).expect("set");
         let before = fs.status();
         for (bad, words) in [
             ("", "nothing to set"),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 use crate::attrs::Caller;
-use crate::config::Config;
+use crate::config::{Config, Size};
 use crate::number::ROOT;
 use crate::pair::TieredFs;
 
@@ -40,10 +40,12 @@ pub fn sides_with<S: AsRef<str>>(paths: &[S]) -> TempDir {
     temp
 }
 
-/// What opens the pair in there.
+/// Returns a configuration that opens the pair in there. Its marks keep files where they are also on a disk that is nearly full: the
+/// default ones would let the mover demote every file there.
 pub fn config_of(temp: &TempDir) -> Config {
     let [ssd, hdd] = ["ssd", "hdd"].map(|side| temp.path().join(side));
-    Config { ssd, hdd, ..Config::default() }
+    let (full, none) = (Size::Percent(100), Size::Bytes(0));
+    Config { ssd, hdd, high: full, low: full, reserve: none, ..Config::default() }
 }
 
 /// Runs it as an ordinary user, to whom something can be forbidden.
