@@ -95,8 +95,8 @@ impl Policy for Lfu {
     /// By frequency: the share of files in lower queues, plus half of those in the same queue.
     fn rank(&self, file: FileId) -> Option<f64> {
         let queue = self.files.queue_of(file)?;
-        let below: usize = (0..queue).map(|lower| self.files.queue_len(lower)).sum();
-        Some((below as f64 + self.files.queue_len(queue) as f64 / 2.0) / self.files.len() as f64)
+        let rarer: usize = (0..queue).map(|lower| self.files.queue_len(lower)).sum();
+        Some((rarer as f64 + self.files.queue_len(queue) as f64 / 2.0) / self.files.len() as f64)
     }
 
     fn len(&self) -> usize {

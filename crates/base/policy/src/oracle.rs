@@ -133,12 +133,12 @@ pub fn run<P: Policy>(ops: &[Op], empty: fn() -> P, model: &mut impl Oracle) -> 
                 model.remove(FileId(file));
             }
             Op::Victim { limit, usable, leave } => {
-                let mut asked = Vec::new();
+                let mut candidates = Vec::new();
                 let victim = policy.victim(limit, &mut |file| {
-                    asked.push(file);
+                    candidates.push(file);
                     is_usable(usable, file)
                 });
-                assert_eq!((victim, asked), model.victim(limit, usable), "victim");
+                assert_eq!((victim, candidates), model.victim(limit, usable), "victim");
                 if let Some(victim) = victim {
                     assert!(known.contains_key(&victim.0) && is_usable(usable, victim));
                     if leave {

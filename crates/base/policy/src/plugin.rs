@@ -189,8 +189,8 @@ fn only_ours(meta: &Metadata) -> bool {
 
 /// What the loader said; the error itself only tells which call failed.
 fn one_line(error: &libloading::Error) -> String {
-    let said = std::error::Error::source(error).map_or_else(|| error.to_string(), |source| source.to_string());
-    said.lines().next().unwrap_or("unknown").to_owned()
+    let message = std::error::Error::source(error).map_or_else(|| error.to_string(), |source| source.to_string());
+    message.lines().next().unwrap_or("unknown").to_owned()
 }
 
 impl Drop for Plugin {

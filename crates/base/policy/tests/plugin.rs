@@ -136,13 +136,13 @@ fn any_file(_: FileId) -> bool {
 
 /// Searches without success; returns how many files were checked.
 fn search_in_vain(policy: &mut Plugin, limit: usize) -> usize {
-    let mut asked = 0;
+    let mut calls = 0;
     let victim = policy.victim(limit, &mut |_| {
-        asked += 1;
+        calls += 1;
         false
     });
     assert_eq!(victim, None);
-    asked
+    calls
 }
 
 #[test]
@@ -234,9 +234,9 @@ fn it_is_told_of_known_files_only_and_destroyed_at_the_end() {
     policy.remove(FileId(2));
     policy.remove(FileId(2));
     drop(policy);
-    let said = fs::read_to_string(log).expect("a log");
+    let logged = fs::read_to_string(log).expect("a log");
     let expected = ["insert 2 7 8 9", "resize 2 70", "touch 2 10", "victim 0", "remove 2", "destroy"];
-    assert_eq!(said.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(logged.lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]

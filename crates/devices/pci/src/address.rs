@@ -39,7 +39,7 @@ fn parse(text: &str) -> Option<Address> {
     let (rest, function) = text.rsplit_once('.')?;
     let (rest, device) = rest.rsplit_once(':')?;
     let (domain, bus) = rest.split_once(':').unwrap_or(("0000", rest));
-    let small = |value: Option<u32>, below: u32| value.filter(|value| *value < below).and_then(|value| u8::try_from(value).ok());
+    let small = |value: Option<u32>, bound: u32| value.filter(|value| *value < bound).and_then(|value| u8::try_from(value).ok());
     Some(Address {
         domain: hex(domain, 4..=8)?,
         bus: small(hex(bus, 2..=2), 256)?,

@@ -28,13 +28,13 @@ impl Tree {
     }
 
     /// A path such as "sys/bus/pci", where it is in this tree.
-    pub fn path(&self, below: impl AsRef<Path>) -> PathBuf {
-        self.root.join(below)
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.root.join(path)
     }
 
     /// The first line of a file, without blanks around it; none: it cannot be read.
-    pub fn word(&self, below: impl AsRef<Path>) -> Option<String> {
-        word(&self.path(below))
+    pub fn word(&self, path: impl AsRef<Path>) -> Option<String> {
+        word(&self.path(path))
     }
 
     /// Returns the directory of a function, whether or not it exists.
@@ -107,8 +107,8 @@ impl FunctionPath {
     }
 
     /// Names in a directory of it that begin so, sorted.
-    pub fn names(&self, below: &str, begin: &str) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(self.path.join(below)) else { return Vec::new() };
+    pub fn names(&self, dir: &str, begin: &str) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.path.join(dir)) else { return Vec::new() };
         let mut names: Vec<String> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.retain(|name| name.starts_with(begin));
         names.sort();

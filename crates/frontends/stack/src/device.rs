@@ -48,7 +48,7 @@ pub enum DeviceName {
         /// The last failing block.
         last: u64,
         /// The device that serves the other blocks.
-        below: Box<DeviceName>,
+        inner: Box<DeviceName>,
     },
 }
 
@@ -87,11 +87,11 @@ fn nvme(name: Option<(FunctionName, u32)>) -> Option<DeviceName> {
 
 /// Parses `eio@8-15:DEVICE`.
 fn fault(rule: &str) -> Option<DeviceName> {
-    let (rule, below) = rule.split_once(':')?;
+    let (rule, inner) = rule.split_once(':')?;
     let (first, last) = rule.strip_prefix("eio@")?.split_once('-')?;
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last).then_some(())?;
-    Some(DeviceName::Fault { first, last, below: Box::new(below.parse().ok()?) })
+    Some(DeviceName::Fault { first, last, inner: Box::new(inner.parse().ok()?) })
 }
 
 impl fmt::Display for DeviceName {
@@ -101,7 +101,7 @@ impl fmt::Display for DeviceName {
             DeviceName::Memory { bytes } => write!(f, "memory:{bytes}"),
             DeviceName::Path(path) => write!(f, "{}", path.display()),
             DeviceName::Nvme { controller, namespace } => write!(f, "{controller}/{namespace}"),
-            DeviceName::Fault { first, last, below } => write!(f, "fault:eio@{first}-{last}:{below}"),
+            DeviceName::Fault { first, last, inner } => write!(f, "fault:eio@{first}-{last}:{inner}"),
         }
     }
 }
@@ -134,8 +134,8 @@ impl DeviceName {
                 let namespace = open_namespace(controller, *namespace, record_file.as_deref())?;
                 Ok(Arc::new(if options.read_only { namespace.read_only() } else { namespace }))
             }
-            DeviceName::Fault { first, last, below } => {
-                Ok(Arc::new(FaultyDevice::new(below.open_with(options)?, Lba(*first)..=Lba(*last))))
+            DeviceName::Fault { first, last, inner } => {
+                Ok(Arc::new(FaultyDevice::new(inner.open_with(options)?, Lba(*first)..=Lba(*last))))
             }
             DeviceName::Path(path) if is_character_device(path) => Ok(Arc::new(Passthrough::open(path, options.read_only)?)),
             DeviceName::Path(path) => {

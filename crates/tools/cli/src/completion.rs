@@ -73,8 +73,8 @@ fn for_each_command(visit: &mut dyn FnMut(&str, &Command)) {
         for name in std::iter::once(command.get_name()).chain(command.get_all_aliases()) {
             visit(name, command);
         }
-        for below in command.get_subcommands() {
-            visit(&format!("{}-{}", command.get_name(), below.get_name()), below);
+        for sub in command.get_subcommands() {
+            visit(&format!("{}-{}", command.get_name(), sub.get_name()), sub);
         }
     }
 }
@@ -179,9 +179,9 @@ pub fn for_zsh() -> Command {
     };
     Cli::command().mut_subcommands(|command| {
         let name = command.get_name().to_owned();
-        hinted(&name, command).mut_subcommands(|below| {
-            let path = format!("{name}-{}", below.get_name());
-            hinted(&path, below)
+        hinted(&name, command).mut_subcommands(|sub| {
+            let path = format!("{name}-{}", sub.get_name());
+            hinted(&path, sub)
         })
     })
 }
@@ -212,7 +212,7 @@ pub fn fish() -> String {
     let mut text = String::new();
     for_each_command(&mut |path, command| {
         let when = match path.split_once('-') {
-            Some(("cache", below)) => format!("__fish_hotshelf_using_subcommand cache; and __fish_seen_subcommand_from {below}"),
+            Some(("cache", sub)) => format!("__fish_hotshelf_using_subcommand cache; and __fish_seen_subcommand_from {sub}"),
             _ => format!("__fish_hotshelf_using_subcommand {path}"),
         };
         let values = command.get_positionals().flat_map(Arg::get_possible_values);

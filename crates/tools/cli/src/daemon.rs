@@ -32,37 +32,37 @@ pub fn in_background(args: &MountArgs, options: &Options) -> anyhow::Result<bool
     };
     let fresh = options.hybrid.ssd.join(".hotshelf").symlink_metadata().is_err();
     let log = log_file(args, options).map_or_else(|_| Stdio::null(), Stdio::from);
-    let Some((status, said)) = start_again(&words[1..], log)? else { return Ok(true) };
-    if said.is_empty() {
+    let Some((status, message)) = start_again(&words[1..], log)? else { return Ok(true) };
+    if message.is_empty() {
         anyhow::bail!("the daemon ended ({status}) without a word: its log is {}", log_path(args, options).display());
     }
     if fresh {
         leave_no_trace(options);
     }
-    anyhow::bail!("{said}");
+    anyhow::bail!("{message}");
 }
 
-/// This program with these words, in the background. `None`: it says that it is ready; else how it ended, and what it said.
+/// This program with these words, in the background. `None`: it says that it is ready; else how it ended, and what it wrote.
 pub fn start_again(words: &[std::ffi::OsString], log: Stdio) -> anyhow::Result<Option<(ExitStatus, String)>> {
     let me = std::env::current_exe().context("finding this program's own file")?;
     let mut command = Command::new(me);
     command.args(words).arg("--ready-pipe").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
     let mut child = command.spawn().context("starting the daemon")?;
-    let mut said = String::new();
+    let mut message = String::new();
     let mut pipe = child.stdout.take().context("the daemon's pipe")?;
     let mut byte = [0u8; 1];
     // One byte at a time: what comes after the first line is not ours.
-    while said.len() < 4096 && pipe.read(&mut byte)? == 1 {
-        said.push(char::from(byte[0]));
+    while message.len() < 4096 && pipe.read(&mut byte)? == 1 {
+        message.push(char::from(byte[0]));
         if byte[0] == b'\n' {
             break;
         }
     }
-    if said == READY {
+    if message == READY {
         return Ok(None);
     }
     let status = child.wait().context("waiting for the daemon")?;
-    Ok(Some((status, said.trim().to_owned())))
+    Ok(Some((status, message.trim().to_owned())))
 }
 
 /// A refused mount made nothing but the log and the key: they go too, the directory may not be the one that was meant.

@@ -75,9 +75,13 @@ fn shared_memory(dir: &Path) -> Vec<Line> {
     let probe = dir.join(format!(".hotshelf-doctor-{}", std::process::id()));
     let room = rustix::fs::statvfs(dir).map_err(|error| format!("{}: {error}: mount a tmpfs there", dir.display())).and_then(|stat| {
         let (all, free) = (stat.f_blocks.saturating_mul(stat.f_frsize), stat.f_bavail.saturating_mul(stat.f_frsize));
-        let said = format!("{} of {} free in {}", BinaryBytes(free), BinaryBytes(all), dir.display());
+        let found = format!("{} of {} free in {}", BinaryBytes(free), BinaryBytes(all), dir.display());
         let wanted = (memory_bytes() / 4).min(1 << 30);
-        if free >= wanted { Ok(said) } else { Err(format!("{said}: give caches less --memory, or enlarge it (mount -o remount,size=...)")) }
+        if free >= wanted {
+            Ok(found)
+        } else {
+            Err(format!("{found}: give caches less --memory, or enlarge it (mount -o remount,size=...)"))
+        }
     });
     let opened = std::fs::File::options().create_new(true).read(true).write(true).open(&probe);
     let lock = opened.map_err(|error| format!("{}: {error}", dir.display())).and_then(|file| {

@@ -106,16 +106,16 @@ fn main() -> ExitCode {
 /// What clap says on several lines, and where to read on.
 fn in_one_line(error: &clap::Error) -> String {
     let text = error.to_string();
-    let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
-    let said: Vec<&str> = said.filter(|line| !line.is_empty()).collect();
-    let said = said.join(" ");
-    let said = said.strip_prefix("error: ").unwrap_or(&said);
+    let message = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let message: Vec<&str> = message.filter(|line| !line.is_empty()).collect();
+    let message = message.join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
     // The usage names the command that was being read.
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: hotshelf "));
     let word = usage.and_then(|rest| rest.split_whitespace().next()).filter(|word| word.bytes().all(|byte| byte.is_ascii_lowercase()));
     let given = std::env::args().nth(1).filter(|word| Cli::command().find_subcommand(word).is_some());
     let command = word.map(str::to_owned).or(given).map_or(String::new(), |word| format!("{word} "));
-    format!("{said}; see `hotshelf {command}--help`")
+    format!("{message}; see `hotshelf {command}--help`")
 }
 
 /// One line: what happened, to what, and what to do.

@@ -167,11 +167,11 @@ fn settle(mut args: MountArgs) -> anyhow::Result<(MountArgs, mount::MountFlags)>
         let mut file = config_file::read(path)?;
         let inner = std::mem::take(&mut file.options);
         flags = mount::MountFlags::default();
-        let below = from_options(&inner, &mut flags)?;
-        if below.config.is_some() {
+        let options = from_options(&inner, &mut flags)?;
+        if options.config.is_some() {
             return Err(Usage(format!("{}: options: a configuration file cannot name another", path.display())).into());
         }
-        file.fill(below);
+        file.fill(options);
         args.fill(file);
         // Once more, for the flags that come after the file's.
         from_options(&given, &mut flags)?;
@@ -472,8 +472,8 @@ mod test {
             (&|config| (config.low, config.high) = (Size::Percent(95), Size::Bytes(1 << 20)), "moving would never stop"),
         ];
         for (change, words) in refused {
-            let said = with(change).expect_err(words);
-            assert!(said.contains(words), "{said}");
+            let message = with(change).expect_err(words);
+            assert!(message.contains(words), "{message}");
         }
     }
 }

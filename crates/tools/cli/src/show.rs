@@ -20,8 +20,8 @@ pub fn status(status: &Status) {
         status.moves_dropped,
         status.moves_failed
     );
-    for trouble in &status.move_troubles {
-        let MoveTrouble { to, cause, moves, first, stays, next_try_s } = trouble;
+    for failure in &status.move_troubles {
+        let MoveTrouble { to, cause, moves, first, stays, next_try_s } = failure;
         let next = match (stays, next_try_s) {
             (true, _) => "they stay where they are".to_owned(),
             (false, Some(seconds)) => format!("next try in {seconds} s"),

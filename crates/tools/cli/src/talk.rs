@@ -19,7 +19,7 @@ use crate::args::{MigrateArgs, SetArgs, Side, StatusArgs, UnmountArgs, WhyArgs};
 use crate::verbosity::{is_verbose, shows_progress};
 use crate::{Usage, cache, prometheus, show};
 
-/// The mount a path is below, and the path below it. The last name is not followed if it is a link.
+/// Returns the mount that a path is in, and the path relative to it. The last name is not followed if it is a link.
 fn locate(path: &Path) -> anyhow::Result<(MountEntry, PathBuf)> {
     let absolute = std::path::absolute(path).with_context(|| format!("{}", path.display()))?;
     let real = match (absolute.parent(), absolute.file_name()) {
@@ -35,8 +35,8 @@ fn locate(path: &Path) -> anyhow::Result<(MountEntry, PathBuf)> {
     let best =
         all.into_iter().filter(|mounted| real.starts_with(&mounted.mountpoint)).max_by_key(|mounted| mounted.mountpoint.as_os_str().len());
     let Some(best) = best else { bail!("{} is not below a hotshelf mount: `hotshelf status` lists them", path.display()) };
-    let below = real.strip_prefix(&best.mountpoint).unwrap_or(Path::new("")).to_owned();
-    Ok((best, below))
+    let relative = real.strip_prefix(&best.mountpoint).unwrap_or(Path::new("")).to_owned();
+    Ok((best, relative))
 }
 
 /// The pair that is mounted there.
@@ -65,8 +65,8 @@ fn connect(mounted: &MountEntry, deadline: Option<Instant>) -> anyhow::Result<Co
 }
 
 /// How long a daemon may take for its answer. None: as long as it works.
-fn patience(question: &ControlRequest) -> Option<Duration> {
-    match question {
+fn timeout(request: &ControlRequest) -> Option<Duration> {
+    match request {
         ControlRequest::Status => Some(Duration::from_secs(10)),
         ControlRequest::Migrate { .. } | ControlRequest::Retire { .. } => None,
         // A slow disk may have to be asked, or a large tree.
@@ -79,13 +79,13 @@ fn patience(question: &ControlRequest) -> Option<Duration> {
     }
 }
 
-fn ask(mounted: &MountEntry, question: &ControlRequest) -> anyhow::Result<ControlReply> {
-    ask_within(mounted, question, patience(question))
+fn request(mounted: &MountEntry, request: &ControlRequest) -> anyhow::Result<ControlReply> {
+    request_within(mounted, request, timeout(request))
 }
 
-fn ask_within(mounted: &MountEntry, question: &ControlRequest, patience: Option<Duration>) -> anyhow::Result<ControlReply> {
-    let deadline = patience.map(|patience| Instant::now() + patience);
-    let answer = connect(mounted, deadline)?.ask(question, &mut |_| {});
+fn request_within(mounted: &MountEntry, request: &ControlRequest, timeout: Option<Duration>) -> anyhow::Result<ControlReply> {
+    let deadline = timeout.map(|timeout| Instant::now() + timeout);
+    let answer = connect(mounted, deadline)?.ask(request, &mut |_| {});
     match answer.with_context(|| format!("the daemon of {} sent no valid reply", mounted.mountpoint.display()))? {
         ControlReply::Failed { message } => bail!("{message}"),
         answer => Ok(answer),
@@ -94,11 +94,11 @@ fn ask_within(mounted: &MountEntry, question: &ControlRequest, patience: Option<
 
 /// The state of a mount.
 pub fn status_of(mounted: &MountEntry) -> anyhow::Result<Box<Status>> {
-    status_within(mounted, patience(&ControlRequest::Status))
+    status_within(mounted, timeout(&ControlRequest::Status))
 }
 
-fn status_within(mounted: &MountEntry, patience: Option<Duration>) -> anyhow::Result<Box<Status>> {
-    match ask_within(mounted, &ControlRequest::Status, patience)? {
+fn status_within(mounted: &MountEntry, timeout: Option<Duration>) -> anyhow::Result<Box<Status>> {
+    match request_within(mounted, &ControlRequest::Status, timeout)? {
         ControlReply::Status(status) => Ok(status),
         _ => bail!("the daemon of {} sent an unexpected reply", mounted.mountpoint.display()),
     }
@@ -141,11 +141,11 @@ fn status_of_mounts(complete: &mut bool) -> anyhow::Result<Vec<Status>> {
     let (mine, others): (Vec<MountEntry>, Vec<MountEntry>) =
         mounted().context("reading the list of mounts")?.into_iter().partition(is_mine);
     let others = if rustix::process::geteuid().is_root() { others } else { Vec::new() };
-    let mut told = Vec::new();
+    let mut statuses = Vec::new();
     for mounts in [mine, others] {
         for (mounted, status) in mounts.iter().zip(status_of_all(&mounts)) {
             match status {
-                Ok(status) => told.push(*status),
+                Ok(status) => statuses.push(*status),
                 Err(error) => {
                     complain!("{}: {error:#}", mounted.mountpoint.display());
                     *complete = false;
@@ -153,7 +153,7 @@ fn status_of_mounts(complete: &mut bool) -> anyhow::Result<Vec<Status>> {
             }
         }
     }
-    Ok(told)
+    Ok(statuses)
 }
 
 /// Runs `hotshelf status` and returns whether every mount and cache answered.
@@ -208,7 +208,7 @@ pub fn set(args: &SetArgs) -> anyhow::Result<bool> {
 
 /// Changes settings of a mount.
 pub fn set_on(mounted: &MountEntry, changes: BTreeMap<String, String>, dry_run: bool) -> anyhow::Result<bool> {
-    if let ControlReply::Done { message } = ask(mounted, &ControlRequest::Set { changes, dry_run })? {
+    if let ControlReply::Done { message } = request(mounted, &ControlRequest::Set { changes, dry_run })? {
         say!("{message}");
     }
     Ok(true)
@@ -216,20 +216,20 @@ pub fn set_on(mounted: &MountEntry, changes: BTreeMap<String, String>, dry_run: 
 
 /// Returns the state of every cache that can be read, and prints why the others cannot.
 fn caches(complete: &mut bool) -> Vec<cache::Report> {
-    let (told, failed): (Vec<_>, Vec<_>) = cache::all().into_iter().partition(Result::is_ok);
+    let (readable, failed): (Vec<_>, Vec<_>) = cache::all().into_iter().partition(Result::is_ok);
     for error in failed.into_iter().filter_map(Result::err) {
         complain!("{error:#}");
         *complete = false;
     }
-    told.into_iter().flatten().collect()
+    readable.into_iter().flatten().collect()
 }
 
 /// Runs `hotshelf why` for each given path.
 pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
     let mut all = Vec::new();
     let well = for_each(&args.paths, |path| {
-        let (mounted, below) = locate(path)?;
-        match ask(&mounted, &ControlRequest::Why { path: escape(&below) })? {
+        let (mounted, relative) = locate(path)?;
+        match request(&mounted, &ControlRequest::Why { path: escape(&relative) })? {
             ControlReply::Why(why) if args.json => all.push(why),
             ControlReply::Why(why) => show::why(&why),
             _ => bail!("the daemon sent an unexpected reply"),
@@ -265,10 +265,10 @@ fn for_each(paths: &[PathBuf], mut does: impl FnMut(&Path) -> anyhow::Result<boo
 /// Runs `hotshelf pin`, or `hotshelf unpin` if `on` is false.
 pub fn pin(paths: &[PathBuf], on: bool) -> anyhow::Result<bool> {
     for_each(paths, |path| {
-        let (mounted, below) = locate(path)?;
-        let path = escape(&below);
+        let (mounted, relative) = locate(path)?;
+        let path = escape(&relative);
         if let ControlReply::Done { message } =
-            ask(&mounted, &if on { ControlRequest::Pin { path } } else { ControlRequest::Unpin { path } })?
+            request(&mounted, &if on { ControlRequest::Pin { path } } else { ControlRequest::Unpin { path } })?
         {
             tell!("{message}");
         }
@@ -289,8 +289,8 @@ fn migrate_one(path: &Path, to: TierName) -> anyhow::Result<bool> {
     if INTERRUPTED.load(Ordering::SeqCst) {
         bail!("{}: not started", path.display());
     }
-    let (mounted, below) = locate(path)?;
-    long_work(&mounted, &ControlRequest::Migrate { path: escape(&below), to })
+    let (mounted, relative) = locate(path)?;
+    long_work(&mounted, &ControlRequest::Migrate { path: escape(&relative), to })
 }
 
 /// The bar of a long work that says how far it is in files and bytes.
@@ -302,11 +302,11 @@ pub fn progress_bar() -> anyhow::Result<ProgressBar> {
 }
 
 /// Asks for something that takes long, and shows how far it is.
-pub fn long_work(mounted: &MountEntry, question: &ControlRequest) -> anyhow::Result<bool> {
+pub fn long_work(mounted: &MountEntry, request: &ControlRequest) -> anyhow::Result<bool> {
     let bar = progress_bar()?;
     let mut client = connect(mounted, None)?;
     stop_when_interrupted(&client)?;
-    let answer = client.ask(question, &mut |going| {
+    let answer = client.ask(request, &mut |going| {
         if let ControlReply::Progress { files, files_done, bytes, bytes_done } = going {
             bar.set_length(*bytes);
             bar.set_position(*bytes_done);
@@ -339,8 +339,8 @@ fn would_migrate(path: &Path, to: TierName) -> anyhow::Result<bool> {
         if !meta.is_file() || meta.dev() != device {
             continue;
         }
-        let (_, below) = locate(&path)?;
-        let answer = client.ask(&ControlRequest::Why { path: escape(&below) }, &mut |_| {}).context("asking the daemon")?;
+        let (_, relative) = locate(&path)?;
+        let answer = client.ask(&ControlRequest::Why { path: escape(&relative) }, &mut |_| {}).context("asking the daemon")?;
         if let ControlReply::Why(why) = answer
             && why.tier.is_some_and(|tier| tier != to)
         {
@@ -378,7 +378,7 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
     let real = std::fs::canonicalize(&args.mountpoint).unwrap_or_else(|_| without_following(&args.mountpoint));
     if let Some(image) = mount::raw::image_at(&real) {
-        take_away(&real, &args.mountpoint, deadline)?;
+        unmount_within(&real, &args.mountpoint, deadline)?;
         // Its daemon saves what is in memory, and lets go of the image then.
         while mount::raw::is_in_use(&image) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
@@ -387,7 +387,7 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
     }
     let mounted = at_mountpoint(&args.mountpoint)?;
     let daemon = status_of(&mounted).map(|status| status.pid).ok();
-    take_away(&mounted.mountpoint, &args.mountpoint, deadline)?;
+    unmount_within(&mounted.mountpoint, &args.mountpoint, deadline)?;
     // The daemon saves its state before it ends.
     if let Some(pid) = daemon.filter(|pid| *pid != 0) {
         let process = PathBuf::from(format!("/proc/{pid}"));
@@ -403,16 +403,16 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
 }
 
 /// Unmounts; waits for those who use it until the deadline.
-fn take_away(mountpoint: &Path, given: &Path, deadline: Instant) -> anyhow::Result<()> {
+fn unmount_within(mountpoint: &Path, given: &Path, deadline: Instant) -> anyhow::Result<()> {
     loop {
-        let said = match mount::unmount::unmount(mountpoint, false) {
+        let error = match mount::unmount::unmount(mountpoint, false) {
             Ok(()) => return Ok(()),
-            Err(said) => said,
+            Err(error) => error,
         };
-        if Instant::now() > deadline || !said.busy {
+        if Instant::now() > deadline || !error.busy {
             let holders = holders(mountpoint);
             let who = if holders.is_empty() { String::new() } else { format!(": in use by {}", holders.join(", ")) };
-            bail!("{} cannot be unmounted: {}{who}", given.display(), said.text);
+            bail!("{} cannot be unmounted: {}{who}", given.display(), error.text);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -438,9 +438,9 @@ fn holders(mountpoint: &Path) -> Vec<String> {
         let Some(pid) = dir.file_name().and_then(|name| name.to_str()).filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) else {
             continue;
         };
-        let below = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
+        let uses_mount = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
         let mut fds = std::fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
-        if below(dir.join("cwd")) || below(dir.join("exe")) || fds.any(|fd| below(fd.path())) {
+        if uses_mount(dir.join("cwd")) || uses_mount(dir.join("exe")) || fds.any(|fd| uses_mount(fd.path())) {
             let name = std::fs::read_to_string(dir.join("comm")).unwrap_or_default();
             found.push(format!("{} (process {pid})", name.trim()));
         }

@@ -23,12 +23,12 @@ fn printed(words: &[&str]) -> String {
 /// The one line of a call that must fail with `code`.
 fn refused(code: i32, words: &[&str]) -> String {
     let out = hotshelf(words);
-    let said = text(&out.stderr);
-    assert_eq!(out.status.code(), Some(code), "{words:?}: {said}");
+    let message = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(code), "{words:?}: {message}");
     assert_eq!(out.stdout, b"", "{words:?} prints on standard output");
-    assert_eq!(said.matches('\n').count(), 1, "{words:?}: {said}");
-    assert!(said.starts_with("hotshelf: "), "{words:?}: {said}");
-    said
+    assert_eq!(message.matches('\n').count(), 1, "{words:?}: {message}");
+    assert!(message.starts_with("hotshelf: "), "{words:?}: {message}");
+    message
 }
 
 /// The commands that a help lists.
@@ -49,8 +49,8 @@ fn commands() -> Vec<String> {
 
 /// All commands, and those of commands: `bench run`.
 fn commands_of_commands() -> Vec<String> {
-    let below = |command: &String| listed(&help_of(command)).into_iter().map(|name| format!("{command} {name}")).collect::<Vec<_>>();
-    commands().iter().flat_map(|command| std::iter::once(command.clone()).chain(below(command))).collect()
+    let children = |command: &String| listed(&help_of(command)).into_iter().map(|name| format!("{command} {name}")).collect::<Vec<_>>();
+    commands().iter().flat_map(|command| std::iter::once(command.clone()).chain(children(command))).collect()
 }
 
 fn help_of(command: &str) -> String {
@@ -69,8 +69,8 @@ fn flags(command: &str) -> Vec<String> {
 #[test]
 fn every_command_has_help_with_an_example_that_it_understands() {
     for command in commands_of_commands().into_iter().chain(["generate".into(), "umount".into()]) {
-        let asked: Vec<&str> = ["help"].into_iter().chain(command.split(' ')).collect();
-        for help in [help_of(&command), printed(&asked)] {
+        let words: Vec<&str> = ["help"].into_iter().chain(command.split(' ')).collect();
+        for help in [help_of(&command), printed(&words)] {
             let (_, example) = help.split_once("\nExample:\n").unwrap_or_else(|| panic!("{command} has no example: {help}"));
             let example = example.lines().next().unwrap_or_default().trim();
             let wanted = if command == "umount" { "hotshelf unmount" } else { &format!("hotshelf {command}") };
@@ -114,11 +114,11 @@ fn commands_given_wrongly_exit_2_with_one_line_that_says_where_to_read() {
         (&["unmount", "/m", "--timeout", "soon"], "invalid value 'soon'"),
         (&["generate", "poems", "/tmp"], "possible values"),
     ] {
-        let said = refused(2, words);
-        assert!(said.contains(says), "{words:?}: {said}");
+        let message = refused(2, words);
+        assert!(message.contains(says), "{words:?}: {message}");
         let command = if commands().iter().any(|command| command == words[0]) || words[0] == "generate" { words[0] } else { "" };
         let read_on = format!("see `hotshelf {command} --help`\n").replace("  ", " ");
-        assert!(said.ends_with(&read_on), "{words:?}: {said}");
+        assert!(message.ends_with(&read_on), "{words:?}: {message}");
     }
     for (words, says) in [
         (&["mount"][..], "--ssd is missing: hotshelf mount --ssd DIR"),
@@ -138,8 +138,8 @@ fn commands_given_wrongly_exit_2_with_one_line_that_says_where_to_read() {
         (&["check", "/"], "/ is a directory: give the HDD directory of the pair, too"),
         (&["cache", "create", "/c", "--name", "a/b", "--size", "1GiB"], "`a/b` is no name"),
     ] {
-        let said = refused(2, words);
-        assert!(said.contains(says), "{words:?}: {said}");
+        let message = refused(2, words);
+        assert!(message.contains(says), "{words:?}: {message}");
     }
 }
 
@@ -180,8 +180,8 @@ fn failures_exit_1_with_one_line_that_says_what_to_do() {
         (&["cache", "create", "/none/at/all", "--size", "1MiB"], "there is no directory /none/at: create it"),
         (&["cache", "status", "no-such-cache"], "`hotshelf status` lists the caches"),
     ] {
-        let said = refused(1, words);
-        assert!(said.contains(says), "{words:?}: {said}");
+        let message = refused(1, words);
+        assert!(message.contains(says), "{words:?}: {message}");
     }
 }
 
@@ -200,8 +200,8 @@ fn a_configuration_file_says_where_it_is_wrong_and_flags_win_over_it() {
     // The flag is looked at, not the file's line: only then is the missing directory told.
     let content = "ssd = \"/none/a\"\nhdd = \"/none/b\"\nhigh = \"10%\"\nlow = \"5%\"\n";
     std::fs::write(&file, content).expect("written");
-    let said = refused(1, &["mount", "--config", path, here, "--ssd", "/none/c", "--foreground"]);
-    assert!(said.contains("/none/c"), "{said}");
+    let message = refused(1, &["mount", "--config", path, here, "--ssd", "/none/c", "--foreground"]);
+    assert!(message.contains("/none/c"), "{message}");
     assert!(hotshelf(&["mount", "--config", path, "/m", "--dry-run"]).status.success());
     assert!(hotshelf(&["/none/a:/none/b", "/m", "-f", "-o", "rw,dev,suid,nofail,high=70%"]).status.success());
 }
@@ -240,9 +240,9 @@ fn what_reports_does_so_in_json_too() {
 fn doctor_says_what_is_missing_and_fails_when_nothing_works_without_it() {
     let out = hotshelf(&["doctor", "--ssd", "/none/ssd"]);
     assert_eq!(out.status.code(), Some(1));
-    let said = text(&out.stdout);
-    assert!(said.lines().any(|line| line.starts_with("missing  ssd: write") && line.contains("/none/ssd: No such file")), "{said}");
-    assert!(said.lines().all(|line| line.starts_with("ok       ") || line.starts_with("missing  ")), "{said}");
+    let message = text(&out.stdout);
+    assert!(message.lines().any(|line| line.starts_with("missing  ssd: write") && line.contains("/none/ssd: No such file")), "{message}");
+    assert!(message.lines().all(|line| line.starts_with("ok       ") || line.starts_with("missing  ")), "{message}");
     let dir = tempfile::tempdir().expect("a directory");
     hotshelf(&["doctor", "--hdd", dir.path().to_str().expect("UTF-8")]);
     assert_eq!(std::fs::read_dir(dir.path()).expect("read").count(), 0, "the probe is left behind");
@@ -261,8 +261,8 @@ fn a_reader_that_has_read_enough_is_no_failure() {
         drop(child.stdout.take());
         let out = child.wait_with_output().expect("it ends");
         // Other mounts of this machine may have something to say of their own.
-        let said = text(&out.stderr);
-        assert!(!said.contains("panicked") && !said.to_lowercase().contains("broken pipe"), "{words:?}: {said}");
+        let message = text(&out.stderr);
+        assert!(!message.contains("panicked") && !message.to_lowercase().contains("broken pipe"), "{words:?}: {message}");
     }
 }
 

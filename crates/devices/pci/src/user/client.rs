@@ -16,7 +16,7 @@ const THEIRS_MAX: usize = 64;
 
 /// The reason why a request failed.
 #[derive(Debug)]
-pub(super) enum Failed {
+pub(super) enum RequestError {
     /// The server refused the request.
     Refused(io::Error),
     /// The connection is lost.
@@ -28,7 +28,7 @@ pub(super) struct Client {
     pub link: Link,
     /// Of the next request; held while one is under way.
     next: Mutex<u16>,
-    patience: Duration,
+    reply_timeout: Duration,
     lost: AtomicBool,
     /// Raised when the device is lost, so that nobody sleeps on.
     events: OnceLock<Arc<[OwnedFd]>>,
@@ -37,9 +37,9 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Creates a client; `patience` limits the wait for each reply.
-    pub fn new(link: Link, patience: Duration) -> Client {
-        Client { link, next: Mutex::new(1), patience, lost: AtomicBool::new(false), events: OnceLock::new(), pid: std::process::id() }
+    /// Creates a client; `reply_timeout` limits the wait for each reply.
+    pub fn new(link: Link, reply_timeout: Duration) -> Client {
+        Client { link, next: Mutex::new(1), reply_timeout, lost: AtomicBool::new(false), events: OnceLock::new(), pid: std::process::id() }
     }
 
     /// Returns whether the device is lost; it then counts as removed.
@@ -61,30 +61,30 @@ impl Client {
     }
 
     /// Notices if the server has gone.
-    pub fn look(&self) {
+    pub fn check_lost(&self) {
         if !self.is_lost() && self.link.is_closed() {
             self.lose();
         }
     }
 
     /// Sends a request and waits for the reply.
-    pub fn ask(&self, command: u16, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Message, Failed> {
+    pub fn request(&self, command: u16, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Message, RequestError> {
         let mut next = self.next.lock();
         if self.is_lost() {
-            return Err(Failed::Lost(LinkError::Closed));
+            return Err(RequestError::Lost(LinkError::Closed));
         }
         let id = *next;
         *next = next.wrapping_add(1);
-        let answer = self.exchange(Header::request(id, command), body, fds).inspect_err(|_| self.lose()).map_err(Failed::Lost)?;
+        let answer = self.exchange(Header::request(id, command), body, fds).inspect_err(|_| self.lose()).map_err(RequestError::Lost)?;
         if answer.header.is_failure() {
             let errno = i32::try_from(answer.header.error).ok().filter(|errno| (1..4096).contains(errno));
-            return Err(Failed::Refused(errno.map_or_else(|| io::ErrorKind::Other.into(), io::Error::from_raw_os_error)));
+            return Err(RequestError::Refused(errno.map_or_else(|| io::ErrorKind::Other.into(), io::Error::from_raw_os_error)));
         }
         Ok(answer)
     }
 
     fn exchange(&self, header: Header, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<Message, LinkError> {
-        let until = Some(Instant::now() + self.patience);
+        let until = Some(Instant::now() + self.reply_timeout);
         self.link.send(&header.message(body), fds, until)?;
         for _ in 0..THEIRS_MAX {
             let message = self.link.receive(until)?;
@@ -96,33 +96,33 @@ impl Client {
                 continue;
             }
             if message.header.id != header.id || message.header.command != header.command {
-                return Err(LinkError::NoMessage("an answer to something else"));
+                return Err(LinkError::NoMessage("a reply to another request"));
             }
             return Ok(message);
         }
-        Err(LinkError::NoMessage("it asks and asks"))
+        Err(LinkError::NoMessage("it sends requests instead of a reply"))
     }
 
     /// Reads bytes of a region into all of `to`.
-    pub fn read(&self, region: u32, at: u64, to: &mut [u8]) -> Result<(), Failed> {
+    pub fn read(&self, region: u32, at: u64, to: &mut [u8]) -> Result<(), RequestError> {
         let count = to.len() as u32;
-        let answer = self.ask(command::REGION_READ, &access(region, at, count).0, &[])?;
+        let answer = self.request(command::REGION_READ, &access(region, at, count).0, &[])?;
         let data = answer.body.get(16..).filter(|data| data.len() == to.len() && answer.body[..16] == access(region, at, count).0);
-        let Some(data) = data else { return Err(self.nonsense("a read with other bytes than asked for")) };
+        let Some(data) = data else { return Err(self.invalid("a read with other bytes than asked for")) };
         to.copy_from_slice(data);
         Ok(())
     }
 
     /// Writes bytes to a region of the device.
-    pub fn write(&self, region: u32, at: u64, from: &[u8]) -> Result<(), Failed> {
+    pub fn write(&self, region: u32, at: u64, from: &[u8]) -> Result<(), RequestError> {
         let body = access(region, at, from.len() as u32).bytes(from);
-        self.ask(command::REGION_WRITE, &body.0, &[]).map(drop)
+        self.request(command::REGION_WRITE, &body.0, &[]).map(drop)
     }
 
     /// Loses the device because of an invalid reply, and returns the error.
-    pub fn nonsense(&self, what: &'static str) -> Failed {
+    pub fn invalid(&self, what: &'static str) -> RequestError {
         self.lose();
-        Failed::Lost(LinkError::NoMessage(what))
+        RequestError::Lost(LinkError::NoMessage(what))
     }
 }
 

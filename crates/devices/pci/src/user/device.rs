@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use shm::Region;
 
-use super::client::{Client, Failed};
+use super::client::{Client, RequestError};
 use super::dma::Space;
 use super::events::Events;
 use super::link::{Link, as_event};
@@ -36,7 +36,7 @@ const CAPABILITIES: &[u8] = b"{\"capabilities\":{\"max_msg_fds\":16,\"max_data_x
 /// Opens the function behind a socket.
 ///
 /// # Errors
-/// See [`UserError`]. A server that has another client keeps us waiting until [`UserOptions::patience`] is over.
+/// See [`UserError`]. A server that has another client keeps us waiting until [`UserOptions::reply_timeout`] is over.
 pub fn open(socket: &Path) -> Result<Function, UserError> {
     open_with(socket, &UserOptions::default())
 }
@@ -48,7 +48,7 @@ pub fn open(socket: &Path) -> Result<Function, UserError> {
 pub fn open_with(socket: &Path, options: &UserOptions) -> Result<Function, UserError> {
     let link = Link::connect(socket).map_err(|error| UserError::Connect { socket: socket.to_owned(), error })?;
     let peer = Peer::of(&link);
-    let client = Arc::new(Client::new(link, options.patience));
+    let client = Arc::new(Client::new(link, options.reply_timeout));
     let opening = Opening { socket, options, client };
     let fds_at_once = opening.version()?;
     opening.info()?;
@@ -82,11 +82,11 @@ struct RegionInfo {
 }
 
 impl Opening<'_> {
-    fn failed(&self, what: &'static str) -> impl Fn(Failed) -> UserError {
+    fn failed(&self, what: &'static str) -> impl Fn(RequestError) -> UserError {
         let socket = self.socket.to_owned();
         move |failed| match failed {
-            Failed::Refused(error) => UserError::Refused { socket: socket.clone(), what, error },
-            Failed::Lost(error) => UserError::Link { socket: socket.clone(), error },
+            RequestError::Refused(error) => UserError::Refused { socket: socket.clone(), what, error },
+            RequestError::Lost(error) => UserError::Link { socket: socket.clone(), error },
         }
     }
 
@@ -97,7 +97,7 @@ impl Opening<'_> {
     /// Descriptors that the server takes at once.
     fn version(&self) -> Result<usize, UserError> {
         let body = Body::new().u16(0).u16(1).bytes(CAPABILITIES);
-        let answer = self.client.ask(command::VERSION, &body.0, &[]).map_err(self.failed("our version"))?;
+        let answer = self.client.request(command::VERSION, &body.0, &[]).map_err(self.failed("our version"))?;
         match Fields(&answer.body).u16() {
             Some(0) => Ok(fds_max(answer.body.get(4..).unwrap_or(&[]))),
             _ => Err(self.unusable("it speaks another version of vfio-user")),
@@ -106,7 +106,7 @@ impl Opening<'_> {
 
     fn info(&self) -> Result<(), UserError> {
         let body = Body::new().u32(16).u32(0).u32(0).u32(0);
-        let answer = self.client.ask(command::GET_INFO, &body.0, &[]).map_err(self.failed("what it is"))?;
+        let answer = self.client.request(command::GET_INFO, &body.0, &[]).map_err(self.failed("what it is"))?;
         let mut fields = Fields(&answer.body);
         let (_, flags, regions) = (fields.u32(), fields.u32().unwrap_or(0), fields.u32().unwrap_or(0));
         if flags & DEVICE_PCI == 0 || regions == 0 {
@@ -117,15 +117,15 @@ impl Opening<'_> {
 
     fn region(&self, index: u32, argsz: u32) -> Result<(RegionInfo, u32), UserError> {
         let body = Body::new().u32(argsz).u32(0).u32(index).u32(0).u64(0).u64(0);
-        let answer = self.client.ask(command::GET_REGION_INFO, &body.0, &[]).map_err(self.failed("its registers"))?;
+        let answer = self.client.request(command::GET_REGION_INFO, &body.0, &[]).map_err(self.failed("its registers"))?;
         let mut fields = Fields(&answer.body);
         let words = (|| Some((fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?, fields.u64()?, fields.u64()?)))();
         let Some((needs, flags, _, capabilities_at, bytes, file_at)) = words else {
-            return Err(self.failed("")(self.client.nonsense("a region without its size")));
+            return Err(self.failed("")(self.client.invalid("a region without its size")));
         };
         let has_areas = flags & REGION_CAPABILITIES != 0 && answer.body.len() > REGION_INFO_BYTES;
         let areas = if has_areas { sparse_areas(&answer.body, capabilities_at) } else { Some(Vec::new()) };
-        let Some(areas) = areas else { return Err(self.failed("")(self.client.nonsense("areas that make no sense"))) };
+        let Some(areas) = areas else { return Err(self.failed("")(self.client.invalid("areas that make no sense"))) };
         Ok((RegionInfo { flags, bytes, file_at, areas, file: answer.fds.into_iter().next() }, needs))
     }
 
@@ -146,9 +146,9 @@ impl Opening<'_> {
     /// Most servers have none, and look at their memory by themselves.
     fn bells(&self, bytes: u64) -> Result<Vec<WatchedRegister>, UserError> {
         let body = Body::new().u32(16 + 40 * AREAS_MAX as u32).u32(0).u32(REGION_REGISTERS).u32(0);
-        let answer = match self.client.ask(command::GET_REGION_IO_FDS, &body.0, &[]) {
+        let answer = match self.client.request(command::GET_REGION_IO_FDS, &body.0, &[]) {
             Ok(answer) => answer,
-            Err(Failed::Refused(_)) => return Ok(Vec::new()),
+            Err(RequestError::Refused(_)) => return Ok(Vec::new()),
             Err(lost) => return Err(self.failed("")(lost)),
         };
         let events: Vec<Option<OwnedFd>> = answer.fds.into_iter().map(as_event).collect();
@@ -175,7 +175,7 @@ impl Opening<'_> {
         let command = u16::from_le_bytes(now) | PCI_MEMORY_AND_MASTER;
         let written = read.and_then(|()| self.client.write(REGION_CONFIGURATION, PCI_COMMAND, &command.to_le_bytes()));
         match written {
-            Ok(()) | Err(Failed::Refused(_)) => Ok(()),
+            Ok(()) | Err(RequestError::Refused(_)) => Ok(()),
             Err(lost) => Err(self.failed("")(lost)),
         }
     }
@@ -183,9 +183,9 @@ impl Opening<'_> {
     /// A few at a time: descriptors beside a message are few.
     fn interrupts(&self, at_once: usize) -> Result<Vec<OwnedFd>, UserError> {
         let body = Body::new().u32(16).u32(0).u32(IRQ_MSIX).u32(0);
-        let answer = match self.client.ask(command::GET_IRQ_INFO, &body.0, &[]) {
+        let answer = match self.client.request(command::GET_IRQ_INFO, &body.0, &[]) {
             Ok(answer) => answer,
-            Err(Failed::Refused(_)) => return Ok(Vec::new()),
+            Err(RequestError::Refused(_)) => return Ok(Vec::new()),
             Err(lost) => return Err(self.failed("")(lost)),
         };
         let mut fields = Fields(&answer.body);
@@ -201,7 +201,7 @@ impl Opening<'_> {
             let start = (number * at_once) as u32;
             let body = Body::new().u32(20).u32(SET_EVENTFD | SET_TRIGGER).u32(IRQ_MSIX).u32(start).u32(some.len() as u32);
             let fds: Vec<_> = some.iter().map(|event| event.as_fd()).collect();
-            self.client.ask(command::SET_IRQS, &body.0, &fds).map_err(self.failed("interrupts"))?;
+            self.client.request(command::SET_IRQS, &body.0, &fds).map_err(self.failed("interrupts"))?;
         }
         Ok(events)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use shm::Region;
 
-use super::client::{Client, Failed};
+use super::client::{Client, RequestError};
 use super::peer::Peer;
 use super::wire::{Body, DMA_READ_WRITE, command};
 use crate::function::{DeviceAddress, DmaError, DmaSpace};
@@ -62,13 +62,13 @@ impl DmaSpace for Space {
             at
         };
         let body = Body::new().u32(32).u32(DMA_READ_WRITE).u64(0).u64(at).u64(bytes);
-        match self.client.ask(command::DMA_MAP, &body.0, &[fd.as_fd()]) {
+        match self.client.request(command::DMA_MAP, &body.0, &[fd.as_fd()]) {
             Ok(_) => Ok(DeviceAddress(at)),
-            Err(Failed::Refused(error)) => {
+            Err(RequestError::Refused(error)) => {
                 self.inner.lock().mapped.remove(&at);
                 Err(DmaError::System(error))
             }
-            Err(Failed::Lost(_)) => {
+            Err(RequestError::Lost(_)) => {
                 self.unmap(region, DeviceAddress(at));
                 Err(DmaError::CutOff)
             }
@@ -81,7 +81,7 @@ impl DmaSpace for Space {
         }
         let bytes = (region.len() as u64).next_multiple_of(PAGE);
         let body = Body::new().u32(24).u32(0).u64(at.0).u64(bytes);
-        let done = self.client.ask(command::DMA_UNMAP, &body.0, &[]).is_ok();
+        let done = self.client.request(command::DMA_UNMAP, &body.0, &[]).is_ok();
         if !done && !self.peer.has_ended(&self.client.link) {
             self.inner.lock().kept.push(Arc::clone(region));
         }

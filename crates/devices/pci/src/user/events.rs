@@ -38,7 +38,7 @@ fn watch(client: &Client, ending: &OwnedFd) {
         let mut fds = [PollFd::new(&client.link, PollFlags::empty()), PollFd::new(ending, PollFlags::IN)];
         match poll(&mut fds, None) {
             Ok(_) if !fds[1].revents().is_empty() => return,
-            Ok(_) => client.look(),
+            Ok(_) => client.check_lost(),
             Err(rustix::io::Errno::INTR) => {}
             // Nothing that waiting helps against: deadlines are left.
             Err(_) => return,
@@ -91,7 +91,7 @@ impl IrqSource for Events {
             Some(event) => poll(&mut [socket, PollFd::new(event, PollFlags::IN)], Some(&most)),
             None => poll(&mut [socket], Some(&most)),
         };
-        self.client.look();
+        self.client.check_lost();
     }
 
     fn pause(&self, at_most: Duration) {
@@ -101,6 +101,6 @@ impl IrqSource for Events {
             return;
         }
         let _ = poll(&mut [PollFd::new(&self.client.link, PollFlags::empty())], Some(&most));
-        self.client.look();
+        self.client.check_lost();
     }
 }

@@ -25,7 +25,7 @@ pub use link::{Link, LinkError};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UserOptions {
     /// How long the server may take to reply. After that it counts as gone.
-    pub patience: Duration,
+    pub reply_timeout: Duration,
     /// The maximum number of interrupt vectors; each takes a descriptor on both sides.
     pub vectors_max: u16,
     /// Registers that the server offers as memory are used so.
@@ -34,7 +34,7 @@ pub struct UserOptions {
 
 impl Default for UserOptions {
     fn default() -> Self {
-        UserOptions { patience: Duration::from_secs(10), vectors_max: 65, mapped: true }
+        UserOptions { reply_timeout: Duration::from_secs(10), vectors_max: 65, mapped: true }
     }
 }
 

@@ -59,11 +59,11 @@ impl Device {
         if self.leaves.load(Ordering::Relaxed) {
             return true;
         }
-        let asked = self.leave.as_ref().is_some_and(|event| clear(event.as_fd()));
-        if asked {
+        let is_requested = self.leave.as_ref().is_some_and(|event| clear(event.as_fd()));
+        if is_requested {
             self.leaves.store(true, Ordering::Relaxed);
         }
-        asked
+        is_requested
     }
 
     /// Enables register accesses to the device, and its own accesses to memory.

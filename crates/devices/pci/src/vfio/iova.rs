@@ -74,7 +74,7 @@ mod test {
         let mut addresses = Addresses::new([(0, (first + pages) * 4096 - 1)]);
         // The oracle: a flag for each page.
         let mut used = vec![false; pages as usize];
-        let mut held: Vec<(u64, u64)> = Vec::new();
+        let mut allocated: Vec<(u64, u64)> = Vec::new();
         for _ in 0..5000 {
             if random.bool() {
                 let (count, align) = (random.u64(1..12), 1 << random.u32(0..4));
@@ -84,15 +84,15 @@ mod test {
                 assert_eq!(got, wanted);
                 if let Some(at) = got {
                     (at..at + count).for_each(|page| used[page as usize] = true);
-                    held.push((at, count));
+                    allocated.push((at, count));
                 }
-            } else if !held.is_empty() {
-                let (at, count) = held.swap_remove(random.usize(..held.len()));
+            } else if !allocated.is_empty() {
+                let (at, count) = allocated.swap_remove(random.usize(..allocated.len()));
                 (at..at + count).for_each(|page| used[page as usize] = false);
                 addresses.give((first + at) * 4096, count * 4096);
             }
         }
-        for (at, count) in held {
+        for (at, count) in allocated {
             addresses.give((first + at) * 4096, count * 4096);
         }
         assert_eq!(addresses.free.len(), 1, "all is one piece again");

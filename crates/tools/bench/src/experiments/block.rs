@@ -125,7 +125,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
 fn is_memory(name: &DeviceName) -> bool {
     match name {
         DeviceName::Null { .. } | DeviceName::Memory { .. } => true,
-        DeviceName::Fault { below, .. } => is_memory(below),
+        DeviceName::Fault { inner, .. } => is_memory(inner),
         DeviceName::Path(_) | DeviceName::Nvme { .. } => false,
     }
 }

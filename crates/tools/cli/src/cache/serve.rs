@@ -61,14 +61,14 @@ pub fn attach(args: &AttachArgs) -> anyhow::Result<bool> {
     let log = args.log_file.as_deref().map(crate::daemon::open_log).transpose()?.map_or_else(Stdio::null, Stdio::from);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0).spawn().context("starting the process")?;
-    let mut said = String::new();
-    BufReader::new(child.stdout.take().context("the process's pipe")?).read_line(&mut said).context("reading what the process says")?;
-    if said.starts_with(READY) {
+    let mut message = String::new();
+    BufReader::new(child.stdout.take().context("the process's pipe")?).read_line(&mut message).context("reading what the process says")?;
+    if message.starts_with(READY) {
         tell!("{} is attached by process {}: `hotshelf cache detach` ends it", located.shown(), child.id());
         return Ok(true);
     }
-    let ended = child.wait().context("waiting for the process")?;
-    bail!("{}", if said.is_empty() { format!("the process ended ({ended}) without a word") } else { said.trim().to_owned() });
+    let status = child.wait().context("waiting for the process")?;
+    bail!("{}", if message.is_empty() { format!("the process status ({status}) without a word") } else { message.trim().to_owned() });
 }
 
 /// Ends the process that serves the cache in the background.

@@ -8,12 +8,12 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use cachedfs::Config;
 
-/// Writes them down, whole or not at all; of those that are as nobody said otherwise, nothing.
+/// Writes them down, whole or not at all; of those that are as nobody changed otherwise, nothing.
 pub fn write(file: &Path, config: &Config) -> anyhow::Result<()> {
     let table = |config: &Config| toml::Table::try_from(config).context("the settings as TOML");
-    let (mut said, plain) = (table(config)?, table(&Config::default())?);
-    said.retain(|key, value| key == "name" || plain.get(key) != Some(value));
-    let text = toml::to_string(&BTreeMap::from([("cache", said)])).context("the settings as TOML")?;
+    let (mut changed, plain) = (table(config)?, table(&Config::default())?);
+    changed.retain(|key, value| key == "name" || plain.get(key) != Some(value));
+    let text = toml::to_string(&BTreeMap::from([("cache", changed)])).context("the settings as TOML")?;
     let text = format!(
         "# Settings of a cache of hotshelf; `hotshelf cache create --help` and man hotshelf-cache.toml describe the others.\n\
          # Programs use it with HOTSHELF_CONFIG={}\n\n{text}",
@@ -87,7 +87,7 @@ mod test {
         change(&file, "mode", "\"write-around\"", &Config { mode: Mode::WriteAround, ..Config::default() }).expect("added");
         assert_eq!(std::fs::read_to_string(&file).expect("read"), "[cache]\nmode = \"write-around\"\n");
         std::fs::write(&file, "cache = { mode = \"write-back\" }\n").expect("written");
-        let said = change(&file, "mode", "\"write-around\"", &wanted).expect_err("unusual").to_string();
-        assert!(said.contains("yourself"), "{said}");
+        let error = change(&file, "mode", "\"write-around\"", &wanted).expect_err("unusual").to_string();
+        assert!(error.contains("yourself"), "{error}");
     }
 }

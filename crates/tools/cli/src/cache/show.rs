@@ -19,9 +19,9 @@ pub fn report(report: &Report) {
         say!("  settings  {}", settings.display());
     }
     let by = status.mode_by.as_ref().map(|by| format!("as {by} said")).into_iter();
-    let said: Vec<String> = by.chain(status.mode_because.clone()).collect();
-    if !said.is_empty() {
-        say!("  mode      {}: {}", mode_name(status.mode), said.join("; "));
+    let reasons: Vec<String> = by.chain(status.mode_because.clone()).collect();
+    if !reasons.is_empty() {
+        say!("  mode      {}: {}", mode_name(status.mode), reasons.join("; "));
     }
     if status.memory.pages > 0 {
         memory(status);

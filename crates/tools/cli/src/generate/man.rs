@@ -71,13 +71,13 @@ fn add(dir: &Path, command: &Command, related: &[String]) -> anyhow::Result<()> 
     let name = page_name(command);
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone().display_name(name.clone())).render(&mut page).context("writing man pages")?;
-    let below: Vec<String> = command.get_subcommands().filter(|sub| !sub.is_hide_set()).map(page_name).collect();
-    let see = if below.is_empty() { related } else { &below };
+    let children: Vec<String> = command.get_subcommands().filter(|sub| !sub.is_hide_set()).map(page_name).collect();
+    let see = if children.is_empty() { related } else { &children };
     let mut text = String::from_utf8(page).context("writing man pages")?.replace(".SH EXTRA", ".SH EXAMPLES AND NOTES");
     text += &appendix(command, &name, see);
     let path = dir.join(format!("{name}.1"));
     std::fs::write(&path, text).with_context(|| format!("{}", path.display()))?;
-    command.get_subcommands().try_for_each(|sub| add(dir, sub, &below))
+    command.get_subcommands().try_for_each(|sub| add(dir, sub, &children))
 }
 
 fn page_name(command: &Command) -> String {

@@ -131,14 +131,14 @@ mod test {
 
     #[test]
     fn what_is_not_there_or_has_no_device_is_refused() {
-        let said = |devices: &[&str], paths: &[&str]| {
+        let refusal = |devices: &[&str], paths: &[&str]| {
             let all = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
             variable(&all(devices), &all(paths), false).expect_err("refused").to_string()
         };
-        assert!(said(&["/nowhere"], &[]).contains("/nowhere"));
-        assert!(said(&["/dev/null"], &[]).contains("no block device"));
-        assert!(said(&[], &["/nowhere"]).contains("/nowhere"));
-        assert!(said(&[], &["/proc/self/status"]).contains("on proc"));
+        assert!(refusal(&["/nowhere"], &[]).contains("/nowhere"));
+        assert!(refusal(&["/dev/null"], &[]).contains("no block device"));
+        assert!(refusal(&[], &["/nowhere"]).contains("/nowhere"));
+        assert!(refusal(&[], &["/proc/self/status"]).contains("on proc"));
     }
 
     #[test]

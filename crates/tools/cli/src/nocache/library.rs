@@ -22,7 +22,7 @@ fn given_path(given: &Path) -> anyhow::Result<PathBuf> {
 
 fn beside(program: &Path) -> anyhow::Result<PathBuf> {
     let dir = program.parent().unwrap_or(Path::new("/"));
-    let places = ["", "../lib", "../lib64"].map(|below| dir.join(below).join(NAME));
+    let places = ["", "../lib", "../lib64"].map(|relative| dir.join(relative).join(NAME));
     let found = places.iter().find_map(|place| place.canonicalize().ok());
     found.ok_or_else(|| {
         let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();

@@ -14,7 +14,7 @@ use pci::{Address, vfio};
 use super::drive::{Drive, place};
 
 /// For a driver to look at a drive.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// To vfio-pci; the group's file is given to the user.
 pub fn bind(tree: &Tree, address: Address, user: Option<u32>) -> anyhow::Result<String> {
@@ -82,7 +82,7 @@ fn driver_dir(tree: &Tree, driver: &str) -> std::path::PathBuf {
 
 fn have_module(tree: &Tree) -> anyhow::Result<()> {
     if !driver_dir(tree, vfio::DRIVER).exists() && *tree == Tree::default() {
-        // What it says when it fails is of no help; that the driver is not there then is said below.
+        // What it says when it fails is of no help; that the driver is not there then is message below.
         let _ = std::process::Command::new("modprobe").arg(vfio::DRIVER).stderr(std::process::Stdio::null()).status();
     }
     ensure!(driver_dir(tree, vfio::DRIVER).exists(), "the kernel's module vfio-pci is not loaded: run `modprobe vfio-pci` as root");
@@ -108,7 +108,7 @@ fn hand_over(tree: &Tree, place: &FunctionPath, driver: Option<&str>) -> anyhow:
     }
     let probed = put(&tree.path("sys/bus/pci/drivers_probe"), &place.address.to_string());
     let begin = Instant::now();
-    while probed.is_ok() && begin.elapsed() < PATIENCE {
+    while probed.is_ok() && begin.elapsed() < PROBE_TIMEOUT {
         let now = place.driver();
         if driver.map_or(now.is_some(), |driver| now.as_deref() == Some(driver)) {
             return Ok(());
@@ -166,7 +166,7 @@ mod test {
         assert_eq!(fs::read_to_string(device.join("driver_override")).expect("asked"), "\n", "as it was");
         // It is bound already: nothing is to be done.
         std::os::unix::fs::symlink(driver_dir(&tree, vfio::DRIVER), device.join("driver")).expect("a link");
-        let said = bind(&tree, address(), None).expect("bound");
-        assert!(said.contains("nvme:0000:03:00.0/1") && said.contains("dev/vfio/12"), "{said}");
+        let message = bind(&tree, address(), None).expect("bound");
+        assert!(message.contains("nvme:0000:03:00.0/1") && message.contains("dev/vfio/12"), "{message}");
     }
 }

@@ -35,7 +35,7 @@ pub fn doctor(tree: &Tree, address: Option<Address>, as_json: bool) -> anyhow::R
         Some(address) => vec![Drive::of(tree, &place(tree, address)?)],
         None => super::drives(tree),
     };
-    let lines = look(tree, &drives);
+    let lines = examine(tree, &drives);
     if as_json {
         say_lines!("{}", serde_json::to_string_pretty(&lines)?);
     } else {
@@ -46,7 +46,7 @@ pub fn doctor(tree: &Tree, address: Option<Address>, as_json: bool) -> anyhow::R
     Ok(lines.iter().all(|line| line.ok || !line.needed))
 }
 
-fn look(tree: &Tree, drives: &[Drive]) -> Vec<Line> {
+fn examine(tree: &Tree, drives: &[Drive]) -> Vec<Line> {
     let mut lines = vec![iommu(tree), module(tree), container(tree), iommufd(tree), locked_memory()];
     if drives.is_empty() {
         lines.push(line("drives", true, Err("no NVMe drive is on the PCI bus of this machine".into())));
@@ -145,25 +145,25 @@ mod test {
     use super::super::drive::test::{address, machine};
     use super::*;
 
-    fn said(tree: &Tree) -> Vec<(String, bool, String)> {
+    fn checks(tree: &Tree) -> Vec<(String, bool, String)> {
         let drive = Drive::of(tree, &place(tree, address()).expect("a drive"));
-        look(tree, &[drive]).into_iter().map(|line| (line.what, line.ok, line.detail)).collect()
+        examine(tree, &[drive]).into_iter().map(|line| (line.what, line.ok, line.detail)).collect()
     }
 
     #[test]
     fn each_missing_thing_is_named_with_what_to_do() {
         let (_dir, tree) = machine();
-        let lines = said(&tree);
+        let lines = checks(&tree);
         assert!(lines[0].1 && lines[0].2.contains("1 groups"));
         assert!(!lines[1].1 && lines[1].2.contains("modprobe vfio-pci"));
         assert!(!lines[2].1 && lines[2].2.contains("is not there"));
         assert!(!lines[3].1);
         assert!(lines[5].1 && lines[5].2.contains("`hotshelf nvme bind 0000:03:00.0` takes it"));
         fs::remove_dir_all(tree.path("sys/kernel/iommu_groups")).expect("removed");
-        let lines = said(&tree);
+        let lines = checks(&tree);
         assert!(!lines[0].1 && lines[0].2.contains("intel_iommu=on"));
         assert!(!lines[5].1 && lines[5].2.contains("behind no IOMMU"));
-        assert!(!look(&tree, &[]).last().expect("a line").ok);
+        assert!(!examine(&tree, &[]).last().expect("a line").ok);
     }
 
     #[test]
@@ -173,11 +173,11 @@ mod test {
         fs::create_dir_all(tree.path("sys/bus/pci/drivers/vfio-pci")).expect("a directory");
         fs::remove_file(&driver).expect("removed");
         std::os::unix::fs::symlink(tree.path("sys/bus/pci/drivers/vfio-pci"), &driver).expect("a link");
-        assert!(!said(&tree)[5].1, "there is no /dev/vfio/12");
+        assert!(!checks(&tree)[5].1, "there is no /dev/vfio/12");
         fs::create_dir_all(tree.path("dev/vfio")).expect("a directory");
         fs::write(tree.path("dev/vfio/12"), "").expect("a file");
-        assert!(said(&tree)[5].2.contains("nvme:0000:03:00.0/1"));
+        assert!(checks(&tree)[5].2.contains("nvme:0000:03:00.0/1"));
         fs::write(tree.path("proc/self/mountinfo"), "30 1 259:1 / /srv rw - ext4 /dev/nvme0n1p1 rw\n").expect("a file");
-        assert!(said(&tree)[5].1);
+        assert!(checks(&tree)[5].1);
     }
 }

@@ -47,13 +47,13 @@ impl Drive {
     /// Reads the description of the drive at a PCI address.
     pub fn of(tree: &Tree, place: &FunctionPath) -> Drive {
         let node = place.names("nvme", "nvme").into_iter().next();
-        let said = |name: &str| node.as_ref().and_then(|node| place.word(&format!("nvme/{node}/{name}")));
+        let attribute = |name: &str| node.as_ref().and_then(|node| place.word(&format!("nvme/{node}/{name}")));
         let disks = disks(place, node.as_deref());
         Drive {
             address: place.address.to_string(),
             driver: place.driver(),
-            model: said("model"),
-            serial: said("serial"),
+            model: attribute("model"),
+            serial: attribute("serial"),
             group: place.group(),
             uses: uses(tree, place, node.as_deref(), &disks),
             disks,

@@ -1,10 +1,10 @@
 //! `hotshelf nvme`: drives from the kernel to here and back, and what they say of themselves.
 
 pub mod args;
-mod ask;
 mod bind;
 mod doctor;
 mod drive;
+mod query;
 
 use pci::sysfs::{NVME_CLASS, Tree};
 
@@ -26,8 +26,8 @@ pub fn nvme(args: &NvmeArgs) -> anyhow::Result<bool> {
             say_lines!("{}", bind::unbind(&tree, args.address)?);
             Ok(true)
         }
-        NvmeCommand::Identify(args) => ask::identify(&tree, &args.drive, args.json),
-        NvmeCommand::Smart(args) => ask::smart(&tree, &args.drive, args.json),
+        NvmeCommand::Identify(args) => query::identify(&tree, &args.drive, args.json),
+        NvmeCommand::Smart(args) => query::smart(&tree, &args.drive, args.json),
         NvmeCommand::Doctor(args) => doctor::doctor(&tree, args.address, args.json),
     }
 }

@@ -15,7 +15,7 @@ use super::{default_journal, device_name};
 use crate::Usage;
 
 /// As long as the kernel gives an NVMe drive to abort a command, about.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RESET_AFTER: Duration = Duration::from_secs(5);
 
 /// Serves until a signal ends it.
 pub fn serve(args: &ServeArgs) -> anyhow::Result<bool> {
@@ -38,7 +38,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<bool> {
     let count = devices.len();
     let journal = Journal::open(&journal)?;
     let grants = journal.policy().grants().count();
-    let options = ServerOptions { socket: socket.clone(), journal, devices, spin: spin(args), patience: PATIENCE };
+    let options = ServerOptions { socket: socket.clone(), journal, devices, spin: spin(args), patience: RESET_AFTER };
     let server = Server::start(options).with_context(|| format!("{}: the socket cannot be made", socket.display()))?;
     say!("serving {count} devices at {}, {grants} grants are in force", socket.display());
     let signal = signals.forever().next();

@@ -50,7 +50,7 @@ fn when_the_drive_is_killed_each_request_ends_once_as_gone() {
 #[test]
 fn a_drive_that_stands_still_ends_nothing_until_it_is_certain_that_it_reaches_no_memory() {
     let drive = Drive::start(&["--size", "1MiB"]);
-    let options = UserOptions { patience: ENOUGH, ..UserOptions::default() };
+    let options = UserOptions { reply_timeout: ENOUGH, ..UserOptions::default() };
     let function = pci::user::open_with(&drive.socket, &options).expect("connected");
     let controller = Controller::open(function, Options { admin_timeout: ENOUGH, ..Options::default() }).expect("ready");
     let mut bench = Bench::impatient(&controller, 4, false, ENOUGH);

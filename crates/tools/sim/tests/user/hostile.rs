@@ -127,7 +127,7 @@ fn a_server_that_says_anything_does_not_make_the_client_panic_or_hang() {
         std::thread::scope(|scope| {
             scope.spawn(|| hostile_server(&listener, seed, dir.path()));
             let begun = Instant::now();
-            let options = UserOptions { patience: Duration::from_millis(20), ..UserOptions::default() };
+            let options = UserOptions { reply_timeout: Duration::from_millis(20), ..UserOptions::default() };
             if let Ok(function) = pci::user::open_with(&path, &options) {
                 let region = function.dma.allocate(8192).expect("memory");
                 if let Ok(at) = function.dma.map(&region) {

@@ -25,7 +25,7 @@ enum DriveAccess {
 /// Zero Kelvin.
 const KELVIN: i32 = 273;
 
-fn way(tree: &Tree, drive: &str) -> anyhow::Result<DriveAccess> {
+fn access(tree: &Tree, drive: &str) -> anyhow::Result<DriveAccess> {
     if let Some(socket) = drive.strip_prefix("vfio-user:") {
         return Ok(DriveAccess::Ours(stack::open_controller(&FunctionName::VfioUser(socket.into()), None)?));
     }
@@ -50,17 +50,17 @@ fn kernel(path: &Path) -> anyhow::Result<DriveAccess> {
 
 type Namespaces = Vec<(u32, Result<NamespaceInfo, NamespaceError>)>;
 
-fn identified(way: &DriveAccess) -> anyhow::Result<(ControllerInfo, Namespaces)> {
-    match way {
+fn identified(access: &DriveAccess) -> anyhow::Result<(ControllerInfo, Namespaces)> {
+    match access {
         DriveAccess::Ours(controller) => Ok((controller.info(), controller.namespaces())),
         DriveAccess::Kernel(node, path) => {
-            let ask = |what, id| node.identify(what, id).with_context(|| format!("{}: Identify (root may)", path.display()));
-            let info = ControllerInfo::from_page(&*ask(what::CONTROLLER, 0)?);
+            let identify = |what, id| node.identify(what, id).with_context(|| format!("{}: Identify (root may)", path.display()));
+            let info = ControllerInfo::from_page(&*identify(what::CONTROLLER, 0)?);
             let mut namespaces = Vec::new();
-            for id in namespace_list(&*ask(what::ACTIVE_NAMESPACES, 0)?) {
-                let found = NamespaceInfo::from_page(id, &*ask(what::NAMESPACE, id)?);
+            for id in namespace_list(&*identify(what::ACTIVE_NAMESPACES, 0)?) {
+                let found = NamespaceInfo::from_page(id, &*identify(what::NAMESPACE, id)?);
                 // Older drives have no list of names.
-                let names = ask(what::DESCRIPTORS, id);
+                let names = identify(what::DESCRIPTORS, id);
                 namespaces.push((id, found.and_then(|found| names.map_or(Ok(found.clone()), |page| found.with_descriptors(&page)))));
             }
             Ok((info, namespaces))
@@ -70,7 +70,7 @@ fn identified(way: &DriveAccess) -> anyhow::Result<(ControllerInfo, Namespaces)>
 
 /// Runs `hotshelf nvme identify` and prints what the controller reports.
 pub fn identify(tree: &Tree, drive: &str, as_json: bool) -> anyhow::Result<bool> {
-    let (info, namespaces) = identified(&way(tree, drive)?)?;
+    let (info, namespaces) = identified(&access(tree, drive)?)?;
     if as_json {
         let namespaces: Vec<Value> = namespaces.iter().map(|(id, found)| namespace(*id, found)).collect();
         say_lines!("{}", serde_json::to_string_pretty(&controller(&info, namespaces))?);
@@ -131,7 +131,7 @@ fn namespace(id: u32, found: &Result<NamespaceInfo, NamespaceError>) -> Value {
 
 /// `hotshelf nvme smart`. False: it warns.
 pub fn smart(tree: &Tree, drive: &str, as_json: bool) -> anyhow::Result<bool> {
-    let smart = match way(tree, drive)? {
+    let smart = match access(tree, drive)? {
         DriveAccess::Ours(controller) => controller.smart().with_context(|| drive.to_owned())?,
         DriveAccess::Kernel(node, path) => {
             let page = node.log_page(log::SMART).with_context(|| format!("{}: its health (root may)", path.display()))?;
@@ -176,7 +176,7 @@ mod test {
     #[test]
     fn who_answers_is_found_or_the_reason_told() {
         let (_dir, tree) = super::super::drive::test::machine();
-        let refused = |drive: &str| way(&tree, drive).err().map(|error| format!("{error:#}")).expect("refused");
+        let refused = |drive: &str| access(&tree, drive).err().map(|error| format!("{error:#}")).expect("refused");
         assert!(refused("0000:03:00.0").contains("dev/nvme0"), "the kernel's node, which is not there");
         assert!(refused("nvme7").contains("no PCI address"));
         assert!(refused("0000:04:00.0").contains("is no NVMe drive"));
