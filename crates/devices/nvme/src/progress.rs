@@ -27,11 +27,11 @@ pub(crate) enum Step {
 pub(crate) struct Bringup {
     /// The step to do next.
     pub step: Step,
-    /// The command in flight.
+    /// The ticket of the command in flight.
     pub asked: Option<Ticket>,
     /// When the wait for a register ends.
     pub deadline: Time,
-    /// Namespaces are known already.
+    /// Whether the namespaces are known from an earlier bring-up.
     pub again: bool,
     /// The namespaces that remain to be identified; the last is the next.
     pub ids: Vec<u32>,
