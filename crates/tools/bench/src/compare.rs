@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::results::{Results, short};
+use crate::numbers::short;
+use crate::results::Results;
 use crate::row::{Better, Row};
 
 /// How one of our figures changed.

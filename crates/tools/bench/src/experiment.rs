@@ -7,7 +7,6 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use stack::DeviceName;
 
-use crate::needs::Need;
 use crate::outcome::Outcome;
 use crate::replay::CacheSize;
 
@@ -33,6 +32,37 @@ pub struct Experiment {
     pub takes: (u64, u64),
     /// The function that runs the measurement.
     pub run: fn(&Context) -> anyhow::Result<Outcome>,
+}
+
+/// One requirement of an experiment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Need {
+    /// Root privileges.
+    Root,
+    /// Loop devices.
+    Loop,
+    /// `/dev/fuse`.
+    Fuse,
+    /// A program and its Debian package.
+    Program(&'static str, &'static str),
+    /// A control group that limits the I/O rate of a device.
+    Throttle,
+    /// A control group that limits memory.
+    LittleMemory,
+}
+
+impl Need {
+    /// Returns a description for the terminal.
+    pub fn name(self) -> String {
+        match self {
+            Need::Root => "root".into(),
+            Need::Loop => "loop devices".into(),
+            Need::Fuse => "FUSE".into(),
+            Need::Program(program, _) => program.into(),
+            Need::Throttle => "a control group that limits devices".into(),
+            Need::LittleMemory => "a control group that limits memory".into(),
+        }
+    }
 }
 
 /// The scale of a run.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::experiment::Context;
 use crate::load::{LoadJob, Pattern};
-use crate::{needs, programs};
+use crate::programs;
 
 /// The figures that fio reports of a load.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Engine {
 
 /// Returns whether fio is installed.
 pub fn present() -> bool {
-    needs::find("fio").is_some()
+    programs::find("fio").is_some()
 }
 
 /// Runs the job on a file or block device.

@@ -17,7 +17,8 @@ pub mod lab;
 pub mod load;
 mod machine;
 mod measure;
-pub mod needs;
+mod needs;
+mod numbers;
 mod outcome;
 mod plot;
 pub mod programs;
@@ -28,7 +29,7 @@ mod row;
 mod svg;
 pub mod write_path;
 
-pub use experiment::{Context, Experiment, RunScale, StoppedError};
+pub use experiment::{Context, Experiment, Need, RunScale, StoppedError};
 pub use experiments::ALL;
 pub use machine::Machine;
 pub use outcome::{Claim, Missing, Outcome, Plot, Series};

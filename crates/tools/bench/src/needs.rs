@@ -1,37 +1,12 @@
-//! Requirements of experiments, and how to meet them.
+//! Which requirements of an experiment the machine does not meet, and how to meet them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// One requirement of an experiment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Need {
-    /// Root privileges.
-    Root,
-    /// Loop devices.
-    Loop,
-    /// `/dev/fuse`.
-    Fuse,
-    /// A program and its Debian package.
-    Program(&'static str, &'static str),
-    /// A control group that limits the I/O rate of a device.
-    Throttle,
-    /// A control group that limits memory.
-    LittleMemory,
-}
+use crate::experiment::Need;
+use crate::lab::{memory, throttle};
+use crate::programs::find;
 
 impl Need {
-    /// Returns a description for the terminal.
-    pub fn name(self) -> String {
-        match self {
-            Need::Root => "root".into(),
-            Need::Loop => "loop devices".into(),
-            Need::Fuse => "FUSE".into(),
-            Need::Program(program, _) => program.into(),
-            Need::Throttle => "a control group that limits devices".into(),
-            Need::LittleMemory => "a control group that limits memory".into(),
-        }
-    }
-
     /// Returns what is missing and how to get it. `None`: the requirement is met.
     pub fn lacks(self) -> Option<String> {
         let absent = |path: &str| !Path::new(path).exists();
@@ -40,17 +15,10 @@ impl Need {
             Need::Loop => absent("/dev/loop-control").then(|| "there are no loop devices here: modprobe loop".into()),
             Need::Fuse => absent("/dev/fuse").then(|| "there is no /dev/fuse: modprobe fuse".into()),
             Need::Program(program, package) => missing(&[(program, package)]),
-            Need::Throttle => crate::lab::throttle::why_not(),
-            Need::LittleMemory => crate::lab::memory::why_not(),
+            Need::Throttle => throttle::why_not(),
+            Need::LittleMemory => memory::why_not(),
         }
     }
-}
-
-/// Returns the path of a program.
-pub fn find(program: &str) -> Option<PathBuf> {
-    let path = shm::environment::var_os("PATH").unwrap_or_default();
-    let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(sbin).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
 /// Returns which programs are missing, and the one command that installs them.

@@ -1,8 +1,8 @@
 //! Line charts as SVG.
 
 use crate::csv::quoted;
+use crate::numbers::short;
 use crate::outcome::{Plot, Series};
-use crate::results::short;
 use crate::svg::{self, WIDTH, fit, steps, text, tick, width_of};
 
 /// Returns the points as CSV, a column for each line; all lines have the same x values.

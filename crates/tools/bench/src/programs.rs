@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, bail};
@@ -12,7 +12,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::experiment::Context;
-use crate::needs::find;
+
+/// Returns the path of a program.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = shm::environment::var_os("PATH").unwrap_or_default();
+    let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(sbin).map(|dir| dir.join(program)).find(|path| path.is_file())
+}
 
 /// Runs a program from `PATH` and returns its output.
 ///

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::experiment::Need;
 use crate::lab::{Disk, DriveSpeed, Lab, MountedPair};
-use crate::needs::Need;
 
 /// Requirements of every experiment of the mount.
 pub const NEEDS: &[Need] =

@@ -1,10 +1,10 @@
 //! The mount over a file system in memory: its own bandwidth, without a drive.
 
 use super::result_table::{BANDWIDTH, ResultTable};
+use crate::experiment::Need;
 use crate::experiment::{Context, Experiment};
 use crate::fio::FileJob;
 use crate::lab::Lab;
-use crate::needs::Need;
 use crate::outcome::{Outcome, Plot, Series};
 
 const NAME: &str = "mount-memory";

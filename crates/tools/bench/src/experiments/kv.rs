@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::result_table::{Metric, ResultTable};
 use super::small_files::image;
+use crate::experiment::Need;
 use crate::experiment::{Context, Experiment};
 use crate::fs::kv::{self, KvPlan, KvTimes, RawFile};
 use crate::lab::{Disk, Lab};
-use crate::needs::Need;
 use crate::outcome::Outcome;
 
 const NAME: &str = "kv-store";

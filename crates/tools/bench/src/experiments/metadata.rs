@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use super::drives::{Drives, NEEDS};
 use super::result_table::{Metric, ResultTable};
+use crate::experiment::Need;
 use crate::experiment::{Context, Experiment};
 use crate::lab::{DriveSpeed, Lab, throttle};
-use crate::needs;
 use crate::outcome::Outcome;
 
 const NAME: &str = "mount-metadata";
@@ -39,7 +39,7 @@ fn run(context: &Context) -> anyhow::Result<Outcome> {
     let drives = Drives::new(&mut lab, (mib, mib), &DriveSpeed::SSD, &DriveSpeed::HDD_RANDOM, &[])?;
     let mut sides = vec![("hotshelf", drives.pair.dir.clone()), ("ext4 on the HDD", drives.plain_hdd()?)];
     let mut outcome = Outcome::default();
-    match needs::Need::Program("mergerfs", "mergerfs").lacks() {
+    match Need::Program("mergerfs", "mergerfs").lacks() {
         None => sides.push(("mergerfs", lab.mergerfs("merged", &drives.ssd.dir, &drives.hdd.dir)?)),
         Some(why) => outcome.mark_missing("mergerfs", why),
     }

@@ -11,9 +11,9 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 
 use super::result_table::{Metric, ResultTable, TIME};
+use crate::experiment::Need;
 use crate::experiment::{Context, Experiment};
 use crate::lab::{Counters, Disk, Lab};
-use crate::needs::Need;
 use crate::outcome::Outcome;
 use crate::programs;
 
@@ -120,7 +120,7 @@ fn ours(lab: &Lab<'_>, disk: &Disk, extension: &Path, journal: &str, script: &st
 fn sqlite(lab: &Lab<'_>, open: &str, journal: &str, script: &str) -> anyhow::Result<(f64, String)> {
     let file = lab.dir().join("statements.sql");
     std::fs::write(&file, format!(".bail on\n{open}PRAGMA journal_mode={journal};\nPRAGMA synchronous=full;\n{script}"))?;
-    let mut command = Command::new(crate::needs::find("sqlite3").context("sqlite3")?);
+    let mut command = Command::new(crate::programs::find("sqlite3").context("sqlite3")?);
     command.arg("-batch");
     let begun = Instant::now();
     let said = programs::finish(lab.context(), command, Some(std::fs::File::open(&file)?))?;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::result_table::{BANDWIDTH, ResultTable};
+use crate::experiment::Need;
 use crate::experiment::{Context, Experiment};
 use crate::fio::FileJob;
 use crate::lab::{DriveSpeed, Lab, memory};
-use crate::needs::Need;
 use crate::outcome::Outcome;
 use crate::programs;
 

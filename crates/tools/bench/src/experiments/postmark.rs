@@ -7,9 +7,9 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 
 use super::result_table::{ResultTable, TIME};
+use crate::experiment::Need;
 use crate::experiment::{Context, Experiment};
 use crate::lab::{Disk, DriveSpeed, Lab, throttle};
-use crate::needs::Need;
 use crate::outcome::{Outcome, Plot, Series};
 use crate::programs;
 

@@ -1,13 +1,13 @@
 //! Small files on an image of rawfs and on ext4, on the same loop device.
 
 use super::result_table::{Metric, ResultTable};
+use crate::experiment::Need;
 use crate::experiment::{Context, Experiment};
 use crate::fs::Files;
 use crate::fs::kernel::Kernel;
 use crate::fs::raw::{Raw, RawOptions};
 use crate::fs::small::{self, SyncPolicy};
 use crate::lab::{Disk, Lab};
-use crate::needs::Need;
 use crate::outcome::Outcome;
 
 const NAME: &str = "small-files";

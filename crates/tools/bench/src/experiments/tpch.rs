@@ -13,9 +13,9 @@ use tpchgen::text::TextPool;
 
 use super::drives::{Drives, drop_page_cache};
 use super::result_table::{Metric, ResultTable};
+use crate::experiment::Need;
 use crate::experiment::{Context, Experiment, RunScale};
 use crate::lab::{DriveSpeed, Lab, throttle};
-use crate::needs::{self, Need};
 use crate::outcome::Outcome;
 use crate::programs;
 
@@ -153,7 +153,7 @@ impl<'c> Server<'c> {
         let (context, data) = (lab.context(), format!("--datadir={}", dir.display()));
         let socket = lab.dir().join("sock");
         let log = File::create(lab.dir().join("mariadb.log"))?;
-        let child = Command::new(needs::find("mariadbd").context("mariadbd")?)
+        let child = Command::new(crate::programs::find("mariadbd").context("mariadbd")?)
             .args(["--no-defaults", "--user=root", &data, "--skip-networking", "--local-infile=1", "--skip-grant-tables"])
             .args(WITHOUT_INNODB)
             .arg(format!("--socket={}", socket.display()))

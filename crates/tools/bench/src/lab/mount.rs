@@ -55,7 +55,7 @@ impl Lab<'_> {
         self.will(UndoStep::Mount(dir.clone()))?;
         let both = format!("{}:{}", ssd.display(), hdd.display());
         let words = [both.as_ref(), dir.as_os_str(), "-o".as_ref(), "category.create=ff,minfreespace=16M".as_ref()];
-        run_path(self.context(), &crate::needs::find("mergerfs").unwrap_or_else(|| "mergerfs".into()), &words)?;
+        run_path(self.context(), &crate::programs::find("mergerfs").unwrap_or_else(|| "mergerfs".into()), &words)?;
         Ok(dir)
     }
 }

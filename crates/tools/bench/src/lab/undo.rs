@@ -201,7 +201,7 @@ fn uses(process: &Path, dir: &Path) -> bool {
 }
 
 fn run(program: &str, args: &[&std::ffi::OsStr]) -> bool {
-    let program = crate::needs::find(program).unwrap_or_else(|| program.into());
+    let program = crate::programs::find(program).unwrap_or_else(|| program.into());
     Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }
 

@@ -1,6 +1,6 @@
 //! Bar charts: one group for each case, one bar for each side, with the spread of all runs.
 
-use crate::results::short;
+use crate::numbers::short;
 use crate::row::{Better, Row};
 use crate::svg::{self, WIDTH, fit, text};
 

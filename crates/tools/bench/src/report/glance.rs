@@ -1,7 +1,8 @@
 //! A summary chart of all claims: how many times better or worse than the peer, ours and the paper's, on one axis.
 
+use crate::numbers::times;
 use crate::outcome::Claim;
-use crate::results::{Results, times};
+use crate::results::Results;
 use crate::row::Better;
 use crate::svg::{self, WIDTH, fit, text};
 

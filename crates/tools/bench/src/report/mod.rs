@@ -7,9 +7,10 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use crate::experiment::Experiment;
+use crate::numbers::{short, times};
 use crate::outcome::Outcome;
 use crate::plot;
-use crate::results::{Results, Run, save, short, times};
+use crate::results::{Results, Run, save};
 use crate::row::Row;
 use crate::svg::{self, escape};
 
