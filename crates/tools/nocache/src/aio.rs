@@ -2,7 +2,8 @@
 
 use libc::{aiocb, c_int, c_long, c_void, ssize_t, timespec};
 
-use crate::evict::{self, ByteRange};
+use crate::byte_range::ByteRange;
+use crate::evict;
 use crate::files::{self, Direction};
 use crate::next::hooks;
 

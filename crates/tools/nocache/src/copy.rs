@@ -2,7 +2,8 @@
 
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
-use crate::evict::{self, ByteRange};
+use crate::byte_range::ByteRange;
+use crate::evict;
 use crate::files::{self, Direction, File};
 use crate::next::hooks;
 use crate::sys;

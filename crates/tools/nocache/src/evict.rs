@@ -7,9 +7,8 @@
 //! - *Large folios.* The kernel keeps folios of up to 2 MiB and evicts only whole ones. So ranges start where such a folio would.
 //! - *Other writers.* Pages that another process has just written are written back first.
 
-use libc::c_int;
-
-use crate::files::{self, Direction, File, ResidualPages};
+use crate::byte_range::{ByteRange, drop_range, write_all, write_out};
+use crate::files::{Direction, File, ResidualPages};
 use crate::{sys, write_behind};
 
 const PAGE: u64 = 4096;
@@ -17,15 +16,6 @@ const PAGE: u64 = 4096;
 const PIECE: u64 = 2 << 20;
 /// More than the kernel's read-ahead on any device.
 const AHEAD: u64 = 16 << 20;
-
-/// A range of bytes in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ByteRange {
-    /// Offset of the first byte.
-    pub from: u64,
-    /// Offset behind the last byte.
-    pub to: u64,
-}
 
 /// Returns the range to evict after an access to `range`, given the end of the previous one, and what remains in memory.
 fn after(direction: Direction, last: u64, range: ByteRange) -> (ByteRange, ResidualPages) {
@@ -42,13 +32,6 @@ fn after(direction: Direction, last: u64, range: ByteRange) -> (ByteRange, Resid
 fn left_behind(direction: Direction, last: u64) -> ByteRange {
     let (piece, ahead) = if direction == Direction::Read { (PIECE, AHEAD) } else { (PAGE, PAGE) };
     ByteRange { from: last / piece * piece, to: last.saturating_add(ahead) }
-}
-
-fn drop_range(fd: c_int, range: ByteRange) {
-    // A length of zero would mean everything.
-    if range.from < range.to {
-        let _ = sys::drop_pages(fd, range.from, range.to - range.from);
-    }
 }
 
 /// Prepares an access at `at`: it must find no pages of earlier accesses, unless it continues them.
@@ -96,19 +79,6 @@ pub fn done(file: File, direction: Direction, range: ByteRange) {
     file.set_last(direction, range.to, left);
 }
 
-/// Writes the range back and waits.
-pub fn write_out(file: File, range: ByteRange) {
-    let outcome = if file.is_whole() { Err(libc::ENOSYS) } else { sys::write_out(file.fd, range.from, range.to - range.from) };
-    match outcome {
-        Ok(()) => {}
-        // The descriptor was reused unnoticed.
-        Err(libc::ESPIPE | libc::EBADF) => files::forget(file.fd),
-        // The device failed: the program's own fsync reports it.
-        Err(libc::EIO | libc::ENOSPC | libc::EDQUOT) => {}
-        Err(_) => drop(sys::write_all(file.fd)),
-    }
-}
-
 /// Handles a read at the end of file: the read-ahead is no longer needed.
 pub fn at_end(file: File) {
     let (last, left) = file.last(Direction::Read);
@@ -135,27 +105,9 @@ pub fn all_written(file: File) {
     all(file);
 }
 
-fn write_all(file: File) {
-    if file.is_whole() {
-        let _ = sys::write_all(file.fd);
-    } else {
-        let _ = sys::write_out(file.fd, 0, 0);
-    }
-}
-
-/// Returns the range of an access that moved the position by `count`, which other threads may have moved too.
-pub fn moved(before: u64, now: u64, count: u64) -> ByteRange {
-    let from = now.saturating_sub(count);
-    if before.saturating_add(count) == now {
-        ByteRange { from, to: now }
-    } else {
-        ByteRange { from: from.min(before), to: now.max(before + count) }
-    }
-}
-
 #[cfg(test)]
 mod test {
-    use super::{AHEAD, ByteRange, Direction, PIECE, ResidualPages, after, left_behind, moved};
+    use super::{AHEAD, ByteRange, Direction, PIECE, ResidualPages, after, left_behind};
 
     fn range(from: u64, to: u64) -> ByteRange {
         ByteRange { from, to }
@@ -189,13 +141,5 @@ mod test {
     fn what_is_left_behind_lies_around_the_last_end() {
         assert_eq!(left_behind(Direction::Read, 5 * PIECE + 3), range(5 * PIECE, 5 * PIECE + 3 + AHEAD));
         assert_eq!(left_behind(Direction::Read, 5 * PIECE), range(5 * PIECE, 5 * PIECE + AHEAD));
-    }
-
-    #[test]
-    fn a_position_that_others_moved_too_gives_the_larger_range() {
-        assert_eq!(moved(10, 20, 10), range(10, 20));
-        assert_eq!(moved(10, 30, 10), range(10, 30));
-        assert_eq!(moved(0, 100, 10), range(0, 100));
-        assert_eq!(moved(100, 50, 10), range(40, 110));
     }
 }

@@ -2,7 +2,7 @@
 //! that was read is evicted from the page cache; written data is on the device before the call returns, and then evicted. `hotshelf
 //! nocache` sets it up; docs/decisions/34-measuring-without-the-page-cache.md gives the reasons.
 //!
-//! - `config.rs`: the selection. `files.rs`: state of descriptors. `evict.rs`: what happens around one access; read it first.
+//! - `config.rs`: the selection. `files.rs`: state of descriptors. `byte_range.rs`: write-back and eviction of a range. `evict.rs`: what happens around one access; read it first.
 //!   `write_behind.rs`: writes in flight.
 //! - `transfer.rs`, `copy.rs`, `stdio.rs`, `printf.rs`, `aio.rs`, `raw.rs`, `rings.rs`: the calls. `maps.rs`: mappings.
 //! - `descriptors.rs`, `programs.rs`: reused descriptors, started programs, exit.
@@ -14,6 +14,7 @@
 #![allow(unsafe_code)]
 
 mod aio;
+mod byte_range;
 mod config;
 mod copy;
 mod descriptors;

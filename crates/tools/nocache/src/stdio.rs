@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{FILE, c_char, c_int, c_long, c_void, off_t, size_t, ssize_t};
 
-use crate::evict::{self, ByteRange};
+use crate::byte_range::ByteRange;
+use crate::evict;
 use crate::files::{self, Direction, File};
 use crate::next::hooks;
 use crate::{descriptors, sys, write_behind};

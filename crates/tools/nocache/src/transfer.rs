@@ -2,7 +2,8 @@
 
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
-use crate::evict::{self, ByteRange};
+use crate::byte_range::{self, ByteRange};
+use crate::evict;
 use crate::files::{self, Direction, File};
 use crate::next::hooks;
 use crate::sys;
@@ -27,7 +28,7 @@ fn here_chosen(file: File, direction: Direction, access: impl FnOnce() -> ssize_
     match (u64::try_from(count), now) {
         (Ok(0), _) if direction == Direction::Read => evict::at_end(file),
         (Ok(moved), Some(now)) if appends => evict::done(file, direction, ByteRange { from: now.saturating_sub(moved), to: now }),
-        (Ok(moved), Some(now)) if moved > 0 => evict::done(file, direction, evict::moved(stood, now, moved)),
+        (Ok(moved), Some(now)) if moved > 0 => evict::done(file, direction, byte_range::moved(stood, now, moved)),
         _ => {}
     }
     count

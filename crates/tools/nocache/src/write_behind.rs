@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use libc::c_int;
 
-use crate::evict::{self, ByteRange};
+use crate::byte_range::{ByteRange, write_out};
 use crate::files::{self, File};
 use crate::{config, sys};
 
@@ -139,7 +139,7 @@ pub fn take(file: File, range: ByteRange) -> bool {
 /// Waits for a write and evicts it. A closed file was already waited for.
 fn settle(write: PendingWrite) {
     if let Some(file) = files::used(write.fd) {
-        evict::write_out(file, write.range);
+        write_out(file, write.range);
         let _ = sys::drop_pages(file.fd, write.range.from, write.bytes());
     }
 }

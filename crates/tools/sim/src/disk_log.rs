@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::durability::DurabilityMark;
+use crate::durability_mark::DurabilityMark;
 
 /// Index of a disk in the list of the log.
 pub type DiskIndex = usize;

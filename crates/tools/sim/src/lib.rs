@@ -17,6 +17,7 @@
 pub mod device;
 pub mod disk_log;
 pub mod durability;
+pub mod durability_mark;
 pub mod golden;
 pub mod nvme;
 pub mod posix;

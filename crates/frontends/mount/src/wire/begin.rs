@@ -10,7 +10,7 @@ use fuser::{Config, InitFlags, KernelConfig, Notifier, Session};
 use rustix::io::Errno;
 
 use super::filesystem::FileSystem;
-use super::serve::{Transport, UringMode};
+use super::transport::{Transport, UringMode};
 use crate::unmount::unmount;
 
 /// A mount that waits to be served.

@@ -22,6 +22,7 @@ mod perform;
 mod queues;
 mod reply;
 mod serve;
+mod transport;
 
 pub use begin::{PreparedMount, begin, uring_offered};
 pub use decode::AttrChanges;
@@ -32,7 +33,7 @@ pub use reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr,
 };
-pub use serve::{Transport, UringMode};
+pub use transport::{Transport, UringMode};
 
 /// The maximum data of one request or reply, in bytes.
 pub const DATA_MAX: usize = 1 << 20;

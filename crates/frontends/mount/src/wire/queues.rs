@@ -28,7 +28,7 @@ use super::device::Readers;
 use super::filesystem::{BlockingExecutor, FileSystem, Job};
 use super::pending_reply::{PendingReply, ReplySlot};
 use super::perform::perform;
-use super::serve::Transport;
+use super::transport::Transport;
 use super::{DATA_MAX, encode};
 
 /// More threads for requests that wait for a slow disk.

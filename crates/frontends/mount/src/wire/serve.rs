@@ -1,56 +1,13 @@
 //! Serving a mount, by the queues or by the device.
 
 use std::io;
-use std::str::FromStr;
-use std::sync::OnceLock;
 
 use fuser::SessionACL;
-use hybridfs::config::SettingError;
 
 use super::begin::PreparedMount;
 use super::device::Readers;
 use super::filesystem::FileSystem;
 use super::queues::CpuQueues;
-
-/// Whether requests come over io_uring.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UringMode {
-    /// Where the kernel offers it.
-    #[default]
-    Auto,
-    /// Never.
-    Off,
-}
-
-impl FromStr for UringMode {
-    type Err = SettingError;
-
-    fn from_str(text: &str) -> Result<Self, SettingError> {
-        match text {
-            "auto" => Ok(UringMode::Auto),
-            "off" => Ok(UringMode::Off),
-            _ => Err(SettingError { text: text.to_owned(), wanted: "one of auto, off" }),
-        }
-    }
-}
-
-/// Tells whether requests come over io_uring, and why if not.
-#[derive(Debug, Default)]
-pub struct Transport {
-    why_not: OnceLock<String>,
-}
-
-impl Transport {
-    /// Returns the reason why requests do not use io_uring, if they do not.
-    pub fn why_not(&self) -> Option<&str> {
-        self.why_not.get().map(String::as_str)
-    }
-
-    /// The first reason is the one that counts: whether this is it.
-    pub(super) fn is_device(&self, why_not: String) -> bool {
-        self.why_not.set(why_not).is_ok()
-    }
-}
 
 impl<F: FileSystem> PreparedMount<F> {
     /// Serves until the mount has gone.

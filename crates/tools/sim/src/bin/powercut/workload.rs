@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use sim::disk_log::{DiskEvent, DiskLog};
-use sim::durability::{DurabilityMark, DurabilityOracle, FileId};
+use sim::durability::DurabilityOracle;
+use sim::durability_mark::{DurabilityMark, FileId};
 use sim::power_cut::SECTOR;
 use sim::stamped;
 
