@@ -14,7 +14,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::tier::{NAME_ONLY, Result};
+use crate::errno::Result;
+use crate::path::NAME_ONLY;
 
 /// What a directory's file system can do, as found by trying.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -250,7 +251,7 @@ impl<'a> AbilityProbe<'a> {
 
     fn clean_up(self) {
         let mut names: Vec<Box<[u8]>> = Vec::new();
-        let _ = crate::listing::read_names(self.dir.as_fd(), &mut |name, _| names.push(name.into()));
+        let _ = crate::read_dir::read_names(self.dir.as_fd(), &mut |name, _| names.push(name.into()));
         for name in names {
             use std::os::unix::ffi::OsStrExt;
             let _ = rustix::fs::unlinkat(&self.dir, OsStr::from_bytes(&name), AtFlags::empty());

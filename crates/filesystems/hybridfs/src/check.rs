@@ -12,10 +12,14 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::listing::read_names;
+use crate::errno::Result;
+use crate::hidden_dir::{OpenError, UntrustedHiddenDirError};
+use crate::path::{HIDDEN, NAME_ONLY};
 use crate::persist::{self, PersistError};
+use crate::read_dir::read_names;
 use crate::report::TierName;
-use crate::tier::{HIDDEN, NAME_ONLY, OpenError, Result, Stat, Tier, UntrustedHiddenDirError};
+use crate::stat::Stat;
+use crate::tier::Tier;
 
 /// What was looked at and found.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -5,8 +5,10 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, Mode, SeekFrom, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
+use crate::errno::Result;
 use crate::number;
-use crate::tier::{Result, Stat, proc_path};
+use crate::path::proc_path;
+use crate::stat::Stat;
 
 /// Bytes copied between two looks at the limits: what another reader of the disk may have to wait for.
 pub const CHUNK: usize = 256 << 10;

@@ -12,15 +12,18 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::abilities::NamingMethod;
+use crate::clock::now_s;
 use crate::copy::{self, AttributeLoss};
 use crate::dirs::DirPair;
-use crate::moves::{Duplicate, MoveJob, MoveOutcome, MoveReason, errno};
+use crate::errno::{Result, errno};
+use crate::moves::{Duplicate, MoveJob, MoveOutcome, MoveReason};
 use crate::nodes::{KeptFor, NodeLocation};
 use crate::open::{ChangedRanges, OpenInode};
-use crate::pair::{TieredFs, now_s};
+use crate::pair::TieredFs;
+use crate::path::NAME_ONLY;
 use crate::persist::MoveRecord;
 use crate::report::TierName;
-use crate::tier::{InodeId, NAME_ONLY, Result, Stat};
+use crate::stat::{InodeId, Stat};
 
 /// What changed during a copy is copied again while the writers go on, until it is this little.
 const CATCH_UP_BYTES: u64 = 8 << 20;

@@ -14,15 +14,18 @@ use fusedev::Identity;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::attrs::{Caller, SET_GID};
+use crate::attrs::SET_GID;
+use crate::caller::Caller;
 use crate::dirs::DirPair;
+use crate::errno::Result;
 use crate::names::Attr;
 use crate::nodes::{Backing, NodeKind};
 use crate::number::ROOT;
 use crate::open::{FileHandle, OpenDescriptors, OpenInode};
 use crate::pair::TieredFs;
+use crate::path::{HIDDEN, proc_path, valid_name};
 use crate::report::TierName;
-use crate::tier::{HIDDEN, Result, Stat, proc_path, valid_name};
+use crate::stat::Stat;
 
 /// Describes the file, directory or link to create.
 #[derive(Clone, Copy, Debug)]

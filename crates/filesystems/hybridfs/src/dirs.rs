@@ -11,8 +11,8 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::errno::Result;
 use crate::report::TierName;
-use crate::tier::Result;
 
 /// One directory, open on the sides where it exists.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl DirPair {
         let [Some(ssd), Some(hdd)] = &self.sides else { return false };
         match self.ahead.load(Ordering::Relaxed) {
             0 => {
-                let now = i64::from(crate::pair::now_s());
+                let now = i64::from(crate::clock::now_s());
                 let later = |side: &OwnedFd| rustix::fs::fstat(side).is_ok_and(|stat| stat.st_mtime > now);
                 let ahead = later(ssd) || later(hdd);
                 self.ahead.store(if ahead { 2 } else { 1 }, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl DirPair {
             _ => {}
         }
         let Some(fd) = self.on(tier) else { return false };
-        let path = crate::tier::proc_path(fd);
+        let path = crate::path::proc_path(fd);
         let has = rustix::fs::getxattr_query(&*path, "system.posix_acl_default").is_ok();
         self.default_acl.store(if has { 2 } else { 1 }, Ordering::Relaxed);
         has

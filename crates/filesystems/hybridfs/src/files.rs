@@ -10,13 +10,14 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::thread::CapabilitySet;
 
-use crate::attrs::Caller;
+use crate::caller::Caller;
+use crate::errno::Result;
 use crate::names::Attr;
 use crate::nodes::NodeKind;
 use crate::open::{FileHandle, OpenDescriptors, OpenInode, UNKNOWN};
 use crate::pair::TieredFs;
 use crate::report::TierName;
-use crate::tier::{Result, Stat};
+use crate::stat::Stat;
 
 /// Tells how far a write came.
 #[derive(Debug, PartialEq, Eq)]

@@ -13,14 +13,14 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::dirs::DirPair;
-use crate::listing::names_like;
+use crate::errno::Result;
 use crate::names::{Attr, FoundName, KnownFiles};
 use crate::nodes::NodeKind;
 use crate::number::ROOT;
 use crate::numbers::{NumberEntry, NumberTable};
 use crate::pair::TieredFs;
+use crate::read_dir::names_like;
 use crate::report::TierName;
-use crate::tier::Result;
 
 /// Forgotten files that wait to be noted by the watching thread; more are noted at once.
 const WAITING_MAX: usize = 1 << 17;

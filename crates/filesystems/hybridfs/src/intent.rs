@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
+use crate::errno::Result;
 use crate::persist::{FieldReader, InPlaceFile, PersistError, open_in_place, read_all};
 use crate::report::TierName;
-use crate::tier::Result;
 
 const FILE: &str = "intent";
 const MAGIC: [u8; 7] = *b"hsintnt";
@@ -73,7 +73,7 @@ pub enum IntentStep {
 pub struct RecordedStep {
     /// The change that is to be made.
     pub step: IntentStep,
-    /// Birth of the inode that the step names, as in [`InodeId`](crate::tier::InodeId); 0: not known.
+    /// Birth of the inode that the step names, as in [`InodeId`](crate::stat::InodeId); 0: not known.
     pub birth: u64,
     /// Backing inodes of the directories of the first and the second path; 0: not known.
     pub parents: [u64; 2],

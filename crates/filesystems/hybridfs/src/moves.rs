@@ -32,12 +32,14 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::abilities::NamingMethod;
+use crate::clock::now_s;
 use crate::copy_job::CopyJob;
 use crate::dirs::DirPair;
+use crate::errno::Result;
 use crate::nodes::NodeKind;
-use crate::pair::{TieredFs, now_s};
+use crate::pair::TieredFs;
 use crate::report::{LastMove, TierName};
-use crate::tier::{InodeId, Result};
+use crate::stat::InodeId;
 pub(crate) use queue::MoveJob;
 use queue::MoveProgress;
 pub use queue::{Mover, yield_to_foreground};
@@ -308,11 +310,6 @@ impl TieredFs {
         let to = if code & 0x80 != 0 { TierName::Hdd } else { TierName::Ssd };
         Some(LastMove { at_s: u64::from(at), to, reason: MoveReason::text(code & 0x7f).into() })
     }
-}
-
-/// The errno of an error that came from a system call.
-pub(crate) fn errno(error: std::io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

@@ -10,11 +10,13 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::dirs::DirPair;
+use crate::errno::Result;
 use crate::nodes::{Backing, NodeKind, NodeLocation};
 use crate::number::ROOT;
 use crate::pair::TieredFs;
+use crate::path::{HIDDEN, NAME_ONLY, valid_name};
 use crate::report::TierName;
-use crate::tier::{HIDDEN, NAME_ONLY, Result, Stat, valid_name};
+use crate::stat::Stat;
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::number::ROOT;
 use crate::numbers::NumberEntry;
 use crate::report::TierName;
-use crate::tier::Stat;
+use crate::stat::Stat;
 
 /// What was known of a file's extended attributes at a moment.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,7 @@ use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher24Wide};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::report::TierName;
-use crate::tier::Stat;
+use crate::stat::Stat;
 
 /// Holds a mark where only root can write it: the daemon is root and the file system has such attributes.
 pub const TRUSTED_MARK: &str = "trusted.hotshelf.ino";

@@ -13,9 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
+use crate::errno::Result;
 use crate::number::NumberKey;
 use crate::persist::{FieldReader, InPlaceFile, PersistError, open_in_place};
-use crate::tier::Result;
 
 const CLOSED: &str = "numbers";
 const OPEN: &str = "numbers.open";

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 
+use crate::errno::Result;
 use crate::report::TierName;
-use crate::tier::Result;
 
 /// Where the data of an open file is.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ pub struct FileHandle {
     /// Whether the file was opened for writing.
     pub write: bool,
     /// Who opened it, for set-id bits.
-    pub caller: crate::attrs::Caller,
+    pub caller: crate::caller::Caller,
 }
 
 #[cfg(test)]

@@ -6,14 +6,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 
+use crate::clock::now_s;
 use crate::config::{Config, Promotion};
 use crate::dirs::DirCache;
+use crate::errno::Result;
 use crate::forgotten_files::ForgottenFiles;
 use crate::intent::IntentLog;
 use crate::moves::{MoveReason, Mover};
@@ -26,7 +28,8 @@ use crate::placement::{Placement, TouchResult};
 use crate::report::TierName;
 use crate::settings::Tunables;
 use crate::space::SpaceUsage;
-use crate::tier::{Result, Stat, Tier};
+use crate::stat::Stat;
+use crate::tier::Tier;
 use crate::times::DirTimes;
 
 const GATES: usize = 256;
@@ -505,11 +508,6 @@ fn cache_stamp(stat: &Stat) -> u32 {
     key[20..28].copy_from_slice(&stat.ctime.0.to_le_bytes());
     key[28..32].copy_from_slice(&stat.ctime.1.to_le_bytes());
     crc32c::crc32c(&key).max(1)
-}
-
-/// Seconds since 1970.
-pub(crate) fn now_s() -> u32 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32)
 }
 
 #[cfg(test)]

@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
+use crate::errno::Result;
 use crate::moves::{MoveJob, MoveOutcome, MoveReason};
 use crate::names::FoundName;
 use crate::nodes::{KeptFor, NodeKind};
 use crate::pair::TieredFs;
 use crate::report::TierName;
-use crate::tier::Result;
 
 /// Names that are looked at before the mover looks again whether something more urgent is to be done.
 const LOOKS: usize = 64;

@@ -7,12 +7,15 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
+use crate::errno::Result;
 use crate::intent::{IntentStep, RecordedStep};
-use crate::listing::read_names;
 use crate::pair::TieredFs;
+use crate::path::NAME_ONLY;
 use crate::persist::{MoveRecord, OpenMove};
+use crate::read_dir::read_names;
 use crate::report::TierName;
-use crate::tier::{InodeId, NAME_ONLY, Result, Stat, Tier};
+use crate::stat::{InodeId, Stat};
+use crate::tier::Tier;
 
 /// What paths of temporaries begin with.
 const TEMPORARIES: &[u8] = b".hotshelf/tmp/";
@@ -254,11 +257,11 @@ fn recorded_parent<'a>(tier: &Tier, path: &'a [u8], inode: u64) -> Result<Option
 pub(crate) fn parent<'a>(tier: &Tier, path: &'a [u8]) -> Result<Option<(OwnedFd, &'a OsStr)>> {
     let mut parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
     let name = OsStr::from_bytes(parts.pop().unwrap_or_default());
-    crate::tier::valid_name(name)?;
+    crate::path::valid_name(name)?;
     let mut dir = tier.root.try_clone().map_err(|_| Errno::MFILE)?;
     for part in parts {
         let part = OsStr::from_bytes(part);
-        crate::tier::valid_name(part)?;
+        crate::path::valid_name(part)?;
         dir = match rustix::fs::openat(&dir, part, NAME_ONLY | OFlags::DIRECTORY, Mode::empty()) {
             Ok(dir) => dir,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),

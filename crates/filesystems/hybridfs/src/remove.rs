@@ -10,13 +10,14 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
-use crate::attrs::Caller;
+use crate::caller::Caller;
 use crate::dirs::DirPair;
+use crate::errno::Result;
 use crate::names::FoundName;
 use crate::nodes::NodeKind;
 use crate::pair::TieredFs;
+use crate::path::NAME_ONLY;
 use crate::report::TierName;
-use crate::tier::{NAME_ONLY, Result};
 
 impl TieredFs {
     /// Removes a name that is no directory (Algorithm 2: from the policy's queue and from its side).
@@ -137,7 +138,7 @@ impl TieredFs {
                 continue;
             }
             let handle = self.tier(tier).open_dir(dir.must(tier)?, name)?;
-            match crate::listing::is_empty(handle.as_fd()) {
+            match crate::read_dir::is_empty(handle.as_fd()) {
                 Ok(false) => return Err(Errno::NOTEMPTY),
                 // What may not be read is looked at by the file system when it removes it.
                 Ok(true) | Err(Errno::ACCESS) => {}

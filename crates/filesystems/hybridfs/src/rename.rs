@@ -12,16 +12,17 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::attrs::Caller;
+use crate::caller::Caller;
 use crate::dirs::DirPair;
+use crate::errno::Result;
 use crate::intent::{IntentStep, RecordedStep};
 use crate::names::FoundName;
 use crate::nodes::NodeKind;
 use crate::number::ROOT;
 use crate::pair::TieredFs;
+use crate::path::{HIDDEN, valid_name};
 use crate::recover::passes;
 use crate::report::TierName;
-use crate::tier::{HIDDEN, Result, valid_name};
 
 const SIDES: [TierName; 2] = [TierName::Ssd, TierName::Hdd];
 

@@ -28,14 +28,16 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::copy::{self, AttributeLoss};
-use crate::listing::read_names;
+use crate::errno::Result;
 use crate::moves::{MoveOutcome, MoveReason};
 use crate::names::{FoundName, kind_of};
 use crate::nodes::NodeKind;
 use crate::number::ROOT;
 use crate::pair::TieredFs;
+use crate::path::HIDDEN;
+use crate::read_dir::read_names;
 use crate::report::TierName;
-use crate::tier::{HIDDEN, Result, Stat};
+use crate::stat::Stat;
 
 /// Walks that may find something before what is left is reported. Each tries again what was open or changed.
 const WALKS_MAX: usize = 8;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::errno::Result;
 use crate::moves::{MoveOutcome, MoveReason};
 use crate::open::FileHandle;
 use crate::pair::TieredFs;
 use crate::report::TierName;
-use crate::tier::Result;
 
 impl TieredFs {
     /// Waits until a write to this file can go on: other files are demoted, or this one is.

@@ -9,14 +9,15 @@ use std::sync::atomic::Ordering;
 use rustix::fs::FileType;
 
 use crate::dirs::DirPair;
-use crate::listing::read_names;
+use crate::errno::Result;
 use crate::names::KnownFiles;
 use crate::nodes::{KeptFor, NodeKind};
 use crate::number::ROOT;
 use crate::pair::TieredFs;
+use crate::path::HIDDEN;
 use crate::persist::HistoryRecord;
+use crate::read_dir::read_names;
 use crate::report::TierName;
-use crate::tier::{HIDDEN, Result};
 
 /// A file found on the SSD.
 struct FoundFile {
@@ -93,7 +94,7 @@ impl TieredFs {
         Ok(())
     }
 
-    fn remembered(&self, ino: u64, stat: &crate::tier::Stat, known: &HashMap<u64, (u32, HistoryRecord)>) -> FoundFile {
+    fn remembered(&self, ino: u64, stat: &crate::stat::Stat, known: &HashMap<u64, (u32, HistoryRecord)>) -> FoundFile {
         let touched = stat.atime.0.max(stat.mtime.0).clamp(0, i64::from(u32::MAX)) as u32;
         match known.get(&ino) {
             Some((order, row)) => {

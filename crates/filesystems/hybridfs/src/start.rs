@@ -11,14 +11,18 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::abilities::Abilities;
+use crate::clock::now_s;
 use crate::config::Config;
+use crate::errno::Result;
+use crate::hidden_dir::{OpenError, UntrustedHiddenDirError};
 use crate::intent::IntentLog;
 use crate::numbers::NumberTable;
-use crate::pair::{TieredFs, TieredFsParts, now_s};
+use crate::pair::{TieredFs, TieredFsParts};
+use crate::path::HIDDEN;
 use crate::persist::{self, HistoryRecord, Identity, Journal, PairId, PersistError};
 use crate::placement::{Placement, PlacementError};
 use crate::report::TierName;
-use crate::tier::{HIDDEN, OpenError, Result, Tier, UntrustedHiddenDirError};
+use crate::tier::Tier;
 
 /// Why a pair cannot be opened: what happened, to what, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -228,7 +232,7 @@ pub fn open(config: Config) -> std::result::Result<TieredFs, StartError> {
     let (pins, damage) = persist::load_pins(tiers[0].hidden.as_fd()).map_err(own(&ssd))?;
     warnings.extend(damage.map(|damage| format!("the list of pins was damaged ({}); kept as {}", damage.detail, damage.kept_as)));
     let placement = Placement::new(&config, pins)?;
-    let hidden = tiers[0].hidden.try_clone().map_err(|error| os(&ssd, "opening .hotshelf again")(crate::moves::errno(error)))?;
+    let hidden = tiers[0].hidden.try_clone().map_err(|error| os(&ssd, "opening .hotshelf again")(crate::errno::errno(error)))?;
     let opened = Journal::open(hidden).map_err(own(&ssd))?;
     warnings.extend(opened.damaged.map(|damage| {
         format!("the journal was damaged ({}); kept as {}: run `hotshelf check` after unmounting", damage.detail, damage.kept_as)
@@ -263,7 +267,7 @@ fn canonical(path: &Path) -> std::result::Result<PathBuf, StartError> {
     let real = std::fs::canonicalize(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => StartError::Missing { path: path.to_owned() },
         std::io::ErrorKind::NotADirectory => StartError::NotADirectory { path: path.to_owned() },
-        _ => os(path, "resolving the path")(crate::moves::errno(error)),
+        _ => os(path, "resolving the path")(crate::errno::errno(error)),
     })?;
     if real.is_dir() { Ok(real) } else { Err(StartError::NotADirectory { path: path.to_owned() }) }
 }
@@ -403,7 +407,7 @@ pub(crate) fn lock_patiently(file: BorrowedFd<'_>) -> std::result::Result<(), Er
 
 /// The identity of a directory, without making anything in it. A damaged one is none for who adopts.
 fn peek(path: &Path, adopt: bool) -> std::result::Result<Option<Identity>, StartError> {
-    let hidden = crate::tier::open_hidden(path).map_err(not_opened(path, "opening its .hotshelf"))?;
+    let hidden = crate::hidden_dir::open_hidden(path).map_err(not_opened(path, "opening its .hotshelf"))?;
     let Some(hidden) = hidden else { return Ok(None) };
     match persist::read_identity(hidden.as_fd()) {
         Err(PersistError::Damaged { .. }) if adopt => Ok(None),
@@ -426,7 +430,7 @@ fn which_pair(paths: [&Path; 2], found: &[Option<Identity>; 2], config: &Config)
         (None, Some(hdd)) => Ok(hdd.pair),
         (Some(_), None) if !config.adopt => Err(StartError::HalfMissing { path: hdd, other: ssd }),
         (Some(ssd), None) => Ok(ssd.pair),
-        (None, None) => PairId::random().map_err(|error| os(&ssd, "getting random bytes")(crate::moves::errno(error))),
+        (None, None) => PairId::random().map_err(|error| os(&ssd, "getting random bytes")(crate::errno::errno(error))),
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::errno::Result;
 use crate::moves::{MoveOutcome, MoveReason};
 use crate::names::FoundName;
 use crate::nodes::NodeKind;
@@ -13,7 +14,7 @@ use crate::number::ROOT;
 use crate::pair::TieredFs;
 use crate::persist;
 use crate::report::{Status, TierName, TierStatus, Why};
-use crate::tier::{Result, Stat};
+use crate::stat::Stat;
 use rustix::io::Errno;
 
 /// How often `migrate` comes back to files that are in use, a pause between: a second in all, however many they are.

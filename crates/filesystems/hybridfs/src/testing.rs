@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::attrs::Caller;
+use crate::caller::Caller;
 use crate::config::{Config, Size};
 use crate::number::ROOT;
 use crate::pair::TieredFs;

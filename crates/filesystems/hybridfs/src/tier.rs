@@ -5,122 +5,22 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, StatVfsMountFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, StatVfsMountFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::abilities::{Abilities, NamingMethod};
 use crate::config::HonouredFeatures;
+use crate::errno::Result;
+use crate::hidden_dir::{OpenError, open_root, own_directory, own_key};
 use crate::number::{self, NumberKey};
-use crate::persist::{self, PersistError};
+use crate::path::{HIDDEN, NAME_ONLY, child_path, proc_path};
 use crate::report::TierName;
-
-/// The directory in each root that is ours; no user of the mount sees it.
-pub const HIDDEN: &str = ".hotshelf";
-
-/// What a system call said, or the errno it failed with.
-pub type Result<T> = std::result::Result<T, Errno>;
-
-/// Flags for a handle that only names a file.
-pub const NAME_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-/// What is known of a file from one statx(2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stat {
-    /// Identifies the backing inode on its side: its number, or for a file of a nested mount [`number::foreign`].
-    pub ino: u64,
-    /// Device, as `major << 32 | minor`.
-    pub dev: u64,
-    /// On another file system than the root of its tier (a nested mount).
-    pub foreign: bool,
-    /// Immutable or append-only: it can neither be changed nor removed (chattr(1)).
-    pub fixed: bool,
-    /// It has set-id bits or leads to a device, and its file system is mounted so that this means nothing (nosuid, nodev).
-    pub powerless: bool,
-    /// File type and permission bits.
-    pub mode: u32,
-    /// Number of hard links to the file.
-    pub nlink: u32,
-    /// User ID of the owner.
-    pub uid: u32,
-    /// Group ID of the file.
-    pub gid: u32,
-    /// Size of the file in bytes.
-    pub size: u64,
-    /// Allocated blocks of 512 bytes.
-    pub blocks: u64,
-    /// Preferred size of one I/O in bytes.
-    pub blksize: u32,
-    /// Device node's number, as mknod(2) takes it.
-    pub rdev: u64,
-    /// Time of the last access: seconds and nanoseconds.
-    pub atime: (i64, u32),
-    /// Last change of the data.
-    pub mtime: (i64, u32),
-    /// Time of the last change: seconds and nanoseconds.
-    pub ctime: (i64, u32),
-    /// Birth; zero where the file system does not tell.
-    pub birth: (i64, u32),
-}
-
-/// Names an inode, not only its number: the number of a removed file is given to a new one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InodeId {
-    /// The number of the backing inode.
-    pub ino: u64,
-    /// Nanoseconds from 1970 to its birth, modulo 2^64; 0: not known.
-    pub birth: u64,
-}
-
-impl InodeId {
-    /// Returns whether `stat` was taken of this inode. A birth that is not known fits every file of the number.
-    pub fn is(&self, stat: &Stat) -> bool {
-        self.ino == stat.ino && (self.birth == 0 || self.birth == stat.id().birth)
-    }
-}
-
-impl Stat {
-    /// Returns the inode's number and birth.
-    pub fn id(&self) -> InodeId {
-        let birth = self.birth.0.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(u64::from(self.birth.1));
-        InodeId { ino: self.ino, birth }
-    }
-
-    /// Returns the file type bits of the mode.
-    pub fn kind(&self) -> FileType {
-        FileType::from_raw_mode(self.mode)
-    }
-
-    /// Returns whether the file is a directory.
-    pub fn is_dir(&self) -> bool {
-        self.kind() == FileType::Directory
-    }
-
-    /// Returns whether the file is a regular file.
-    pub fn is_file(&self) -> bool {
-        self.kind() == FileType::RegularFile
-    }
-
-    /// Returns whether the file is a device file.
-    pub fn is_device(&self) -> bool {
-        matches!(self.kind(), FileType::CharacterDevice | FileType::BlockDevice)
-    }
-
-    /// Whether both were taken of one file. A file system gives the number of a removed file to a new one, but not its birth.
-    pub fn is_same_file(&self, other: &Stat) -> bool {
-        (self.dev, self.ino, self.birth) == (other.dev, other.ino, other.birth)
-    }
-
-    /// Whether data or attributes may differ from when `other` was taken.
-    pub fn changed_since(&self, other: &Stat) -> bool {
-        (self.ino, self.size, self.mtime, self.ctime) != (other.ino, other.size, other.mtime, other.ctime)
-    }
-}
+use crate::stat::{InodeId, Stat};
 
 /// Space on a tier's file system, bytes, as df(1) counts it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -620,159 +520,6 @@ impl Tier {
     }
 }
 
-/// Why a directory cannot be opened as a tier.
-#[derive(Debug)]
-pub enum OpenError {
-    /// A system call failed.
-    Os(Errno),
-    /// The hidden directory is not trusted: another user owns it or may write to it.
-    UntrustedHiddenDirError(UntrustedHiddenDirError),
-    /// It has neither our identity nor our key, and something in it.
-    NotHidden {
-        /// A name in it.
-        holds: String,
-    },
-    /// A file in it cannot be used.
-    Persist(PersistError),
-}
-
-impl From<Errno> for OpenError {
-    fn from(error: Errno) -> OpenError {
-        OpenError::Os(error)
-    }
-}
-
-/// A hidden directory that somebody else made, or may write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UntrustedHiddenDirError {
-    /// User ID of the hidden directory's owner.
-    pub owner: u32,
-    /// File type and permission bits.
-    pub mode: u32,
-}
-
-impl std::fmt::Display for UntrustedHiddenDirError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "belongs to user {} and has mode {:04o}", self.owner, self.mode)
-    }
-}
-
-/// Whether others than the owner may write; with an ACL the group's bits are its mask, so these two cover it.
-pub(crate) fn others_may_write(mode: u32) -> bool {
-    mode & 0o022 != 0
-}
-
-/// Opens the hidden directory of a side for reading, if there is one and it is ours. All that is ours is reached from here.
-pub fn open_hidden(side: &Path) -> std::result::Result<Option<OwnedFd>, OpenError> {
-    let root = open_root(side)?;
-    match own_directory(root.as_fd(), root.as_fd(), HIDDEN, false) {
-        Ok(hidden) => Ok(Some(hidden)),
-        Err(OpenError::Os(Errno::NOENT)) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Opens the hidden directory of a side, made if there is none, if it is ours.
-pub fn make_hidden(side: &Path) -> std::result::Result<OwnedFd, OpenError> {
-    let root = open_root(side)?;
-    let hidden = own_directory(root.as_fd(), root.as_fd(), HIDDEN, true)?;
-    own_key(hidden.as_fd(), true)?;
-    Ok(hidden)
-}
-
-fn open_root(path: &Path) -> Result<OwnedFd> {
-    rustix::fs::open(path, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())
-}
-
-/// Opens a hidden directory in `at`. The owner of `root` may have prepared one, or may exchange it at any moment: what counts is the
-/// directory that is open.
-fn own_directory(root: BorrowedFd<'_>, at: BorrowedFd<'_>, child: &str, make: bool) -> std::result::Result<OwnedFd, OpenError> {
-    if make {
-        match rustix::fs::mkdirat(at, child, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::RDONLY;
-    let dir = rustix::fs::openat(at, child, flags, Mode::empty())?;
-    let stat = rustix::fs::fstat(&dir)?;
-    let foreign_owner = || stat.st_uid != rustix::process::geteuid().as_raw() && Some(stat.st_uid) != owner_given(root);
-    if others_may_write(stat.st_mode) || foreign_owner() {
-        return Err(OpenError::UntrustedHiddenDirError(UntrustedHiddenDirError { owner: stat.st_uid, mode: stat.st_mode & 0o7777 }));
-    }
-    // What the root's default ACL grants to others would come upon every file that is made in here.
-    for inherited in ["system.posix_acl_default", "system.posix_acl_access"] {
-        if make && rustix::fs::fgetxattr_query(&dir, inherited).is_ok() {
-            rustix::fs::fremovexattr(&dir, inherited)?;
-        }
-    }
-    Ok(dir)
-}
-
-/// Returns the owner that the file system gives to what we make. That is us, unless it knows no owners (sshfs, vfat) or takes us for
-/// somebody else (NFS with root_squash).
-fn owner_given(root: BorrowedFd<'_>) -> Option<u32> {
-    let name = format!("{HIDDEN}.{:016x}", u64::from_le_bytes(NumberKey::random().ok()?.0[..8].try_into().expect("eight bytes")));
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(root, &*name, flags, Mode::RUSR | Mode::WUSR).ok()?;
-    // Of the file that is open: the name may lead elsewhere by now.
-    let owner = rustix::fs::fstat(&file).map(|stat| stat.st_uid);
-    let _ = rustix::fs::unlinkat(root, &*name, AtFlags::empty());
-    owner.ok()
-}
-
-/// Returns the name of something in a directory without our identity and key that a mount which was cut off has not left there. Such a
-/// directory may be anybody's: whoever owns the top can give another one of the same owner our name, and we write and remove in it.
-fn stranger_in(hidden: BorrowedFd<'_>) -> Result<Option<Box<[u8]>>> {
-    const BEGUN: [&[u8]; 5] = [b"tmp", b"key.new", b"id.new", b"lock", b"log"];
-    let mut names: Vec<Box<[u8]>> = Vec::new();
-    crate::listing::read_names(hidden, &mut |name, _| names.push(name.into()))?;
-    for name in names {
-        let stat = rustix::fs::statat(hidden, OsStr::from_bytes(&name), AtFlags::SYMLINK_NOFOLLOW)?;
-        let ours = match FileType::from_raw_mode(stat.st_mode) {
-            // Nothing that was moved is in there before there is an identity.
-            FileType::Directory => &*name == b"tmp" && is_empty_but_for_probes(hidden)?,
-            FileType::RegularFile => BEGUN.contains(&&*name) && stat.st_size <= 64,
-            _ => false,
-        };
-        if !ours {
-            return Ok(Some(name));
-        }
-    }
-    Ok(None)
-}
-
-fn is_empty_but_for_probes(hidden: BorrowedFd<'_>) -> Result<bool> {
-    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::RDONLY;
-    let tmp = rustix::fs::openat(hidden, "tmp", flags, Mode::empty())?;
-    let mut all = true;
-    crate::listing::read_names(tmp.as_fd(), &mut |name, _| all &= name.starts_with(b"probe-") || name.starts_with(b"owners."))?;
-    Ok(all)
-}
-
-/// The key in the hidden directory, made if there is none. Where none can be written, one that nothing was tagged with.
-fn own_key(hidden: BorrowedFd<'_>, writable: bool) -> std::result::Result<NumberKey, OpenError> {
-    if let Some(key) = persist::read_key(hidden).map_err(OpenError::Persist)? {
-        return Ok(key);
-    }
-    let key = NumberKey::random().map_err(|error| OpenError::Os(crate::moves::errno(error)))?;
-    if !writable {
-        return Ok(key);
-    }
-    if let Some(name) = persist::read_identity(hidden).ok().flatten().is_none().then(|| stranger_in(hidden)).transpose()?.flatten() {
-        return Err(OpenError::NotHidden { holds: String::from_utf8_lossy(&name).into_owned() });
-    }
-    match persist::write_key(hidden, &key) {
-        Ok(()) | Err(PersistError::Io { source: Errno::ROFS, .. }) => Ok(key),
-        // A full disk is no reason to refuse a mount: files that move until there is room get other numbers at the next mount.
-        Err(error @ PersistError::Io { source: Errno::NOSPC | Errno::DQUOT, .. }) => {
-            tracing::warn!(%error, "the key of marks cannot be kept");
-            Ok(key)
-        }
-        Err(error) => Err(OpenError::Persist(error)),
-    }
-}
-
 /// Where marks are kept: beyond the reach of users, if we and the file system can do that.
 fn mark_name(tmp: BorrowedFd<'_>, writable: bool) -> &'static str {
     const PROBE: &str = "trusted.hotshelf.probe";
@@ -826,29 +573,4 @@ impl SeenMarks {
 /// What a placeholder holds: nobody makes such a file by chance.
 fn placeholder(tag: u64) -> String {
     format!("hotshelf placeholder {tag:016x}\n")
-}
-
-/// A path that leads to exactly the open file, for calls that take no handle.
-pub fn proc_path(file: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", file.as_raw_fd())
-}
-
-/// A path that leads to `name` in the open directory.
-pub fn child_path(dir: BorrowedFd<'_>, name: &OsStr) -> Vec<u8> {
-    let mut path = proc_path(dir).into_bytes();
-    path.push(b'/');
-    path.extend_from_slice(name.as_bytes());
-    path
-}
-
-/// A name as the kernel hands it over: one component, not `.` or `..`.
-pub fn valid_name(name: &OsStr) -> Result<()> {
-    let bytes = name.as_bytes();
-    if bytes.len() > 255 {
-        return Err(Errno::NAMETOOLONG);
-    }
-    if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') || bytes.contains(&0) {
-        return Err(Errno::INVAL);
-    }
-    Ok(())
 }

@@ -26,8 +26,9 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::dirs::DirPair;
+use crate::errno::Result;
 use crate::pair::TieredFs;
-use crate::tier::{Result, Tier};
+use crate::tier::Tier;
 
 /// Many: directories that share one wait for each other's passes.
 const COUNTS: u64 = 1 << 14;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::queue::{DemotionStall, MoveJob, QUEUE_MAX, RetryTime, TRIES_MAX, yield_to_foreground};
 use super::{MoveOutcome, MoveReason};
+use crate::clock::now_s;
 use crate::nodes::KeptFor;
-use crate::pair::{TieredFs, now_s};
+use crate::pair::TieredFs;
 use crate::pinning::PinStep;
 use crate::placement::VictimVerdict;
 use crate::report::TierName;

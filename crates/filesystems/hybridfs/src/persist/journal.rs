@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::{FieldReader, InPlaceFile, PersistError, SetAsideFile, VERSION, again, io_error, open_in_place, put_aside, read_all};
 use crate::report::TierName;
-use crate::tier::InodeId;
+use crate::stat::InodeId;
 
 const FILE: &str = "journal";
 const MAGIC: [u8; 4] = *b"hsjr";
@@ -386,7 +386,7 @@ mod test {
         let without = |id: InodeId| InodeId { birth: 0, ..id };
         let whole = record(3);
         assert_eq!(found.open[&7], MoveRecord { source: without(whole.source), target: without(whole.target), ..whole });
-        assert!(InodeId { ino: 4, birth: 0 }.is(&crate::tier::Stat { ino: 4, birth: (1, 2), ..Default::default() }));
+        assert!(InodeId { ino: 4, birth: 0 }.is(&crate::stat::Stat { ino: 4, birth: (1, 2), ..Default::default() }));
     }
 
     #[test]

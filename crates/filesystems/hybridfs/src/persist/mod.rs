@@ -105,7 +105,7 @@ pub fn must_be_ours(dir: BorrowedFd<'_>, file: &OwnedFd, name: &'static str) -> 
     let stat = rustix::fs::fstat(file).map_err(io_error(name))?;
     let owner = rustix::fs::fstat(dir).map_err(io_error(name))?.st_uid;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    if !is_file || stat.st_uid != owner || crate::tier::others_may_write(stat.st_mode) {
+    if !is_file || stat.st_uid != owner || crate::stat::others_may_write(stat.st_mode) {
         return Err(PersistError::UntrustedHiddenDirError { file: name });
     }
     Ok(stat)

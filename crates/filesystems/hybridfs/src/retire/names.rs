@@ -16,15 +16,19 @@ use rustix::io::Errno;
 
 use super::TransferOutcome;
 use crate::abilities::NamingMethod;
+use crate::clock::now_s;
 use crate::copy::{self, AttributeLoss, CopyError};
 use crate::dirs::DirPair;
+use crate::errno::Result;
 use crate::intent::{IntentStep, RecordedStep};
 use crate::names::KnownFiles;
 use crate::nodes::{Backing, KeptFor, NodeKind};
-use crate::pair::{TieredFs, now_s};
+use crate::pair::TieredFs;
+use crate::path::{HIDDEN, NAME_ONLY};
 use crate::recover::passes;
 use crate::report::TierName;
-use crate::tier::{HIDDEN, InodeId, NAME_ONLY, Result, Stat, Tier};
+use crate::stat::{InodeId, Stat};
+use crate::tier::Tier;
 
 /// Two steps each; an intent counts up to 255 steps.
 const NAMES_MAX: usize = 127;
