@@ -16,7 +16,7 @@ use crate::clock::now_s;
 use crate::copy::{self, AttributeLoss};
 use crate::dirs::DirPair;
 use crate::errno::{Result, errno};
-use crate::moves::{Duplicate, MoveJob, MoveOutcome, MoveReason};
+use crate::moves::job::{Duplicate, MoveJob, MoveOutcome, MoveReason};
 use crate::nodes::{KeptFor, NodeLocation};
 use crate::open::{ChangedRanges, OpenInode};
 use crate::pair::TieredFs;

@@ -3,13 +3,14 @@
 //! Where they were is in `numbers`. What is not in there is looked for once in the whole tree, unless it is sure
 //! that every forgotten file is in there: after the first mount of a pair, or one that ended well.
 
+pub(crate) mod table;
+
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::dirs::DirPair;
@@ -26,25 +27,6 @@ use crate::report::TierName;
 const WAITING_MAX: usize = 1 << 17;
 /// No more than this share of the time goes into walks over the whole tree.
 const WALK_SHARE: u32 = 10;
-
-/// What is known of files that are not known.
-#[derive(Debug)]
-pub(crate) struct ForgottenFiles {
-    table: Mutex<Option<NumberTable>>,
-    /// Every forgotten file is in the table.
-    complete: AtomicBool,
-    /// End and duration of the last walk; held while one goes on.
-    walked: Mutex<Option<(Instant, Duration)>>,
-}
-
-impl ForgottenFiles {
-    /// With the table, if there is one, and whether it is complete.
-    pub fn new(numbers: Option<(NumberTable, bool)>) -> ForgottenFiles {
-        let complete = numbers.as_ref().is_some_and(|(_, complete)| *complete);
-        let table = Mutex::new(numbers.map(|(table, _)| table));
-        ForgottenFiles { table, complete: AtomicBool::new(complete), walked: Mutex::new(None) }
-    }
-}
 
 impl TieredFs {
     /// Whether a file of this number is known; to find another may take long.

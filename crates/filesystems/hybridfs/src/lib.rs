@@ -1,12 +1,16 @@
-//! One namespace over an SSD directory and an HDD directory (paper 003, HyCache).
+//! One namespace over an SSD directory and an HDD directory, after HyCache.
 //!
-//! Knows nothing of FUSE: the front door in `mount` translates requests into calls on [`TieredFs`]. Errors are
-//! errnos, the vocabulary of a POSIX file layer; only opening a pair has sentences ([`StartError`]).
+//! The crate does not know FUSE: the front end in `mount` translates requests into calls on [`TieredFs`]. Errors are errnos; only
+//! opening a pair fails with a sentence ([`StartError`]).
 //!
-//! Where to find what: `names` and `listing` look over both sides; `create`, `remove`, `rename`, `attrs` and
-//! `files` are what users do; `moves` takes files from side to side; `placement` and `space` decide which and
-//! when; `start`, `recover` and `scan` are the way up after a mount; `persist` and `intent` are what we keep
-//! on disk ourselves.
+//! Each file uses only files of the layers below its own:
+//!
+//! - Users' calls: `create`, `remove`, `rename`, `attrs`, `files`, `listing`; before them a mount with `start`, `recover` and `scan`.
+//! - Moves: `moves` and `copy_job` take files from side to side, `pinning` and `retire` request moves.
+//! - Names on both sides: `names`, `forgotten_files`, `times`.
+//! - The state of a mounted pair: `pair`, with `moves/queue`, `placement`, `space`, `nodes`, `dirs` and `open`.
+//! - One side: `tier`, `hidden_dir`, `abilities`; the files that hotshelf keeps there: `persist`, `intent`, `numbers`.
+//! - Below all: `stat`, `path`, `errno`, `clock`, `read_dir`, `config`.
 #![forbid(unsafe_code)]
 
 pub mod abilities;
@@ -64,7 +68,8 @@ pub use errno::Result;
 pub use files::WriteOutcome;
 pub use hidden_dir::{OpenError, UntrustedHiddenDirError, make_hidden, open_hidden};
 pub use listing::{DOTS, Listing, ListingEntry, behind, first_at};
-pub use moves::{MoveOutcome, MoveReason, yield_to_foreground};
+pub use moves::job::{MoveOutcome, MoveReason};
+pub use moves::queue::yield_to_foreground;
 pub use names::Attr;
 pub use number::ROOT;
 pub use open::{FileHandle, OpenInode};

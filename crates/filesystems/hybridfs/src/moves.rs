@@ -20,11 +20,11 @@
 
 mod backoff;
 mod demotion_history;
+pub(crate) mod job;
 mod next;
 mod promotion_feedback;
-mod queue;
+pub(crate) mod queue;
 
-use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -34,76 +34,12 @@ use rustix::io::Errno;
 use crate::abilities::NamingMethod;
 use crate::clock::now_s;
 use crate::copy_job::CopyJob;
-use crate::dirs::DirPair;
 use crate::errno::Result;
 use crate::nodes::NodeKind;
 use crate::pair::TieredFs;
 use crate::report::{LastMove, TierName};
-use crate::stat::InodeId;
-pub(crate) use queue::MoveJob;
+use job::{Duplicate, MoveOutcome, MoveReason};
 use queue::MoveProgress;
-pub use queue::{Mover, yield_to_foreground};
-
-/// Tells why a file moves to the other side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MoveReason {
-    /// The SSD is above its high mark.
-    HighMark = 1,
-    /// Opened twice within the window.
-    SecondTouch = 2,
-    /// Opened, with `promotion = on-open`.
-    OnOpen = 3,
-    /// By `hotshelf migrate`.
-    Asked = 4,
-    /// Outgrew the largest size for the SSD.
-    TooBig = 5,
-    /// A write found its side full.
-    Full = 6,
-}
-
-impl MoveReason {
-    /// Returns the reason as a phrase for people.
-    pub fn text(code: u8) -> &'static str {
-        match code {
-            1 => "the SSD was above its high mark",
-            2 => "second touch",
-            3 => "opened (promotion on-open)",
-            4 => "asked for",
-            5 => "larger than the largest file for the SSD",
-            6 => "a write found its side full",
-            _ => "unknown",
-        }
-    }
-}
-
-/// Tells how a move ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MoveOutcome {
-    /// The file is on the other side.
-    Done,
-    /// It was there already.
-    Already,
-    /// Its data is used without us, or another move of it runs: later.
-    Busy,
-    /// It changed, or its name went: later, if it still should.
-    Dropped,
-    /// The file stays on its side for this reason.
-    Stays(&'static str),
-    /// A system call failed.
-    Failed(Errno),
-}
-
-/// A copy that has its name on the HDD while the SSD's file is the valid one: of a demotion before its end, or the
-/// original of a promotion.
-#[derive(Clone, Debug)]
-pub(crate) struct Duplicate {
-    /// The directory that holds the copy.
-    pub dir: Arc<DirPair>,
-    /// The name of the copy.
-    pub name: OsString,
-    /// The copy's file on the HDD.
-    pub on_hdd: InodeId,
-}
 
 impl TieredFs {
     /// Moves one file and waits for it. Calls `progress` with the bytes copied and the total.

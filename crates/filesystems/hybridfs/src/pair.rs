@@ -16,9 +16,10 @@ use crate::clock::now_s;
 use crate::config::{Config, Promotion};
 use crate::dirs::DirCache;
 use crate::errno::Result;
-use crate::forgotten_files::ForgottenFiles;
+use crate::forgotten_files::table::ForgottenFiles;
 use crate::intent::IntentLog;
-use crate::moves::{MoveReason, Mover};
+use crate::moves::job::MoveReason;
+use crate::moves::queue::Mover;
 use crate::nodes::{KeptFor, Nodes};
 use crate::number::ROOT;
 use crate::numbers::NumberTable;
@@ -26,11 +27,11 @@ use crate::open::OpenInode;
 use crate::persist::Journal;
 use crate::placement::{Placement, TouchResult};
 use crate::report::TierName;
-use crate::settings::Tunables;
+use crate::settings::tunables::Tunables;
 use crate::space::SpaceUsage;
 use crate::stat::Stat;
 use crate::tier::Tier;
-use crate::times::DirTimes;
+use crate::times::passes::DirTimes;
 
 const GATES: usize = 256;
 /// Paths on both sides that are listed by name.
@@ -438,7 +439,7 @@ impl TieredFs {
         if self.tier(tier).marks.load(Ordering::Acquire) {
             return Ok(());
         }
-        crate::start::persist_marks(self.tier(tier))
+        self.tier(tier).persist_marks()
     }
 
     /// Marks a file; a file system without extended attributes is no reason to fail.

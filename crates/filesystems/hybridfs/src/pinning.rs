@@ -10,7 +10,8 @@
 //!                            +---- after a pause, when there is room --- left out (no room, an error), told in `status`
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+pub(crate) mod progress;
+
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -20,118 +21,17 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::errno::Result;
-use crate::moves::{MoveJob, MoveOutcome, MoveReason};
+use crate::moves::job::{MoveJob, MoveOutcome, MoveReason};
 use crate::names::FoundName;
 use crate::nodes::{KeptFor, NodeKind};
 use crate::pair::TieredFs;
 use crate::report::TierName;
+use progress::{NoRoom, PinProgress, PinWalk, PinWalkLevel};
 
 /// Names that are looked at before the mover looks again whether something more urgent is to be done.
 const LOOKS: usize = 64;
-/// Files that stayed are known by their paths up to this many, the others by their number.
-const LEFT_MAX: usize = 1000;
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// Bytes that must become free on the SSD before files that did not fit are tried before their time.
 const ROOM_STEP: u64 = 64 << 10;
-
-/// What is pinned and is still to be looked at, and what stayed.
-#[derive(Debug, Default)]
-pub(crate) struct PinProgress {
-    /// Paths whose trees were not looked at since they were pinned.
-    todo: BTreeSet<Vec<u8>>,
-    /// Names of the walk that were not looked at.
-    listed: u64,
-    walking: bool,
-    left: SkippedPins,
-    /// What the last walk of all pins left, while the next one is under way.
-    left_before: SkippedPins,
-    again_at: Option<Instant>,
-    pause: Duration,
-    no_room: Option<NoRoom>,
-}
-
-/// Pinned files that stay on the HDD.
-#[derive(Debug, Default)]
-struct SkippedPins {
-    files: BTreeMap<Vec<u8>, String>,
-    more: u64,
-    /// Some of them may move later.
-    for_now: bool,
-}
-
-/// A file did not fit on the SSD; one that is as large is not tried.
-#[derive(Clone, Copy, Debug)]
-struct NoRoom {
-    need: u64,
-    free: u64,
-}
-
-impl PinProgress {
-    /// Names and trees that were not looked at; each may be a file that moves.
-    pub(crate) fn len(&self) -> u64 {
-        self.todo.len() as u64 + self.listed + u64::from(self.walking && self.listed == 0)
-    }
-
-    /// Whether the mover has to look.
-    pub(crate) fn waits(&self) -> bool {
-        !self.todo.is_empty() || self.walking
-    }
-
-    /// When it has to look again.
-    pub(crate) fn again_at(&self) -> Option<Instant> {
-        self.again_at
-    }
-
-    /// How far the walk has come.
-    pub(crate) fn note_walk(&mut self, listed: u64, walking: bool) {
-        (self.listed, self.walking) = (listed, walking);
-    }
-
-    fn look_again(&mut self) {
-        if self.again_at.is_none() {
-            self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-            self.again_at = Some(Instant::now() + self.pause);
-        }
-    }
-}
-
-impl SkippedPins {
-    fn add(&mut self, path: Vec<u8>, why: String, for_now: bool) {
-        self.for_now |= for_now;
-        if self.files.len() < LEFT_MAX || self.files.contains_key(&path) {
-            self.files.insert(path, why);
-        } else {
-            self.more += 1;
-        }
-    }
-
-    fn sentence(&self) -> Option<String> {
-        let (path, why) = self.files.first_key_value()?;
-        let many = self.files.len() as u64 + self.more;
-        let path = String::from_utf8_lossy(path);
-        let what = if many == 1 {
-            format!("a pinned file is still on the HDD: {path}: {why}")
-        } else {
-            format!("{many} pinned files are still on the HDD; the first is {path}: {why}")
-        };
-        Some(if self.for_now { format!("{what}; they are tried again, also as soon as there is more room") } else { what })
-    }
-}
-
-/// A walk through one pinned tree.
-#[derive(Debug, Default)]
-pub(crate) struct PinWalk {
-    /// What is on the way there; these references are given back.
-    way: Vec<u64>,
-    levels: Vec<PinWalkLevel>,
-}
-
-#[derive(Debug)]
-struct PinWalkLevel {
-    dir: u64,
-    names: Vec<Box<[u8]>>,
-}
 
 /// What a look at the pins has found.
 #[derive(Debug)]

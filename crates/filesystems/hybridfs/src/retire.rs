@@ -29,7 +29,7 @@ use rustix::io::Errno;
 
 use crate::copy::{self, AttributeLoss};
 use crate::errno::Result;
-use crate::moves::{MoveOutcome, MoveReason};
+use crate::moves::job::{MoveOutcome, MoveReason};
 use crate::names::{FoundName, kind_of};
 use crate::nodes::NodeKind;
 use crate::number::ROOT;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::errno::Result;
-use crate::moves::{MoveOutcome, MoveReason};
+use crate::moves::job::{MoveOutcome, MoveReason};
 use crate::open::FileHandle;
 use crate::pair::TieredFs;
 use crate::report::TierName;

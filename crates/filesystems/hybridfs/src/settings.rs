@@ -3,10 +3,12 @@
 //! All changes of one request are checked before the first is made. They last until the pair is unmounted; the configuration is the
 //! user's own.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) mod tunables;
 
-use crate::config::{Config, Promotion, Size};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use crate::config::{Promotion, Size};
 use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::space::Marks;
@@ -16,41 +18,6 @@ pub const SETTINGS: [&str; 9] =
     ["policy", "high", "low", "reserve", "min-file-size", "max-file-size", "promotion", "move-rate", "touch-window"];
 /// A mark of fewer bytes was meant as a percentage.
 const SMALLEST_MARK: u64 = 1 << 20;
-
-/// What decides when files come up, and how fast they move.
-#[derive(Debug)]
-pub(crate) struct Tunables {
-    promotion: AtomicU8,
-    min_file_bytes: AtomicU64,
-    touch_window_s: AtomicU32,
-}
-
-impl Tunables {
-    pub(crate) fn of(config: &Config) -> Tunables {
-        Tunables {
-            promotion: AtomicU8::new(config.promotion as u8),
-            min_file_bytes: AtomicU64::new(config.min_file_bytes),
-            touch_window_s: AtomicU32::new(config.promotion_window_secs),
-        }
-    }
-
-    /// When a file on the HDD comes up.
-    pub(crate) fn promotion(&self) -> Promotion {
-        let now = self.promotion.load(Ordering::Relaxed);
-        let all = [Promotion::SecondTouch, Promotion::OnOpen, Promotion::Never];
-        all.into_iter().find(|promotion| *promotion as u8 == now).unwrap_or(Promotion::Never)
-    }
-
-    /// Smaller files do not move by themselves.
-    pub(crate) fn min_file_bytes(&self) -> u64 {
-        self.min_file_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Two opens within it are a second touch.
-    pub(crate) fn touch_window_s(&self) -> u32 {
-        self.touch_window_s.load(Ordering::Relaxed)
-    }
-}
 
 impl TieredFs {
     /// Changes the policy, the marks and the limits that are named. Returns a sentence for people, also when nothing was changed because

@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use crate::abilities::Abilities;
 use crate::clock::now_s;
 use crate::config::Config;
-use crate::errno::Result;
 use crate::hidden_dir::{OpenError, UntrustedHiddenDirError};
 use crate::intent::IntentLog;
 use crate::numbers::NumberTable;
@@ -446,25 +445,6 @@ fn identify(tiers: &[Tier; 2], pair: PairId, found: &[Option<Identity>; 2], adop
         let fresh = Identity { pair, tier: tier.name, created_s: u64::from(now_s()), marks };
         persist::write_identity(tier.hidden.as_fd(), &fresh).map_err(own(&tier.path))?;
     }
-    Ok(())
-}
-
-/// Records in a side's identity that files with marks may be there.
-pub(crate) fn persist_marks(tier: &Tier) -> Result<()> {
-    let hidden: BorrowedFd<'_> = tier.hidden.as_fd();
-    // One that cannot be read is left alone: a made-up one would part the pair.
-    let write = || match persist::read_identity(hidden)? {
-        Some(identity) => persist::write_identity(hidden, &Identity { marks: true, ..identity }),
-        None => Err(PersistError::Io { file: "id", source: Errno::NOENT }),
-    };
-    write().map_err(|error| match error {
-        PersistError::Io { source, .. } if source != Errno::NOENT => source,
-        other => {
-            tracing::error!(error = %other, "the identity file cannot be changed");
-            Errno::IO
-        }
-    })?;
-    tier.marks.store(true, Ordering::Release);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::errno::Result;
-use crate::moves::{MoveOutcome, MoveReason};
+use crate::moves::job::{MoveOutcome, MoveReason};
 use crate::names::FoundName;
 use crate::nodes::NodeKind;
 use crate::number::ROOT;

@@ -19,73 +19,21 @@
 //! Directories share counters of passes: by a pass of another one a change is dated a little later, and a look is repeated. What is
 //! noted as changed is this very directory, for an unchanged one must keep its times.
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+pub(crate) mod passes;
 
-use parking_lot::{Mutex, MutexGuard};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use crate::dirs::DirPair;
 use crate::errno::Result;
 use crate::pair::TieredFs;
 use crate::tier::Tier;
+use passes::ActiveDirectory;
 
-/// Many: directories that share one wait for each other's passes.
-const COUNTS: u64 = 1 << 14;
 /// A pass is two calls on a disk, which may be slow, or dead.
 const PASS: Duration = Duration::from_millis(20);
 const LOOKS_MAX: usize = 100;
-
-/// Which thread restores the times of which directory.
-#[derive(Debug)]
-pub(crate) struct DirTimes {
-    /// Odd while a move has changed a directory and not yet put its times back.
-    counts: Vec<AtomicU64>,
-    /// Held by whoever sets a directory's times, so that none that a user sets are lost.
-    setting: Mutex<()>,
-    /// The passes of all directories.
-    passes: AtomicU64,
-    running: Mutex<Option<ActiveDirectory>>,
-}
-
-/// The directory that a move changes now.
-#[derive(Debug)]
-struct ActiveDirectory {
-    dir: u64,
-    /// By a user, since the pass began.
-    changed: bool,
-}
-
-impl DirTimes {
-    pub(crate) fn new() -> DirTimes {
-        let counts = (0..COUNTS).map(|_| AtomicU64::new(0)).collect();
-        DirTimes { counts, setting: Mutex::new(()), passes: AtomicU64::new(0), running: Mutex::new(None) }
-    }
-
-    /// While this is held, no times of directories are set.
-    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
-        self.setting.lock()
-    }
-
-    fn passes_of(&self, dir: u64) -> &AtomicU64 {
-        &self.counts[(dir % COUNTS) as usize]
-    }
-
-    /// A user has changed this directory. A pass that starts later finds the change in the times.
-    fn note_change(&self, dir: u64) {
-        if self.passes.load(SeqCst).is_multiple_of(2) {
-            return;
-        }
-        if let Some(pass) = self.running.lock().as_mut().filter(|pass| pass.dir == dir) {
-            pass.changed = true;
-        }
-    }
-
-    /// Whether a user has changed the directory of the pass that runs.
-    fn is_changed(&self) -> bool {
-        self.running.lock().as_ref().is_some_and(|pass| pass.changed)
-    }
-}
 
 impl TieredFs {
     /// Around every change a user makes to the names in a directory.
@@ -176,10 +124,11 @@ mod test {
 
     use rustix::io::Errno;
 
+    use super::passes::COUNTS;
     use super::*;
     use crate::attrs::{SetAttr, SetTime};
     use crate::create::NewNode;
-    use crate::moves::Duplicate;
+    use crate::moves::job::Duplicate;
     use crate::report::TierName;
     use crate::testing::{TestPair, as_nobody, me};
 

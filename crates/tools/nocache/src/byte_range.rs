@@ -46,7 +46,7 @@ pub fn write_all(file: File) {
     }
 }
 
-/// Evicts the range.
+/// Evicts the pages of the range.
 pub fn drop_range(fd: c_int, range: ByteRange) {
     // A length of zero would mean everything.
     if range.from < range.to {

@@ -2,8 +2,8 @@
 //! that was read is evicted from the page cache; written data is on the device before the call returns, and then evicted. `hotshelf
 //! nocache` sets it up; docs/decisions/34-measuring-without-the-page-cache.md gives the reasons.
 //!
-//! - `config.rs`: the selection. `files.rs`: state of descriptors. `byte_range.rs`: write-back and eviction of a range. `evict.rs`: what happens around one access; read it first.
-//!   `write_behind.rs`: writes in flight.
+//! - `config.rs`: the selection. `files.rs`: state of descriptors. `byte_range.rs`: write-back and eviction of a range.
+//! - `evict.rs`: what happens around one access; read it first. `write_behind.rs`: writes in flight.
 //! - `transfer.rs`, `copy.rs`, `stdio.rs`, `printf.rs`, `aio.rs`, `raw.rs`, `rings.rs`: the calls. `maps.rs`: mappings.
 //! - `descriptors.rs`, `programs.rs`: reused descriptors, started programs, exit.
 //! - `next.rs`: the intercepted functions. `sys.rs`: system calls that cannot be intercepted.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::MoveOutcome;
+use super::job::MoveOutcome;
 use crate::report::{MoveTrouble, TierName};
 
 /// First pause of a file whose move failed, and the longest.

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::queue::{DemotionStall, MoveJob, QUEUE_MAX, RetryTime, TRIES_MAX, yield_to_foreground};
-use super::{MoveOutcome, MoveReason};
+use super::job::{MoveJob, MoveOutcome, MoveReason, TRIES_MAX};
+use super::queue::{DemotionStall, QUEUE_MAX, RetryTime, yield_to_foreground};
 use crate::clock::now_s;
 use crate::nodes::KeptFor;
 use crate::pair::TieredFs;

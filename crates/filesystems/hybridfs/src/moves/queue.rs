@@ -9,51 +9,21 @@ use parking_lot::{Condvar, Mutex};
 
 use super::backoff::Backoff;
 use super::demotion_history::DemotionHistory;
+use super::job::{Duplicate, MoveJob};
 use super::promotion_feedback::PromotionFeedback;
-use super::{Duplicate, MoveReason};
-use crate::pinning::{PinProgress, PinWalk};
+use crate::pinning::progress::{PinProgress, PinWalk};
 use crate::report::{MoveTrouble, RunningMove, TierName};
 
 /// Waiting moves beyond this many are given up: the next touch asks again.
 pub(super) const QUEUE_MAX: usize = 1 << 16;
 /// Files that left the SSD whose reason is remembered, at least.
 const LEFT_MAX: usize = 1 << 15;
-/// Attempts for a move that would not be requested again; the pauses between them grow.
-pub(super) const TRIES_MAX: u32 = 8;
-
-/// A requested move.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MoveJob {
-    /// Inode number of the file.
-    pub ino: u64,
-    /// The side that the file moves to.
-    pub to: TierName,
-    /// Why the file is to move.
-    pub reason: MoveReason,
-    /// It belongs on the SSD because of a pin.
-    pub pinned: bool,
-    /// Bytes it needs on the target, as far as known.
-    pub need: u64,
-    /// How often it was put off.
-    pub tries: u32,
-}
 
 /// When a move that could not be is tried again.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RetryTime {
     Closed,
     In(Duration),
-}
-
-impl MoveJob {
-    pub(crate) fn new(ino: u64, to: TierName, reason: MoveReason) -> MoveJob {
-        MoveJob { ino, to, reason, pinned: false, need: 0, tries: 0 }
-    }
-
-    /// Whether a move that is dropped must be tried again: for these nobody asks a second time.
-    pub(super) fn comes_back(&self) -> bool {
-        (self.pinned || self.reason == MoveReason::TooBig) && self.tries < TRIES_MAX
-    }
 }
 
 /// Holds the queue and the state of all moves.

@@ -4,13 +4,15 @@ use std::time::Instant;
 
 use rustix::io::ReadWriteFlags;
 
-use super::queue::TRIES_MAX;
+use super::job::{MoveJob, TRIES_MAX};
+use super::queue::Mover;
 use super::*;
 use crate::attrs::SetAttr;
 use crate::config::Size;
 use crate::number::ROOT;
 use crate::open::FileHandle;
 use crate::persist::{MoveRecord, OpenMove};
+use crate::stat::InodeId;
 use crate::testing::{TestPair, me};
 
 fn write(fs: &TieredFs, handle: &FileHandle, at: u64, byte: u8) {
