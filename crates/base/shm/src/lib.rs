@@ -16,6 +16,7 @@ mod process_slots;
 mod region;
 pub mod ring;
 mod shared_slice;
+mod starvation;
 
 pub use file::FileAccess;
 pub use fork_counter::ForkCounter;

@@ -14,6 +14,9 @@
 //! itself what its threads hold (`lock/claims.rs`). A waiter that gets no wake-up puts a query into the table of the process slots, where
 //! that process looks now and then ([`ProcessSlots::answer_owner_queries`]) and gives up what it never took.
 //!
+//! A waiter with a limit ([`OwnedLock::lock_within`]) still waits for an owner that is only slow: a thread of its own process that holds
+//! the lock, or a process of the same user that gets no CPU ([`LivenessWatch::is_starved`]). No other process can pretend that.
+//!
 //! The owner is a process (its process slot), not a thread: threads of one process wait for each other in the same way. A thread that
 //! asks twice waits for itself for ever.
 
@@ -69,7 +72,8 @@ impl<'a> OwnedLock<'a> {
     }
 
     /// As [`OwnedLock::lock`], for at most so long; for no more than 0.4 s if the process that holds it gives no sign of life
-    /// ([`ProcessSlots::watch`]). None: somebody keeps it.
+    /// ([`ProcessSlots::watch`]). While its owner is known to be only slow (see the module), the time does not pass; a thread of this
+    /// process is waited for up to ten minutes. None: somebody keeps it.
     #[inline]
     pub fn lock_within(&self, at_most: Duration) -> Option<OwnedLockGuard<'a>> {
         let claim = self.claim();
@@ -80,20 +84,22 @@ impl<'a> OwnedLock<'a> {
     }
 
     #[cold]
-    fn wait(&self, claim: LockClaim<'a>, at_most: Option<Duration>) -> Option<OwnedLockGuard<'a>> {
-        let limit = at_most.map(|at_most| WaitLimit { begun: Instant::now(), at_most, looks: Cell::new(0), watch: RefCell::new(None) });
+    fn wait(&self, mut claim: LockClaim<'a>, at_most: Option<Duration>) -> Option<OwnedLockGuard<'a>> {
+        claim.begin_wait();
+        let limit = at_most.map(WaitLimit::new);
         let waits = LockWaiter { limit, ..self.waits(claim) };
         let abandoned = protocol::lock(self.word, self.me, &waits);
         if waits.queries.get() > 0 {
             self.processes.end_owner_query(self.at);
         }
-        let claim = waits.claim.into_inner();
+        let mut claim = waits.claim.into_inner();
+        claim.end_wait();
         abandoned.map(|abandoned| OwnedLockGuard { word: self.word, me: self.me, abandoned, leaves_broken: false, _claim: claim })
     }
 
     fn waits(&self, claim: LockClaim<'a>) -> LockWaiter<'a> {
         let (claim, queries) = (RefCell::new(claim), Cell::new(0));
-        LockWaiter { processes: self.processes, at: self.at, me: self.me, word: self.word, claim, queries, limit: None }
+        LockWaiter { processes: self.processes, at: self.at, word: self.word, claim, queries, limit: None }
     }
 
     #[inline]
@@ -183,7 +189,6 @@ impl fmt::Debug for OwnedLockGuard<'_> {
 struct LockWaiter<'a> {
     processes: &'a ProcessSlots,
     at: usize,
-    me: Owner,
     word: &'a AtomicU32,
     claim: RefCell<LockClaim<'a>>,
     /// How often the owner's liveness was checked.
@@ -195,11 +200,23 @@ struct LockWaiter<'a> {
 struct WaitLimit<'a> {
     begun: Instant,
     at_most: Duration,
-    /// Looks at the word: on a machine that stood still the owner has not had its time.
+    /// When the owner was last known to be only slow, at first the begin.
+    since: Cell<Instant>,
+    /// Looks at the word after that: on a machine that stood still the owner has not had its time.
     looks: Cell<u32>,
     /// Whoever holds it, and whether it lives.
     watch: RefCell<Option<(Owner, LivenessWatch<'a>)>>,
 }
+
+impl WaitLimit<'_> {
+    fn new(at_most: Duration) -> Self {
+        let begun = Instant::now();
+        WaitLimit { begun, at_most, since: Cell::new(begun), looks: Cell::new(0), watch: RefCell::new(None) }
+    }
+}
+
+/// A thread of this process that holds a lock is waited for so long, unless the caller's limit is longer.
+const HELD_HERE_MAX: Duration = Duration::from_secs(600);
 
 /// At least one look is made in that time before the time is up.
 const LOOK: Duration = Duration::from_millis(20);
@@ -222,7 +239,7 @@ impl WaitKernel<AtomicU32> for LockWaiter<'_> {
             return false;
         }
         let seen = self.word.load(std::sync::atomic::Ordering::SeqCst);
-        if owner == self.me && Owner::of(seen) == Some(owner) {
+        if self.processes.is_ours(owner) && Owner::of(seen) == Some(owner) {
             return !self.processes.claims().is_false_claim(self.at, owner.process(), Some(&self.claim.borrow()), self.word, seen);
         }
         self.queries.set(self.queries.get().saturating_add(1));
@@ -234,19 +251,23 @@ impl WaitKernel<AtomicU32> for LockWaiter<'_> {
 
     fn gives_up(&self, owner: Owner) -> bool {
         let Some(limit) = &self.limit else { return false };
+        let mut watched = limit.watch.borrow_mut();
+        let is_new = watched.as_ref().is_none_or(|(watched, _)| *watched != owner);
+        if is_new {
+            *watched = Some((owner, self.processes.watch(owner.process())));
+        }
+        let Some((_, watch)) = &mut *watched else { return false };
+        let is_held_here = self.processes.is_ours(owner) && self.processes.claims().is_held(self.at, owner.process());
+        if is_held_here || limit.begun.elapsed() < LivenessWatch::STARVED_MAX && watch.is_starved() {
+            limit.since.set(Instant::now());
+            limit.looks.set(0);
+            return limit.begun.elapsed() >= limit.at_most.max(HELD_HERE_MAX);
+        }
         let looks = limit.looks.get().saturating_add(1);
         limit.looks.set(looks);
-        if limit.begun.elapsed() >= limit.at_most && u128::from(looks) > limit.at_most.as_nanos() / LOOK.as_nanos() {
-            return true;
-        }
-        let mut watch = limit.watch.borrow_mut();
-        match &mut *watch {
-            Some((watched, watch)) if *watched == owner => watch.is_silent(),
-            _ => {
-                *watch = Some((owner, self.processes.watch(owner.process())));
-                false
-            }
-        }
+        let is_over = limit.since.get().elapsed() >= limit.at_most && u128::from(looks) > limit.at_most.as_nanos() / LOOK.as_nanos();
+        // Of a new one it is found out first whether it is dead.
+        is_over || !is_new && watch.is_silent()
     }
 }
 
@@ -356,9 +377,13 @@ mod test {
         assert!(held.was_abandoned(), "to be repaired");
         drop(held);
         // Of another process: that process disowns it when it is queried.
+        processes.estrange(you, true);
         region.u32(LOCK).store(yours.me.word(), Relaxed);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| mine.lock().was_abandoned());
+            std::thread::sleep(PATIENCE * 20);
+            assert!(!waiting.is_finished(), "it is not known to be a lie");
+            processes.estrange(you, false);
             while !waiting.is_finished() {
                 processes.answer_owner_queries();
                 std::thread::yield_now();
@@ -385,6 +410,7 @@ mod test {
         let (me, you) = (processes.attach().expect("a process slot"), processes.attach().expect("a process slot"));
         let (mine, yours) = (OwnedLock::new(&region, LOCK, &processes, me), OwnedLock::new(&region, LOCK, &processes, you));
         let held = yours.lock();
+        processes.estrange(you, true);
         let begun = Instant::now();
         assert!(mine.lock_within(Duration::from_millis(30)).is_none());
         assert!(begun.elapsed() >= Duration::from_millis(30));
@@ -392,6 +418,53 @@ mod test {
         drop(held);
         assert!(!mine.lock_within(Duration::from_millis(30)).expect("free").was_abandoned());
         assert_eq!(region.u32(LOCK).load(Relaxed), 0);
+    }
+
+    /// A thread of our own that holds it and does not go on is waited for, by threads of its process slot and of others of this process.
+    #[test]
+    #[cfg_attr(miri, ignore = "takes two seconds of wall time")]
+    fn a_slow_thread_of_ours_is_waited_for() {
+        let (region, processes) = processes();
+        let all = [processes.attach(), processes.attach()].map(|process| process.expect("a process slot"));
+        let lock = |process| OwnedLock::new(&region, LOCK, &processes, process);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let held = lock(all[0]).lock();
+            for process in [all[0], all[1], all[0]] {
+                let lock = &lock;
+                scope.spawn(move || {
+                    let held = lock(process).lock_within(Duration::from_millis(100));
+                    assert!(!held.expect("it was waited for").was_abandoned());
+                });
+            }
+            std::thread::sleep(Duration::from_secs(2));
+            drop(held);
+        });
+        assert!(begun.elapsed() >= Duration::from_secs(2));
+        assert_eq!(region.u32(LOCK).load(Relaxed), 0);
+    }
+
+    /// The word names a thread of ours that others wait for as well: none of the waiters takes another for the holder.
+    #[test]
+    #[cfg_attr(miri, ignore = "many waiters")]
+    fn waiters_do_not_keep_each_other_waiting_for_a_lie() {
+        let (region, processes) = processes();
+        let (me, you) = (processes.attach().expect("a process slot"), processes.attach().expect("a process slot"));
+        let forged = OwnedLock::new(&region, LOCK, &processes, you).me.word();
+        processes.estrange(you, true);
+        region.u32(LOCK).store(forged, Relaxed);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let waits = || assert!(OwnedLock::new(&region, LOCK, &processes, me).lock_within(Duration::from_millis(100)).is_none());
+            (0..6).for_each(|_| _ = scope.spawn(waits));
+        });
+        println!("{:?}", begun.elapsed());
+        // In our own name it is a lie that we can see.
+        region.u32(LOCK).store(OwnedLock::new(&region, LOCK, &processes, me).me.word(), Relaxed);
+        std::thread::scope(|scope| {
+            let takes = || assert!(OwnedLock::new(&region, LOCK, &processes, me).lock_within(Duration::from_secs(60)).is_some());
+            (0..6).for_each(|_| _ = scope.spawn(takes));
+        });
     }
 
     #[test]

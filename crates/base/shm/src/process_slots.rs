@@ -254,6 +254,23 @@ impl ProcessSlots {
         self.local.killed().fetch_or(1 << process.0, Release);
     }
 
+    /// Of pretended process slots: whether that one is treated as another process's, which lives and of which nothing is known.
+    ///
+    /// # Panics
+    /// They are not pretended.
+    pub fn estrange(&self, process: ProcessSlot, is_strange: bool) {
+        assert!(self.locks.is_none(), "only those who pretend to live are strangers here");
+        let bit = 1 << process.0;
+        match is_strange {
+            true => self.local.strange().fetch_or(bit, AcqRel),
+            false => self.local.strange().fetch_and(!bit, AcqRel),
+        };
+    }
+
+    fn is_strange(&self, process: ProcessSlot) -> bool {
+        self.local.strange().load(Acquire) & 1 << process.0 != 0
+    }
+
     pub(crate) fn claims(&self) -> &LockClaims {
         &self.claims
     }
@@ -293,12 +310,24 @@ impl ProcessSlots {
             let word = self.region.u32(at);
             let seen = word.load(Acquire);
             let Some(owner) = Owner::of(seen) else { continue };
-            let generation = self.local.mine(owner.process()).load(Acquire);
-            let is_ours = is_taken(generation) && Owner::new(owner.process(), generation >> 1) == owner;
-            if is_ours && self.claims.is_false_claim(at, owner.process(), None, word, seen) && protocol::disown(word, seen) {
+            if self.is_ours(owner) && self.claims.is_false_claim(at, owner.process(), None, word, seen) && protocol::disown(word, seen) {
                 crate::futex::wake(word, u32::MAX);
             }
         }
+    }
+
+    /// Whether a lock's word with this owner names this process.
+    pub(crate) fn is_ours(&self, owner: Owner) -> bool {
+        let generation = self.local.mine(owner.process()).load(Acquire);
+        is_taken(generation) && Owner::new(owner.process(), generation >> 1) == owner && !self.is_strange(owner.process())
+    }
+
+    /// The process that sits there, where it is certain: as the kernel says, and none of another pid namespace.
+    fn certain_pid(&self, process: ProcessSlot) -> Option<u32> {
+        if is_taken(self.local.mine(process).load(Acquire)) {
+            return (!self.is_strange(process)).then(std::process::id);
+        }
+        self.locks.as_ref().and_then(|fd| bytes::holder(fd, process.0.into()).ok().flatten()).filter(|pid| *pid != 0)
     }
 
     /// Which of those who sat there one after the other we are.

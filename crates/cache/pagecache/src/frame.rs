@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
+use shm::{LivenessWatch, ProcessSlots};
+
 use super::probe::{pause, step};
 use super::word::Word;
 use super::{Marks, SharedPages};
@@ -39,8 +41,9 @@ const YIELDS: u32 = 230;
 /// One sleep, and the number of sleeps between checks that the owner lives: two milliseconds.
 const NAP: Duration = Duration::from_micros(100);
 const NAPS: u32 = 20;
-/// How long a waiter waits for a living owner. A copy of a page takes less than a millisecond, on a busy machine some. The number of
-/// sleeps counts too: while the machine is suspended, the owner makes no progress either.
+/// How long a waiter waits for a living owner. A copy of a page takes less than a millisecond, on a busy machine some. While the owner gets
+/// no CPU ([`LivenessWatch::is_starved`]), the time does not pass. The number of sleeps counts too: while the machine is suspended, the
+/// owner makes no progress either.
 const STUCK_AFTER: (Duration, u32) = (Duration::from_millis(300), 200);
 /// The same soon after a wait that timed out: a caller that meets several such frames does not wait as long for each.
 const STUCK_AGAIN: (Duration, u32) = (Duration::from_millis(20), 20);
@@ -84,6 +87,19 @@ impl Frame for Record {
     }
 }
 
+/// A wait for the owner of a frame.
+struct FrameWait<'a> {
+    /// When the owner was last known to be only slow, at first the begin, and the number of sleeps until then.
+    since: (Instant, u32),
+    watch: LivenessWatch<'a>,
+}
+
+impl<'a> FrameWait<'a> {
+    fn new(processes: &'a ProcessSlots, seen: Word) -> FrameWait<'a> {
+        FrameWait { since: (Instant::now(), 0), watch: processes.watch(seen.owner()) }
+    }
+}
+
 impl SharedPages {
     /// Takes the frame at an index, as [`Frame::take`].
     #[inline]
@@ -111,14 +127,14 @@ impl SharedPages {
     #[cold]
     pub(super) fn wait(&self, at: usize, seen: Word) -> bool {
         let mut turn = 0_u32;
-        let mut begun = None;
+        let mut wait = None;
         while self.records[at].word() == seen {
             match turn {
                 0..SPINS => std::hint::spin_loop(),
                 SPINS..YIELDS => std::thread::yield_now(),
                 YIELDS if self.is_known_stuck(at, seen) => return false,
                 _ if (turn - YIELDS).is_multiple_of(NAPS) && !self.processes.is_alive(seen.owner()) => self.take_over(at, seen),
-                _ if self.is_over(*begun.get_or_insert_with(Instant::now), turn - YIELDS) => {
+                _ if self.is_over(wait.get_or_insert_with(|| FrameWait::new(&self.processes, seen)), turn - YIELDS) => {
                     let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
                     stuck.retain(|(at, word)| self.records[*at].word().0 == *word);
                     stuck.push((at, seen.0));
@@ -134,13 +150,16 @@ impl SharedPages {
     }
 
     /// Returns whether the time for the owner of a frame is over, after this many sleeps.
-    fn is_over(&self, begun: Instant, naps: u32) -> bool {
+    fn is_over(&self, wait: &mut FrameWait<'_>, naps: u32) -> bool {
         // The clock and the list are checked only now and then.
         if naps < STUCK_AGAIN.1 || !naps.is_multiple_of(STUCK_AGAIN.1) {
             return false;
         }
+        if wait.watch.is_starved() {
+            wait.since = (Instant::now(), naps);
+        }
         let (at_most, least) = if self.has_waited_in_vain() { STUCK_AGAIN } else { STUCK_AFTER };
-        naps >= least && begun.elapsed() > at_most
+        naps - wait.since.1 >= least && wait.since.0.elapsed() > at_most
     }
 
     /// Returns whether a wait timed out recently. That only happens while a process is stopped, or writes to memory that is not its own.

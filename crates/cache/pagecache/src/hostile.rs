@@ -138,6 +138,7 @@ fn a_shard_that_a_process_keeps_is_refused_in_time() {
     (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::NONE), Inserted::Done));
     let theirs = oracle::attached(&region, &processes);
     let kept = [0, 1].map(|no| theirs.lock(no).expect("free"));
+    processes.estrange(theirs.me, true);
     let begun = std::time::Instant::now();
     assert_eq!(put(&pages, name(0, 9), 1, Marks::NONE), Inserted::Locked);
     assert!(begun.elapsed() >= std::time::Duration::from_millis(400));
@@ -162,6 +163,56 @@ fn a_shard_that_a_process_keeps_is_refused_in_time() {
     assert!(pages.read(name(0, 9), 0, &mut byte) && !pages.is_stuck(name(0, 9)));
     assert_eq!((pages.invalidate(FileNo(0), 0..u64::MAX), pages.marked_count()), (Leftover::None, 0));
     pages.check().expect("books that agree");
+}
+
+/// A thread of this process that keeps a shard is slow: it is waited for, and no call fails.
+#[test]
+#[cfg_attr(miri, ignore = "takes two seconds of wall time")]
+fn a_shard_that_a_slow_thread_holds_is_waited_for() {
+    let (pages, region, processes) = cache(&small(64, 1, Replacement::S3Fifo));
+    let theirs = oracle::attached(&region, &processes);
+    let begun = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        let kept = [pages.lock(0).expect("free")];
+        let waits = [&pages, &theirs].map(|pages| scope.spawn(|| put(pages, name(0, pages.me.0.into()), 1, Marks::NONE)));
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        drop(kept);
+        waits.into_iter().for_each(|wait| assert_eq!(wait.join().expect("no panic"), Inserted::Done));
+    });
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(2) && !pages.any_stuck.load(Relaxed) && !theirs.any_stuck.load(Relaxed));
+}
+
+/// A shard's lock is overwritten with the name of this process, or of another that does not hold it: no thread waits for a second.
+#[test]
+#[cfg_attr(miri, ignore = "measures time")]
+fn a_shard_with_a_forged_owner_is_given_up_or_taken_over_in_time() {
+    let (pages, region, processes) = cache(&small(64, 1, Replacement::S3Fifo));
+    let theirs = oracle::attached(&region, &processes);
+    let forge = |owner: &SharedPages| {
+        let word = region.u32(AT + pages.plan.heads_at);
+        let kept = owner.lock(0).expect("free");
+        let forged = word.load(Relaxed);
+        drop(kept);
+        word.store(forged, Relaxed);
+    };
+    let timed = |expected: Inserted| {
+        let begun = std::time::Instant::now();
+        assert_eq!(put(&pages, name(0, 1), 1, Marks::NONE), expected);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(1), "{:?}", begun.elapsed());
+        let _ = pages.invalidate(FileNo(0), 0..u64::MAX);
+    };
+    forge(&pages);
+    timed(Inserted::Done);
+    // Another slot of this process.
+    forge(&theirs);
+    timed(Inserted::Done);
+    forge(&theirs);
+    processes.estrange(theirs.me, true);
+    timed(Inserted::Locked);
+    // It has died since.
+    processes.kill(theirs.me);
+    timed(Inserted::Done);
+    pages.check().expect("consistent metadata");
 }
 
 #[test]

@@ -19,7 +19,8 @@
 //! Locks are taken in this order: a shard's, then a frame's. A thread that waits for a frame holds no shard.
 //!
 //! Values read from the region are checked or masked at each use. A process with write access to the region can put any bytes into it. It
-//! cannot make others reach beyond the region, panic, or wait for a frame or a shard for longer than half a second.
+//! cannot make others reach beyond the region, panic, or wait for a frame or a shard for longer than half a second, beside the time in
+//! which the named owner, a process of the same user, gets no CPU.
 #![forbid(unsafe_code)]
 
 mod check;

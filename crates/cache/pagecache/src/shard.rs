@@ -34,7 +34,8 @@ pub(super) const FILLED: usize = 29;
 /// Pages that became ghosts.
 pub(super) const GHOSTS: usize = 30;
 
-/// How long a thread waits for a shard with a living owner, and how long if a wait timed out recently.
+/// How long a thread waits for a shard with a living owner, and how long if a wait timed out recently. An owner that is only slow is waited
+/// for longer: see [`OwnedLock::lock_within`].
 const LOCKED_MAX: Duration = Duration::from_millis(400);
 const LOCKED_AGAIN: Duration = Duration::from_millis(20);
 

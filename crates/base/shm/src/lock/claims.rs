@@ -4,6 +4,9 @@
 //! thread notes a lock in memory of this process before it tries to take it, and until it has given it back (not while it sleeps). A
 //! word that names us while no thread has noted the lock is a lie, and the lock is taken over as that of a dead process.
 //!
+//! A thread that waits marks its note, so a note without the mark is a holder's: whoever waits for a lock of this process can tell a slow
+//! holder from a lie (`LockClaims::is_held`).
+//!
 //! Whether a thread has noted it is looked at twice, with the word in between; each note counts its place up. So if both looks find the
 //! same, nobody noted the lock and took it in between, and who tries now finds the word not free.
 
@@ -15,9 +18,11 @@ use crate::process_slots::ProcessSlot;
 
 /// Locks that threads of a process hold or try to take at once; of more, nothing is taken for a lie meanwhile.
 const PLACES: usize = 512;
-/// A place: generation (24 bits), whether it is noted, and what (38 bits: the lock's position in words, and the process slot).
+/// A place: generation (23 bits), whether its thread waits, whether it is noted, and what (39 bits: the lock's position in words, and the
+/// process slot).
 const NOTED: u64 = 1 << 39;
-const ONE_GENERATION: u64 = 1 << 40;
+const WAITS: u64 = 1 << 40;
+const ONE_GENERATION: u64 = 1 << 41;
 const WHAT: u64 = NOTED - 1;
 
 thread_local! {
@@ -63,16 +68,16 @@ impl LockClaims {
     #[inline]
     pub(crate) fn note(&self, at: usize, process: ProcessSlot) -> LockClaim<'_> {
         let what = what(at, process);
-        LockClaim { claims: self, what, place: self.enter(what) }
+        LockClaim { claims: self, what, place: self.enter(what, 0) }
     }
 
     #[inline]
-    fn enter(&self, what: u64) -> Option<(usize, u64)> {
+    fn enter(&self, what: u64, waits: u64) -> Option<(usize, u64)> {
         let first = first();
         for n in 0..PLACES {
             let at = (first + n) % PLACES;
             let seen = self.places[at].load(Relaxed);
-            let noted = (seen & !(NOTED | WHAT)).wrapping_add(ONE_GENERATION) | NOTED | what;
+            let noted = (seen & !(NOTED | WAITS | WHAT)).wrapping_add(ONE_GENERATION) | NOTED | waits | what;
             if seen & NOTED == 0 && self.places[at].compare_exchange(seen, noted, SeqCst, Relaxed).is_ok() {
                 return Some((at, noted));
             }
@@ -85,9 +90,15 @@ impl LockClaims {
     fn leave(&self, place: Option<(usize, u64)>) {
         match place {
             // Nobody else changes a place that is noted.
-            Some((at, noted)) => self.places[at].store(noted & !(NOTED | WHAT), Release),
+            Some((at, noted)) => self.places[at].store(noted & !(NOTED | WAITS | WHAT), Release),
             None => _ = self.without.fetch_sub(1, AcqRel),
         }
+    }
+
+    /// Whether a thread of this process holds that lock, or is about to try it for the first time. True also when some are not noted.
+    pub(crate) fn is_held(&self, at: usize, process: ProcessSlot) -> bool {
+        let holds = NOTED | what(at, process);
+        self.places.iter().any(|place| place.load(SeqCst) & (NOTED | WAITS | WHAT) == holds) || self.without.load(SeqCst) != 0
     }
 
     /// Whether the word at this position names the process slot, with this value, and no thread of this process holds the lock; `but`: the
@@ -105,6 +116,20 @@ impl LockClaims {
 }
 
 impl LockClaim<'_> {
+    /// The thread waits: from now on the note is no holder's.
+    pub(crate) fn begin_wait(&mut self) {
+        self.pause();
+        self.resume();
+    }
+
+    /// The thread has the lock.
+    pub(crate) fn end_wait(&mut self) {
+        if let Some((at, noted)) = &mut self.place {
+            *noted &= !WAITS;
+            self.claims.places[*at].store(*noted, Release);
+        }
+    }
+
     /// The thread goes to sleep, and holds nothing.
     pub(crate) fn pause(&mut self) {
         self.claims.leave(self.place);
@@ -113,7 +138,7 @@ impl LockClaim<'_> {
 
     /// It is awake and tries again.
     pub(crate) fn resume(&mut self) {
-        self.place = self.claims.enter(self.what);
+        self.place = self.claims.enter(self.what, WAITS);
     }
 }
 
@@ -148,13 +173,34 @@ mod test {
         holder.pause();
         assert!(is_false_claim(Some(&mine)), "it sleeps");
         holder.resume();
+        assert!(!is_false_claim(Some(&mine)), "it tries again");
         drop((others, mine));
         assert!(!is_false_claim(None) && !claims.is_false_claim(4096, ProcessSlot(3), None, &word, 8));
         drop(holder);
         assert!(is_false_claim(None));
         let many: Vec<_> = (0..PLACES + 1).map(|n| claims.note(4 * n, ProcessSlot(0))).collect();
         assert!(!is_false_claim(None), "not everything is noted");
+        assert!(claims.is_held(4096, ProcessSlot(3)), "for all that is known");
         drop(many);
-        assert!(is_false_claim(None));
+        assert!(is_false_claim(None) && !claims.is_held(4096, ProcessSlot(3)));
+    }
+
+    #[test]
+    fn who_waits_does_not_hold() {
+        let claims = LockClaims::new();
+        let is_held = || claims.is_held(64, ProcessSlot(1));
+        let holder = claims.note(64, ProcessSlot(1));
+        assert!(is_held() && !claims.is_held(64, ProcessSlot(2)) && !claims.is_held(68, ProcessSlot(1)));
+        let mut waiter = claims.note(64, ProcessSlot(1));
+        waiter.begin_wait();
+        drop(holder);
+        assert!(!is_held());
+        waiter.pause();
+        waiter.resume();
+        assert!(!is_held());
+        waiter.end_wait();
+        assert!(is_held());
+        drop(waiter);
+        assert!(!is_held());
     }
 }

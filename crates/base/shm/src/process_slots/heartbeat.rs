@@ -2,7 +2,8 @@
 //!
 //! Each process writes another value into its process slot's *heartbeat* some ten times a second, from a thread that waits for nothing
 //! else; the one that leads into the leader's, too. Whoever waits for it watches that word. What a process does takes as long as its disk
-//! does and is waited for, as long as there is a heartbeat; without one for 0.4 s it is not.
+//! does and is waited for, as long as there is a heartbeat; without one for 0.4 s it is not, unless the kernel says that the process gets
+//! no CPU.
 //!
 //! ```text
 //! heartbeat: count modulo 2^16 (bits 31..16) | what belongs to that count and process slot (bits 15..0)
@@ -16,6 +17,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use super::{ProcessSlot, ProcessSlots, index, is_taken};
+use crate::starvation::StarvationWatch;
 
 /// Where the heartbeats are in the table.
 pub(super) const AT: usize = 64 + 8 * ProcessSlots::COUNT;
@@ -28,6 +30,9 @@ const LEADER: usize = ProcessSlots::COUNT;
 const SILENCE: Duration = Duration::from_millis(400);
 /// And after so many looks: on a machine that stood still it has not had its time.
 const LOOKS: u32 = 20;
+
+/// From so long a wait on it is looked at whether the process gets CPU, which takes calls of the kernel.
+const STARVATION_AFTER: Duration = Duration::from_millis(30);
 
 /// Set above the heartbeat of a process that was found silent.
 const FOUND: u64 = 1 << 32;
@@ -47,17 +52,26 @@ pub struct LivenessWatch<'a> {
     seen: u32,
     since: Instant,
     looks: u32,
+    begun: Instant,
+    /// Made when the wait is no short one.
+    starvation: Option<StarvationWatch>,
 }
 
 impl LivenessWatch<'_> {
-    /// Looks at the heartbeat. True: there was none for 0.4 s, and many looks; or since it was silent for somebody else of this process.
-    /// To be asked again and again.
+    /// How long a process that gets no CPU is waited for where its heartbeat does not count: nothing that takes long is done there.
+    pub const STARVED_MAX: Duration = Duration::from_secs(10);
+
+    /// Looks at the heartbeat. True: there was none for 0.4 s, and many looks, in which the process did not wait for a CPU; or since it
+    /// was silent for somebody else of this process. To be asked again and again.
     pub fn is_silent(&mut self) -> bool {
         let silent = self.processes.local.silent(self.of);
         let now = self.processes.heartbeat(self.of).load(Relaxed);
         if now != self.seen && now == heartbeat(now >> 16, self.of) {
             (self.seen, self.since, self.looks) = (now, Instant::now(), 0);
             silent.store(0, Relaxed);
+        }
+        if self.starvation().is_some_and(StarvationWatch::is_starved) {
+            (self.since, self.looks) = (Instant::now(), 0);
         }
         self.looks = self.looks.saturating_add(1);
         let is_over = self.looks >= LOOKS && self.since.elapsed() >= SILENCE;
@@ -66,6 +80,24 @@ impl LivenessWatch<'_> {
             return true;
         }
         false
+    }
+
+    /// Returns whether a thread of the process is ready to run and gets no CPU, as the kernel says of a process that runs as our own user
+    /// or root; for at most [`LivenessWatch::STARVED_MAX`] since this was made. False for a process of another user, who could keep it so
+    /// on purpose. To be called again and again.
+    pub fn is_starved(&mut self) -> bool {
+        self.begun.elapsed() < LivenessWatch::STARVED_MAX && self.starvation().is_some_and(|watch| watch.is_starved() && watch.is_trusted())
+    }
+
+    fn starvation(&mut self) -> Option<&mut StarvationWatch> {
+        if self.starvation.is_none() && self.begun.elapsed() >= STARVATION_AFTER {
+            let pid = match self.of {
+                LEADER => self.processes.leader().filter(|pid| *pid != 0),
+                process => self.processes.certain_pid(ProcessSlot(process as u8)),
+            };
+            self.starvation = Some(StarvationWatch::new(pid));
+        }
+        self.starvation.as_mut()
     }
 }
 
@@ -104,7 +136,8 @@ impl ProcessSlots {
         let (known, now) = (self.local.silent(of).load(Relaxed), self.heartbeat(of).load(Relaxed));
         // What is no heartbeat is no sign of life.
         let seen = if known != 0 && now != heartbeat(now >> 16, of) { known as u32 } else { now };
-        LivenessWatch { processes: self, of, seen, since: Instant::now(), looks: 0 }
+        let begun = Instant::now();
+        LivenessWatch { processes: self, of, seen, since: begun, looks: 0, begun, starvation: None }
     }
 
     /// Whether that is our own heartbeat, or one of many that pretend, which none of them shows.

@@ -39,6 +39,11 @@ impl ProcessLocal {
         self.0.u64(264)
     }
 
+    /// Bits of pretended process slots that are treated as another process's.
+    pub(super) fn strange(&self) -> &AtomicU64 {
+        self.0.u64(288)
+    }
+
     pub(super) fn leading(&self) -> &AtomicU32 {
         self.0.u32(272)
     }

@@ -1,7 +1,7 @@
 //! Whoever holds the lock is killed, or only stopped.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -69,6 +69,30 @@ fn one_who_is_stopped_keeps_its_lock() {
         assert_eq!(child.hear(), "given back");
         assert!(!waits.join().expect("no panic"));
     });
+}
+
+/// A process of our user that gets no CPU while it holds the lock is waited for; one that sleeps over it is not.
+#[test]
+fn one_who_gets_no_cpu_is_waited_for_and_one_who_does_nothing_is_not() {
+    const AT_MOST: Duration = Duration::from_millis(400);
+    let dir = folder();
+    let segment = Segment::create(dir.path());
+    let me = segment.attach();
+    let mut child = Process::start("holds", dir.path());
+    child.hear_process_slot();
+    child.hear();
+    let begun = Instant::now();
+    assert!(segment.lock(me).lock_within(AT_MOST).is_none());
+    println!("given up after {:?}", begun.elapsed());
+    drop(child);
+    assert!(segment.lock(me).lock().was_abandoned());
+    let mut child = Process::start("holds without a CPU", dir.path());
+    child.hear_process_slot();
+    let begun = Instant::now();
+    let held = segment.lock(me).lock_within(AT_MOST).expect("it was waited for");
+    assert!(!held.was_abandoned());
+    println!("had after {:?}", begun.elapsed());
+    child.tell("end");
 }
 
 /// Two counters that are equal outside the lock; children are killed at whatever point they have come to.

@@ -92,6 +92,7 @@ fn another_role() {
     match role.as_str() {
         "sits" => sits(&segment),
         "holds" => holds(&segment),
+        "holds without a CPU" => holds_without_a_cpu(&segment),
         "counts" => counts(&segment),
         "leads" => leads(&segment),
         "cleans up" => {
@@ -121,6 +122,35 @@ fn holds(segment: &Segment) {
     drop(held);
     say("given back");
     read_command();
+}
+
+/// Holds the lock until two seconds have passed, at the lowest priority on a CPU that two other threads want all of.
+fn holds_without_a_cpu(segment: &Segment) {
+    use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+    let all = sched_getaffinity(None).expect("known");
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).expect("a CPU"));
+    let (is_over, begun) = (std::sync::atomic::AtomicBool::new(false), std::time::Instant::now());
+    std::thread::scope(|scope| {
+        let spin = || {
+            sched_setaffinity(None, &one).expect("pinned");
+            while !is_over.load(Relaxed) && begun.elapsed().as_secs() < 60 {
+                std::hint::spin_loop();
+            }
+        };
+        let me = segment.attach();
+        let held = segment.lock(me).lock();
+        (0..2).for_each(|_| _ = scope.spawn(spin));
+        say(me.0);
+        sched_setaffinity(None, &one).expect("pinned");
+        rustix::process::setpriority_process(Some(gettid()), 19).expect("allowed");
+        while begun.elapsed().as_secs() < 2 {
+            std::hint::spin_loop();
+        }
+        drop(held);
+        is_over.store(true, Relaxed);
+    });
+    told();
 }
 
 /// Until it is killed, at whatever point.

@@ -1,9 +1,9 @@
 //! Limits on how long a call waits for other processes.
 //!
 //! A process may be stopped at any point, or keep a resource on purpose. Disk I/O of others may take long, and a slow disk is no fault. So
-//! a call waits for a process *that shows a pulse* ([`shm::ProcessSlots::watch`]). If one shows none for 0.4 s, the call fails with
-//! ETIMEDOUT, and its work is undecided until that process continues or ends. A pulse can be faked; so a wait without progress lasts at
-//! most [`KEPT_MAX`].
+//! a call waits for a process *that shows a pulse* ([`shm::ProcessSlots::watch`]). If one shows none for 0.4 s, although it does not wait
+//! for a CPU, the call fails with ETIMEDOUT, and its work is undecided until that process continues or ends. A pulse can be faked; so a
+//! wait without progress lasts at most [`KEPT_MAX`].
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
