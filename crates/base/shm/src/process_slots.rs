@@ -26,6 +26,7 @@
 mod heartbeat;
 mod lead;
 mod local;
+pub(crate) mod slot;
 
 use std::fmt;
 use std::io;
@@ -42,10 +43,7 @@ use crate::region::{AttachError, Region};
 use crate::{bytes, file};
 pub use heartbeat::LivenessWatch;
 use local::ProcessLocal;
-
-/// The number of a process slot, below 64.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ProcessSlot(pub u8);
+pub use slot::ProcessSlot;
 
 /// Why there was no process slot.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use super::frame::Frame;
 use super::list::{FREE, MAIN, ORPHANS, SMALL};
+use super::record::Frame;
 use super::shard::Shard;
 use super::{DamagedError, SharedPages};
 

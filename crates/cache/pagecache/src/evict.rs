@@ -5,9 +5,9 @@
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::fence;
 
-use super::frame::{Frame, HITS, PINS};
 use super::list::{FREE, MAIN, ORPHANS, SMALL};
 use super::read::HITS_MOST;
+use super::record::{Frame, HITS, PINS};
 use super::shard::{DOUBT, EVICTIONS, FILLED, MARKED, Shard};
 use super::word::Word;
 use super::{Name, Replacement, SharedPages};

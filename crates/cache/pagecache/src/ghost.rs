@@ -6,8 +6,8 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::find::HashedName;
 use super::list::{FREE, len_in};
+use super::name_hash::HashedName;
 use super::probe::step;
 use super::shape::WAYS;
 use super::shard::{FILLED, GHOSTS, Shard};

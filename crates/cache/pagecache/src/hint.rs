@@ -5,9 +5,9 @@
 //! (docs/decisions/36-fast-paths-under-review.md). No call here waits. A call that does not succeed has no effect, or one that may be
 //! repeated: the caller then takes the slow path.
 
-use super::find::{IndexPlace, PAGE_BITS};
-use super::frame::Record;
+use super::name_hash::{IndexPlace, PAGE_BITS};
 use super::prediction::{named, spread};
+use super::record::Record;
 use super::write::check_piece;
 use super::{FileNo, Marks, Name, Pin, SharedPages, ThreadCounters};
 use crate::PageIndex;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::frame::Frame;
 use super::oracle::{AT, cache, name, page, put, small};
+use super::record::Frame;
 use super::*;
 
 /// Makes every call once or twice.
@@ -54,7 +54,7 @@ fn any_bytes_in_the_books_are_survived() {
         }
         // Other processes would wait for frames that a living process seems to own.
         let mine = |word: &AtomicU64| word::Word(word.load(Relaxed)).owner() == pages.me;
-        pages.records.iter().filter(|record| mine(&record[frame::WORD])).for_each(|record| record[frame::WORD].store(0, Relaxed));
+        pages.records.iter().filter(|record| mine(&record[record::WORD])).for_each(|record| record[record::WORD].store(0, Relaxed));
         use_it(&pages, &mut random);
         pages.reap(shm::ProcessSlot(63));
         use_it(&pages, &mut random);
@@ -100,9 +100,9 @@ fn a_dirty_frame_without_a_true_name_leaves() {
     let (pages, region, _seats) = cache(&small(64, 1, Replacement::S3Fifo));
     (0..8).for_each(|n| assert_eq!(put(&pages, name(0, n), 1, Marks::DIRTY), Inserted::Done));
     let (at, _) = pages.find(&pages.key(name(0, 3))).expect("here");
-    let word = AT + pages.plan.frames_at + 64 * at + 8 * frame::NAME;
+    let word = AT + pages.plan.frames_at + 64 * at + 8 * record::NAME;
     // The name of another page, in this frame's form; its check is missing.
-    region.u64(word).store(frame::stored(name(1, 3).word(), at), Relaxed);
+    region.u64(word).store(record::stored(name(1, 3).word(), at), Relaxed);
     let mut marked = Vec::new();
     pages.marked(MarkFilter::All, 99, &mut marked);
     assert!(marked.iter().all(|(name, _)| name.file == FileNo(0)), "{marked:?}");

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::find::HashedName;
-use super::frame::{Frame, HITS, NAME, SINCE, stored};
 use super::list::{FREE, MAIN, SMALL};
+use super::name_hash::HashedName;
+use super::record::{Frame, HITS, NAME, SINCE, stored};
 use super::shard::{FILLED, INSERTS, Shard};
 use super::{Inserted, Marks, Name, Page, Replacement, SharedPages, Ticket};
 

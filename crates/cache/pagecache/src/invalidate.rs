@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::find::HashedName;
-use super::frame::{Frame, PINS};
+use super::name_hash::HashedName;
+use super::record::{Frame, PINS};
 use super::shard::Shard;
 use super::word::Word;
 use super::{FileNo, Marks, Name, SharedPages};

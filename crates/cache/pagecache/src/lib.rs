@@ -33,10 +33,12 @@ mod insert;
 mod invalidate;
 mod list;
 mod marked;
+mod name_hash;
 mod pin;
 mod prediction;
 mod probe;
 mod read;
+mod record;
 mod repair;
 mod replacement;
 mod shape;
@@ -67,9 +69,9 @@ use std::time::Instant;
 
 use shm::{ProcessSlot, ProcessSlots, Region, SharedRef, SharedSlice};
 
-use frame::Record;
 pub use hint::{FastPathMiss, FileNameHash, FrameHint};
 pub use invalidate::Leftover;
+use record::Record;
 pub use replacement::Replacement;
 pub use shape::Shape;
 use shape::{COUNTER_SETS, Plan};

@@ -4,8 +4,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::frame::{LINKS, QUEUE};
 use super::probe::step;
+use super::record::{LINKS, QUEUE};
 use super::shard::{Head, LISTS, SEQUENCE, Shard};
 
 /// Frames without a page.

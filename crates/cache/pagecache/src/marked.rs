@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
-use super::frame::{Frame, SINCE};
+use super::record::{Frame, SINCE};
 use super::shard::{Head, MARKED};
 use super::{FileNo, MarkFilter, Marks, Name, SharedPages, Snapshot};
 

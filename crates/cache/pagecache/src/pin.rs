@@ -7,11 +7,11 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
-use super::find::IndexPlace;
-use super::frame::{Frame, NAME, PINS, Record, WORD, stored};
 use super::list::{FREE, ORPHANS};
+use super::name_hash::IndexPlace;
 use super::prediction::Seen;
 use super::probe::step;
+use super::record::{Frame, NAME, PINS, Record, WORD, stored};
 use super::stats::Count;
 use super::word::Word;
 use super::write::check_piece;

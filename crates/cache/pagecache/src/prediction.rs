@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::SharedPages;
-use super::find::{FILE_BITS, GROUP_SHIFT, IndexPlace, PAGE_BITS};
-use super::frame::{Frame, NAME, Record, stored};
+use super::name_hash::{FILE_BITS, GROUP_SHIFT, IndexPlace, PAGE_BITS};
+use super::record::{Frame, NAME, Record, stored};
 use super::word::Word;
 
 /// The number of distances kept, by shard and file.

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
-use super::find::{HashedName, IndexPlace};
-use super::frame::{Frame, HITS, Record};
 use super::list::MAIN;
+use super::name_hash::{HashedName, IndexPlace};
 use super::prediction::Seen;
+use super::record::{Frame, HITS, Record};
 use super::stats::Count;
 use super::word::Word;
 use super::write::check_piece;

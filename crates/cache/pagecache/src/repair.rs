@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use shm::{ProcessSlot, Region};
 
 use super::SharedPages;
-use super::frame::{Frame, LINKS, PINS, QUEUE, Record};
 use super::list::{FREE, MAIN, ORPHANS, SMALL, queue_of};
+use super::record::{Frame, LINKS, PINS, QUEUE, Record};
 use super::shape::{HEAD_BYTES, Plan};
 use super::shard::{LISTS, REPAIRS, Shard};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use shm::{OwnedLock, OwnedLockGuard};
 
-use super::frame::Record;
 use super::probe::step;
+use super::record::Record;
 use super::shape::HEAD_BYTES;
 use super::{SharedPages, Ticket};
 
@@ -121,18 +121,18 @@ impl SharedPages {
     }
 
     #[inline]
-    pub(super) fn ticket_of(&self, key: &super::find::HashedName) -> Ticket {
+    pub(super) fn ticket_of(&self, key: &super::name_hash::HashedName) -> Ticket {
         let all = self.heads[key.shard][EPOCH].load(std::sync::atomic::Ordering::SeqCst) as u32;
         Ticket(self.epoch(key).load(std::sync::atomic::Ordering::SeqCst).wrapping_add(all))
     }
 
     #[inline]
-    pub(super) fn epoch(&self, key: &super::find::HashedName) -> &std::sync::atomic::AtomicU32 {
+    pub(super) fn epoch(&self, key: &super::name_hash::HashedName) -> &std::sync::atomic::AtomicU32 {
         &self.epochs[self.epoch_place(key)]
     }
 
     #[inline]
-    pub(super) fn epoch_place(&self, key: &super::find::HashedName) -> usize {
+    pub(super) fn epoch_place(&self, key: &super::name_hash::HashedName) -> usize {
         key.shard * self.plan.epochs + ((key.hash >> 16) as usize & (self.plan.epochs - 1))
     }
 }
@@ -163,7 +163,7 @@ impl Shard<'_> {
     }
 
     /// Makes all earlier tickets of this page invalid.
-    pub fn move_epoch(&self, key: &super::find::HashedName) {
+    pub fn move_epoch(&self, key: &super::name_hash::HashedName) {
         step();
         self.pages.epoch(key).fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::frame::PINS;
 use super::list::{FREE, ORPHANS, len_in};
+use super::record::PINS;
 use super::shape::COUNTER_SETS;
 use super::shard::{EVICTIONS, INSERTS, REPAIRS};
 use super::{Counters, SharedPages, Stats};

@@ -6,7 +6,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use super::find::HashedName;
+use super::name_hash::HashedName;
 use super::probe::step;
 use super::shard::Shard;
 

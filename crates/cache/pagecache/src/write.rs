@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::frame::{Frame, Record, SINCE};
+use super::record::{Frame, Record, SINCE};
 use super::stats::Count;
 use super::word::Word;
 use super::{Marks, Name, SharedPages, ThreadCounters, WriteOutcome};

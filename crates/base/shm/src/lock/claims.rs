@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::process_slots::ProcessSlot;
+use crate::process_slots::slot::ProcessSlot;
 
 /// Locks that threads of a process hold or try to take at once; of more, nothing is taken for a lie meanwhile.
 const PLACES: usize = 512;

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
 
-use crate::process_slots::ProcessSlot;
+use crate::process_slots::slot::ProcessSlot;
 
 const PROCESS_BITS: u32 = 6;
 const GENERATION: u32 = (1 << 23) - 1;
