@@ -7,6 +7,7 @@
 //! - `frames.rs`: writes marked frames to the SSD or the backing file. `demote.rs`: writes dirty SSD pages to backing files; frees log
 //!   space.
 //! - `failed.rs`: handles a failed SSD, and the pages that only it had.
+//! - `window.rs`: what makes a change by the leader known as ours.
 //! - `files.rs`: identifies files; keeps their catalogue entries and backing-file handles. `requests.rs`: serves requests.
 
 mod demote;
@@ -14,6 +15,7 @@ mod failed;
 mod files;
 mod frames;
 mod requests;
+mod window;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -44,6 +46,8 @@ const BATCH_WORTH_WRITING: usize = 32;
 const STAGED_MOST: usize = 2 * BATCH_WORTH_WRITING;
 /// How long new requests take precedence over the unfinished writes of the last leader.
 const TAKING_UP_MS: u32 = 1000;
+/// How long after a failed write the file is tried again, ms. Requests do not wait for that.
+const PATIENCE_MS: u32 = 1000;
 /// Eviction keeps between one and two frames of this many free.
 const FREE_SHARE: u32 = 64;
 

@@ -454,7 +454,8 @@ impl Open {
             // A writer that came after the check keeps the length that it set.
             let _ = record.size().compare_exchange(size, change.now.size, Ordering::AcqRel, Ordering::Acquire);
         }
-        Ok(record.own().adopt(change, Writer::LockHolder))
+        let stamp = || self.below.stamp().map_err(|error| OpenFileError::Failed(errno_of(&error)));
+        record.own().adopt(change, Writer::LockHolder, stamp)
     }
 
     /// Marks a conflict for the owner to decide. The leader records it, so that it survives a restart.
@@ -518,7 +519,7 @@ impl Open {
         opens.dedup_by_key(|open| open.no);
         let _held: Vec<OwnedLockGuard<'_>> = opens.iter().map(|open| open.engine.lock_file(open.no)).collect::<Result<_, _>>()?;
         opens.iter().try_for_each(|open| open.look_locked())?;
-        opens.iter().for_each(|open| open.record().own().open(Writer::LockHolder));
+        opens.iter().for_each(|open| _ = open.record().own().open(Writer::LockHolder));
         let result = change();
         for open in &opens {
             let record = open.record();

@@ -80,6 +80,10 @@ pub(crate) enum StampCheck {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moment(u64);
 
+/// The word of the windows when one was opened: another word shows that another one was opened or closed since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct WindowWord(u64);
+
 /// A change by another program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Change {
@@ -132,8 +136,9 @@ impl OwnStamp<'_> {
     }
 
     /// Opens a window. Opening it twice is opening it once.
-    pub(crate) fn open(self, writer: Writer) {
-        let _ = self.windows.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| Some(opened(word, writer)));
+    pub(crate) fn open(self, writer: Writer) -> WindowWord {
+        let before = self.windows.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| Some(opened(word, writer)));
+        WindowWord(opened(before.unwrap_or_else(|word| word), writer))
     }
 
     /// Opens a window, unless one was opened since that moment. Returns whether it did.
@@ -161,6 +166,27 @@ impl OwnStamp<'_> {
         Ok(())
     }
 
+    /// Closes a window with a stamp that was taken earlier in it, so that a change by another program since then is found. If another
+    /// window was opened meanwhile, that change was ours: the file's present stamp is stored.
+    ///
+    /// # Errors
+    /// Those of `stamp`: the window stays open.
+    pub(crate) fn close_as_of<E>(
+        self,
+        window: WindowWord,
+        writer: Writer,
+        early: Stamp,
+        stamp: impl FnMut() -> Result<Stamp, E>,
+    ) -> Result<(), E> {
+        let WindowWord(word) = window;
+        // While our bit is set, no other writer stores a stamp.
+        self.set(early);
+        match self.windows.compare_exchange(word, closed(word, writer), Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(()),
+            Err(_) => self.close(writer, stamp),
+        }
+    }
+
     /// Compares the backing file with the last stamp that was ours.
     ///
     /// # Errors
@@ -176,12 +202,15 @@ impl OwnStamp<'_> {
 
     /// Adopts a change by another program as known. Returns false if a process of the instance changed the file since, so that nothing is
     /// known.
-    pub(crate) fn adopt(self, change: &Change, writer: Writer) -> bool {
+    ///
+    /// # Errors
+    /// Those of `stamp`, if a process of the instance is changing the file by now: the window stays open.
+    pub(crate) fn adopt<E>(self, change: &Change, writer: Writer, stamp: impl FnMut() -> Result<Stamp, E>) -> Result<bool, E> {
         if !self.open_at(Moment(change.word), writer) {
-            return false;
+            return Ok(false);
         }
-        let Ok(()) = self.close(writer, || Ok::<_, std::convert::Infallible>(change.now));
-        true
+        self.close_as_of(WindowWord(opened(change.word, writer)), writer, change.now, stamp)?;
+        Ok(true)
     }
 }
 
@@ -212,8 +241,10 @@ mod test {
         Looking(u64, u8),
         /// The check has also taken the file's stamp.
         Looked(u64, u8, u8),
-        /// The check found a change, and adopts it: its window is open.
-        Adopts(u8),
+        /// The check found a change, and adopts it: its window is open, with this word.
+        Adopts(u64, u8),
+        /// The stamp of that change is stored.
+        Adopted(u64, u8),
     }
 
     #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -226,6 +257,8 @@ mod test {
         foreign: bool,
         /// A change that a window overlapped: it may be found or not.
         hidden: bool,
+        /// The file's stamp after the last change by another program.
+        last_foreign: u8,
         at: [At; 2],
         /// The number of windows and checks that each may still start.
         left: [u8; 2],
@@ -241,6 +274,7 @@ mod test {
             let mut next = self.clone();
             next.foreign_left = self.foreign_left.checked_sub(1)?;
             next.file += 1;
+            next.last_foreign = next.file;
             if is_open(self.word) {
                 next.hidden = true
             } else {
@@ -305,23 +339,26 @@ mod test {
                     if is_quiet && known != now {
                         assert!(self.foreign, "{self:?}: a change of ours was taken for another program's");
                         next.word = opened(word, writer);
-                        next.at[who] = At::Adopts(now);
+                        next.at[who] = At::Adopts(next.word, now);
                     } else if is_quiet && self.file == now {
                         assert!(!self.foreign, "{self:?}: a change by another program was not seen");
                     }
                 }
-                At::Adopts(now) => {
-                    // Like a close with an earlier stamp: a later change differs from it, and the next check finds it.
-                    if is_alone(self.word, writer) {
-                        next.known = now;
-                        next.word = closed(self.word, writer);
-                        next.foreign = now != self.file;
-                        next.hidden = false;
-                    } else {
-                        next.word = closed(self.word, writer);
-                        next.hidden |= std::mem::take(&mut next.foreign);
-                    }
+                At::Adopts(word, now) => {
+                    next.known = now;
+                    next.at[who] = At::Adopted(word, now);
+                }
+                At::Adopted(word, now) if self.word == word => {
+                    // An earlier stamp: a later change differs from it, and the next check finds it.
+                    next.word = closed(word, writer);
+                    next.foreign = now != self.file;
+                    assert!(!next.foreign || self.last_foreign > now, "{self:?}: a change of ours was taken for another program's");
+                    next.hidden = false;
                     next.at[who] = At::Idle;
+                }
+                At::Adopted(..) => {
+                    next.hidden |= std::mem::take(&mut next.foreign);
+                    next.at[who] = At::Changed;
                 }
             }
             all.push(next);
@@ -337,6 +374,7 @@ mod test {
             file: 0,
             foreign: false,
             hidden: false,
+            last_foreign: 0,
             at: [At::Idle; 2],
             left: [2, 2],
             foreign_left: 2,

@@ -195,7 +195,7 @@ impl Worker {
             Err(Errno::STALE) => return Err(Errno::STALE),
             Err(_) => self.end_below(engine, key),
         };
-        self.open_window(engine, key, &*below)?;
+        let window = self.open_window(engine, key, &*below)?;
         let mut written = Vec::with_capacity(items.len());
         let (mut lost, mut result) = (0, Ok(()));
         for run in runs(items).flat_map(|run| run.chunks(PIECE_PAGES)) {
@@ -229,7 +229,7 @@ impl Worker {
             result = below.set_len(size);
         }
         let synced = below.sync();
-        self.end_writing(engine, key, &*below);
+        self.close_window(engine, window, &*below);
         synced.map_err(|error| errno_of(&error))?;
         self.synced_below(engine, key)?;
         self.note_after(engine, key);

@@ -11,11 +11,11 @@ use pagecache::{MarkFilter, Marks};
 use rustix::io::Errno;
 use ssdcache::{FileKey, Page, PageIndex, PageVersion};
 
-use super::Worker;
+use super::{PATIENCE_MS, Worker};
 use crate::engine::log::Stop;
 use crate::engine::open::errno_of;
-use crate::engine::own_stamp::{Difference, Moment, StampCheck, Writer, difference};
-use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX, RequestKind, Stamp, flag, place};
+use crate::engine::own_stamp::{Difference, Writer, difference};
+use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX, Stamp, flag, place};
 
 /// Files whose entries are kept in memory; more only while they are being written.
 const KNOWN_MAX: usize = 2048;
@@ -25,12 +25,8 @@ const LOOK_MS: u32 = 1000;
 const WITHDRAWN: u32 = 32;
 /// Entries settled in one step when there are too many.
 const SETTLED: usize = 64;
-/// How long after a failed write the file is tried again, ms. Requests do not wait for that.
-const PATIENCE_MS: u32 = 1000;
 /// The same for a stranded file.
 const STRANDED_MS: u32 = 60_000;
-/// Attempts to read the state of a file that keeps changing.
-const LOOKS: usize = 1000;
 
 #[derive(Default)]
 pub(super) struct Known {
@@ -46,7 +42,7 @@ pub(super) struct Known {
     /// The file is not tried again before this time.
     pub(super) not_before: Option<u32>,
     /// The file's stamp after our last change, while the entry says `writing`: used when the file has no record.
-    after: Option<Stamp>,
+    pub(super) after: Option<Stamp>,
 }
 
 impl Known {
@@ -212,12 +208,12 @@ impl Worker {
         let Some((entry, cut)) = self.owes_cut(engine, key) else { return Ok(()) };
         let below = self.below(engine, key)?;
         let size = below.stamp().map_err(|error| errno_of(&error))?.size;
-        self.open_window(engine, key, &*below)?;
+        let window = self.open_window(engine, key, &*below)?;
         let mut done = if size > cut { below.set_len(cut) } else { Ok(()) };
         if entry.size > cut.min(size) {
             done = done.and_then(|()| below.set_len(entry.size));
         }
-        self.end_writing(engine, key, &*below);
+        self.close_window(engine, window, &*below);
         done.map_err(|error| errno_of(&error))?;
         self.know(key).is_cut = true;
         Ok(())
@@ -255,75 +251,6 @@ impl Worker {
             .filter(|process| processes >> process & 1 == 1)
             .filter_map(|process| engine.processes.pid(shm::ProcessSlot(process)))
             .collect()
-    }
-
-    /// Opens a window for the leader's change to a file. It first detects a change by another program, which ours would hide, and
-    /// silently drops the pages of that change that are not dirty.
-    ///
-    /// # Errors
-    /// ESTALE: another program changed its bytes, and there are dirty pages of it.
-    pub(super) fn open_window(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) -> Result<(), Errno> {
-        for _ in 0..LOOKS {
-            let moment = self.look_first(engine, key, below)?;
-            let Some(no) = engine.records.find(key) else { return Ok(()) };
-            let own = engine.records.get(no).own();
-            match moment {
-                Some(moment) if !own.open_at(moment, Writer::Leader) => {}
-                Some(_) => return Ok(()),
-                None => {
-                    own.open(Writer::Leader);
-                    return Ok(());
-                }
-            }
-        }
-        // Another process keeps overwriting the record.
-        Err(Errno::IO)
-    }
-
-    /// Detects a change by another program as `open_window` does, and opens no window. `None`: a process of the instance is changing the
-    /// file, or it has no record.
-    pub(super) fn look_first(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) -> Result<Option<Moment>, Errno> {
-        let stamp = || below.stamp().map_err(|error| errno_of(&error));
-        let Some(no) = engine.records.find(key) else {
-            let now = stamp()?;
-            if self.entry(key).is_some() && self.own_stamp(key).is_none_or(|left| difference(left, now) != Difference::Content) {
-                return Ok(None);
-            }
-            self.strand(engine, key, flag::CONFLICT);
-            return Err(Errno::STALE);
-        };
-        let record = engine.records.get(no);
-        for _ in 0..LOOKS {
-            if record.has(flag::CONFLICT) {
-                return Err(Errno::STALE);
-            }
-            match record.own().look(stamp)? {
-                StampCheck::Ours(moment) => return Ok(Some(moment)),
-                StampCheck::Busy => return Ok(None),
-                StampCheck::Changed(change) => {
-                    let is_content = difference(change.known, change.now) == Difference::Content;
-                    // The change is recorded last: another check before that finds it too, and so does a new leader.
-                    for is_dropped in [false, true] {
-                        // This includes pages that equalled the backing file and were written since: they have bytes from before the
-                        // change.
-                        if is_content && self.is_dirty(engine, no, key) {
-                            self.strand(engine, key, flag::CONFLICT);
-                            return Err(Errno::STALE);
-                        }
-                        if !is_dropped {
-                            engine.drop_not_dirty(no, &mut |_: RequestKind| self.drop_clean_for_good(engine, key))?;
-                        }
-                    }
-                    let size = record.size().load(Ordering::Acquire);
-                    if is_content && size == change.known.size {
-                        let _ = record.size().compare_exchange(size, change.now.size, Ordering::AcqRel, Ordering::Acquire);
-                    }
-                    record.own().adopt(&change, Writer::Leader);
-                }
-            }
-        }
-        // Another process keeps overwriting the record.
-        Err(Errno::IO)
     }
 
     /// Returns the last stamp known to be ours, of a file without a record. `None`: we may have changed the file since.
@@ -566,25 +493,6 @@ impl Worker {
         flushed.map_err(|stop| self.stopped(engine, stop))
     }
 
-    /// Records the file's stamp after the last write. Its entry follows when the leader is idle.
-    pub(super) fn end_writing(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) {
-        let Some(no) = engine.records.find(key) else {
-            self.know(key).after = below.stamp().ok();
-            return;
-        };
-        let record = engine.records.get(no);
-        // Other programs see the time of the write, not the time of the write-back.
-        let written = record.written().load(Ordering::Relaxed);
-        if written != 0 && !record.has(flag::CONFLICT) && record.mode().within(engine.mode()).keeps_dirty() {
-            let _ = below.set_mtime(written);
-        }
-        if record.own().close(Writer::Leader, || below.stamp()).is_err() {
-            // The window stays open for now, so the change is not mistaken for another program's.
-            self.unended.push_back((no, key));
-        }
-        self.know(key).after = (!record.own().is_open()).then(|| record.own().get());
-    }
-
     /// Records the stamp after a write-back, without a flush. After a crash it shows which changes were ours, if it was durable by then.
     pub(super) fn note_after(&mut self, engine: &CacheEngine, key: FileKey) {
         let after = self.know(key).after;
@@ -592,59 +500,6 @@ impl Worker {
             && entry.stamp != stamp
         {
             let _ = self.put_entry(engine, key, |worker| Entry { stamp, ..worker.entry(key).unwrap_or_else(|| entry.clone()) });
-        }
-    }
-
-    /// Takes over the writes to backing files that the last leader had not finished when it died. They are visible, but may not be
-    /// durable: the next sync flushes them. They are finished file by file, after requests. A hole that it was punching is finished now:
-    /// frames may still have its pages.
-    pub(super) fn take_up_writing(&mut self, engine: &CacheEngine) {
-        for (no, record) in engine.records.all().filter(|(_, record)| record.own().is_open_by(Writer::Leader) || record.has(flag::PUNCHING))
-        {
-            let Some(key) = record.key() else { continue };
-            record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
-            if record.has(flag::PUNCHING) {
-                self.end_other(engine, no, key);
-            } else {
-                self.unended.push_back((no, key));
-            }
-        }
-    }
-
-    /// Finishes one of these writes; returns whether there was one. A failed one is queued again: changes by other programs go undetected
-    /// while its window is open.
-    pub(super) fn end_others_writing(&mut self, engine: &CacheEngine) -> bool {
-        let now = engine.world.now_ms();
-        if self.unended_failed.is_some_and(|failed| now.wrapping_sub(failed) < PATIENCE_MS) {
-            return false;
-        }
-        self.unended_failed = None;
-        let Some((no, key)) = self.unended.pop_front() else { return false };
-        let record = engine.records.get(no);
-        let is_open = || record.key() == Some(key) && record.own().is_open_by(Writer::Leader);
-        if is_open() {
-            self.end_other(engine, no, key);
-        }
-        if is_open() {
-            self.unended_failed = Some(now);
-            self.unended.push_back((no, key));
-        }
-        true
-    }
-
-    fn end_other(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) {
-        // The holder of the lock is writing through, and finishes that itself.
-        let Some(_held) = self.try_lock(engine, no) else { return };
-        let Ok(below) = self.below(engine, key) else { return };
-        if below.sync().is_err() {
-            return;
-        }
-        if self.is_being_cut(engine, no) || self.synced_below(engine, key).is_ok() {
-            self.end_writing(engine, key, &*below);
-        }
-        if engine.records.get(no).has(flag::PUNCHING) {
-            // If that fails, the next leader tries again.
-            let _ = self.drop_stale(engine, no, key);
         }
     }
 

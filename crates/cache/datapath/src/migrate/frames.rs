@@ -297,10 +297,10 @@ impl Worker {
             Ok(below) => below,
             Err(errno) => return (is_written, Err(errno)),
         };
-        // The window is opened again: an earlier step may have closed it.
-        if let Err(errno) = self.open_window(engine, key, &*below) {
-            return (is_written, Err(errno));
-        }
+        let window = match self.open_window(engine, key, &*below) {
+            Ok(window) => window,
+            Err(errno) => return (is_written, Err(errno)),
+        };
         let write = |run: &[Taken]| {
             let at = run[0].0.page.0 * PAGE_BYTES as u64;
             let mut bytes: Vec<u8> = run.iter().flat_map(|(_, _, page)| page.iter().copied()).collect();
@@ -340,7 +340,7 @@ impl Worker {
             at += run.len();
         }
         let synced = if is_written.contains(&true) { below.sync().map_err(|error| errno_of(&error)) } else { Ok(()) };
-        self.end_writing(engine, key, &*below);
+        self.close_window(engine, window, &*below);
         if synced.is_err() {
             is_written.fill(false);
         }

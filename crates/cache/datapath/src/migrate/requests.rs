@@ -225,6 +225,12 @@ impl Worker {
         let number = log.books.hold(key);
         let (pages, dirty) = (log.books.pages_of(key), log.books.dirty_of(key));
         if pages > 0 || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
+            if self.own_stamp(key).is_none()
+                && let Ok(below) = self.below(engine, key)
+            {
+                // The record may have been made while a leader that died wrote to the file: its stamp is from before that.
+                self.look_first(engine, key, &*below)?;
+            }
             self.greet(engine, no, key, dirty)?;
         }
         record.set_on_ssd(number);
@@ -528,10 +534,10 @@ impl Worker {
             self.flush_log(engine)?;
         }
         self.tell_reclaimed(engine)?;
-        self.open_window(engine, key, &*below)?;
+        let window = self.open_window(engine, key, &*below)?;
         let cut = below.set_len(len).map_err(|error| errno_of(&error));
         self.know(key).is_cut = cut.is_ok();
-        self.end_writing(engine, key, &*below);
+        self.close_window(engine, window, &*below);
         if let (Err(_), Some(before)) = (cut, before.filter(|_| self.has_log(engine))) {
             self.put_entry(engine, key, |_| Entry { writing: true, ..before.clone() })?;
         }
@@ -546,9 +552,9 @@ impl Worker {
         }
         // Setting the current length changes the times: after a crash that must not look like another program's change.
         self.begin_writing(engine, key)?;
-        self.open_window(engine, key, below)?;
+        let window = self.open_window(engine, key, below)?;
         let may = below.stamp().and_then(|now| below.set_len(now.size)).map_err(|error| errno_of(&error));
-        self.end_writing(engine, key, below);
+        self.close_window(engine, window, below);
         may
     }
 
@@ -570,19 +576,20 @@ impl Worker {
         if !is_dropped {
             return Err(Errno::IO);
         }
-        self.open_window(engine, key, &*below)?;
+        let window = self.open_window(engine, key, &*below)?;
         engine.records.get(no).flags().fetch_or(flag::PUNCHING, Ordering::AcqRel);
         let bytes = PAGE_BYTES as u64;
         // The file may owe its length to dirty pages that are dropped with the hole.
         let grown = if below.stamp().is_ok_and(|stamp| stamp.size < size) && size != u64::MAX { below.set_len(size) } else { Ok(()) };
         let punched = grown.and_then(|()| below.punch(first * bytes, (last - first) * bytes)).and_then(|()| below.sync());
         let punched = punched.map_err(|error| errno_of(&error));
-        self.end_writing(engine, key, &*below);
+        self.close_window(engine, window, &*below);
         if punched.is_err() {
             return self.drop_stale(engine, no, key).and(punched);
         }
-        self.drop_range(engine, no, key, first..last)?;
-        self.synced_below(engine, key)?;
+        let dropped = self.drop_range(engine, no, key, first..last).and_then(|()| self.synced_below(engine, key));
+        // Until the hole is finished, frames may have pages of it.
+        dropped.inspect_err(|_| self.unended.push_back((no, key)))?;
         engine.records.get(no).flags().fetch_and(!flag::PUNCHING, Ordering::AcqRel);
         Ok(())
     }
@@ -605,9 +612,9 @@ impl Worker {
         self.clean(engine, no, key)?;
         let size = record.size().load(Ordering::Acquire);
         if stamp()?.size != size {
-            self.open_window(engine, key, &*below)?;
+            let window = self.open_window(engine, key, &*below)?;
             let cut = below.set_len(size).and_then(|()| below.sync()).map_err(|error| errno_of(&error));
-            self.end_writing(engine, key, &*below);
+            self.close_window(engine, window, &*below);
             cut?;
         }
         Ok(())
@@ -702,14 +709,22 @@ impl Worker {
             if engine.pages.marked_of(pagecache::FileNo(no.0)) || self.is_dirty(engine, no, key) {
                 continue;
             }
-            let stamp = self.below(engine, key).and_then(|below| below.stamp().map_err(|error| errno_of(&error)));
-            let Ok(stamp) = stamp else { continue };
+            let Ok(below) = self.below(engine, key) else { continue };
             let record = engine.records.get(no);
-            record.own().open(Writer::Leader);
+            let window = record.own().open(Writer::Leader);
+            let stamp = below.stamp();
             let dropped = self.drop_range(engine, no, key, 0..u64::MAX);
-            let Ok(()) = record.own().close(Writer::Leader, || Ok::<_, std::convert::Infallible>(stamp));
+            let size = stamp.and_then(|stamp| {
+                record.own().close_as_of(window, Writer::Leader, stamp, || below.stamp())?;
+                Ok(stamp.size)
+            });
+            if size.is_err() {
+                self.unended.push_back((no, key));
+            }
             dropped?;
-            record.size().store(stamp.size, Ordering::Release);
+            if let Ok(size) = size {
+                record.size().store(size, Ordering::Release);
+            }
         }
         Ok(())
     }

@@ -201,6 +201,81 @@ fn a_conflict_is_decided_once() {
     }
 }
 
+/// A leader writes to a file that has no record, as after a restart; another process opens it meanwhile, and the leader dies, or not.
+#[test]
+fn a_file_that_is_opened_while_the_leader_writes_to_it_was_changed_by_us() {
+    super::hide_deaths();
+    let mut deaths = 0;
+    for (opens_at, dies_after) in (1..12).flat_map(|opens_at| (0..5).map(move |dies_after| (opens_at, dies_after))) {
+        let (machine, process) = with_dirty_file(true);
+        process.opens[0].sync().expect("synced");
+        let machine = Machine::new(Kind::Memory, 1, machine.cut(1));
+        let setup = Setup { records: 2, ..Setup::plain(Mode::WriteBack) };
+        let region = setup.segment();
+        let processes = setup.processes(&region);
+        let leader = Process::start(&machine, &region, &processes, setup);
+        let (tell, told) = mpsc::channel();
+        let (_grave, end) = mpsc::channel::<()>();
+        let (opened, is_opened) = mpsc::channel();
+        let (dying, other, mut moments) = (tell.clone(), Process::attach(&machine, &region, &processes, setup), 0);
+        let opens = {
+            let (machine, other) = (Arc::clone(&machine), Arc::clone(&other));
+            move || {
+                let open = open(&machine, &other);
+                let _ = opened.send(open.map(|open| versions(&read(&open, 0..CELLS))));
+            }
+        };
+        let mut opens = Some(opens);
+        machine.set_moment(Some(Box::new(move || {
+            moments += 1;
+            if moments == opens_at
+                && let Some(opens) = opens.take()
+            {
+                std::thread::spawn(opens);
+                while !other.knows(FileKey(KEY)) {
+                    std::thread::yield_now();
+                }
+            }
+            if dies_after > 0 && moments == opens_at + dies_after {
+                let _ = dying.send(Ended::Died);
+                let _ = end.recv();
+                std::panic::panic_any(Died);
+            }
+        })));
+        let leader = Arc::new(leader);
+        let works = Arc::clone(&leader);
+        std::thread::spawn(move || _ = tell.send(Ended::Done(works.engine.clean_all(&mut |_| {}))));
+        let ended = told.recv().expect("it ends, or dies");
+        machine.set_moment(None);
+        let leads = match ended {
+            Ended::Done(done) => {
+                done.expect("all below");
+                Arc::clone(&leader)
+            }
+            Ended::Died => {
+                deaths += 1;
+                processes.kill(shm::ProcessSlot(0));
+                Arc::new(Process::start(&machine, &region, &processes, setup))
+            }
+        };
+        let found = loop {
+            leads.engine.step_inline();
+            match is_opened.try_recv() {
+                Ok(found) => break found,
+                Err(mpsc::TryRecvError::Empty) => std::thread::yield_now(),
+                // Fewer changes than that were made.
+                Err(mpsc::TryRecvError::Disconnected) => break open(&machine, &leads.engine).map(|open| versions(&read(&open, 0..CELLS))),
+            }
+        };
+        let found = found.unwrap_or_else(|failed| panic!("opened at {opens_at}, died {dies_after} later: {failed}"));
+        assert!(found[..3].iter().all(|is| [1, 2].contains(is)) && found[3..] == [1; CELLS - 3], "{found:?}");
+        assert_eq!(*machine.reports.lock(), Vec::<String>::new());
+        // A dead process ends nothing.
+        let _dead = ManuallyDrop::new(leader);
+    }
+    assert!(deaths > 20, "{deaths}");
+}
+
 /// The result of a call of a process in a run.
 enum Ended<T> {
     Done(T),

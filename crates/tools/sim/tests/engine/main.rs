@@ -133,14 +133,16 @@ fn open_at(machine: &Arc<Machine>, engine: &Arc<CacheEngine>, key: u64) -> Open 
 }
 
 impl Process {
+    fn attach(machine: &Arc<Machine>, region: &Arc<Region>, processes: &Arc<ProcessSlots>, setup: Setup) -> Arc<CacheEngine> {
+        let ssd: Option<Arc<dyn block::Device>> = setup.has_ssd.then(|| Arc::new(Ssd(Arc::clone(machine))) as Arc<dyn block::Device>);
+        let world = Arc::new(Outside(Arc::clone(machine)));
+        let (region, processes, limits) = (Arc::clone(region), Arc::clone(processes), setup.limits());
+        CacheEngine::attach(Parts { region, processes, device: ssd.clone(), plain: ssd, world, limits }).expect("attached")
+    }
+
     /// Attaches, becomes leader, opens all files.
     fn start(machine: &Arc<Machine>, region: &Arc<Region>, processes: &Arc<ProcessSlots>, setup: Setup) -> Process {
-        let attach = || {
-            let ssd: Option<Arc<dyn block::Device>> = setup.has_ssd.then(|| Arc::new(Ssd(Arc::clone(machine))) as Arc<dyn block::Device>);
-            let world = Arc::new(Outside(Arc::clone(machine)));
-            let (region, processes, limits) = (Arc::clone(region), Arc::clone(processes), setup.limits());
-            CacheEngine::attach(Parts { region, processes, device: ssd.clone(), plain: ssd, world, limits }).expect("attached")
-        };
+        let attach = || Process::attach(machine, region, processes, setup);
         let engine = attach();
         engine.lead_inline(Worker::begin(&engine));
         let keys = || FILES.filter(|_| setup.records > 2);

@@ -91,7 +91,8 @@ pub struct Machine {
     below: Drive,
     files: Mutex<BTreeMap<u64, SimFile>>,
     clock_ms: AtomicU32,
-    mtime: AtomicU64,
+    /// The time of day, ns: each look at it is later than the one before.
+    clock_ns: AtomicU64,
     moment: Mutex<Option<Moment>>,
     pub reports: Mutex<Vec<String>>,
     /// Number of failing writes to files, and of failing pages.
@@ -128,15 +129,21 @@ struct SimFile {
 struct FileContent {
     bytes: Vec<u8>,
     mtime: u64,
+    ctime: u64,
 }
 
 #[derive(Clone)]
 enum Change {
-    Write { at: usize, bytes: Vec<u8>, mtime: u64 },
-    Length { len: usize, mtime: u64 },
+    Write { at: usize, bytes: Vec<u8>, time: u64 },
+    Length { len: usize, time: u64 },
+    Times { mtime: u64, time: u64 },
 }
 
 impl FileContent {
+    fn changed(&mut self, time: u64) {
+        (self.mtime, self.ctime) = (time, time);
+    }
+
     fn write(&mut self, at: usize, bytes: &[u8]) {
         let end = at + bytes.len();
         if self.bytes.len() < end {
@@ -154,16 +161,17 @@ impl SimFile {
         let share = [0.0, 1.0, 0.5][rng.usize(..3)];
         for (n, change) in self.pending.iter().enumerate() {
             match change {
-                Change::Length { len, mtime } if n < until => {
+                Change::Length { len, time } if n < until => {
                     state.bytes.resize(*len, 0);
-                    state.mtime = *mtime;
+                    state.changed(*time);
                 }
-                Change::Length { .. } => {}
-                Change::Write { at, bytes, mtime } => {
+                Change::Times { mtime, time } if n < until => (state.mtime, state.ctime) = (*mtime, *time),
+                Change::Length { .. } | Change::Times { .. } => {}
+                Change::Write { at, bytes, time } => {
                     if n < until {
                         let end = at + bytes.len();
                         state.bytes.resize(state.bytes.len().max(end), 0);
-                        state.mtime = *mtime;
+                        state.changed(*time);
                     }
                     for (sector, from) in bytes.chunks(SECTOR).enumerate() {
                         let to = at + sector * SECTOR;
@@ -189,14 +197,14 @@ impl Machine {
     pub fn new(kind: Kind, label: u32, remains: Remains) -> Arc<Machine> {
         let (below, medium) = Drive::new(kind, remains.ssd);
         let file = |state: FileContent| SimFile { durable: state.clone(), now: state, pending: Vec::new() };
-        let mtime = remains.files.values().map(|state| state.mtime).max().unwrap_or(0);
+        let last = remains.files.values().map(|state| state.ctime).max().unwrap_or(0);
         Arc::new(Machine {
             label,
             medium,
             below,
             files: Mutex::new(remains.files.into_iter().map(|(key, state)| (key, file(state))).collect()),
             clock_ms: AtomicU32::new(1),
-            mtime: AtomicU64::new(mtime + 1),
+            clock_ns: AtomicU64::new(last + 1),
             moment: Mutex::new(None),
             reports: Mutex::default(),
             failing: AtomicU32::new(0),
@@ -222,6 +230,11 @@ impl Machine {
 
     pub fn tick(&self, ms: u32) {
         self.clock_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// Returns the time of day, ns.
+    fn time(&self) -> u64 {
+        self.clock_ns.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Calls the hook before a change.
@@ -254,7 +267,7 @@ impl Machine {
         let mut files = self.files.lock();
         let file = files.get_mut(&key).expect("a file");
         change(&mut file.now);
-        file.now.mtime = self.mtime.fetch_add(1, Ordering::Relaxed);
+        file.now.changed(self.time());
         file.durable = file.now.clone();
         file.pending.clear();
     }
@@ -394,9 +407,9 @@ impl Handle {
             self.machine.failing.fetch_sub(1, Ordering::Relaxed);
             return Err(Errno::IO.into());
         }
-        let mtime = self.machine.mtime.fetch_add(1, Ordering::Relaxed);
+        let time = self.machine.time();
         let mut files = self.machine.files.lock();
-        change(files.get_mut(&self.key).ok_or(Errno::NOENT)?, mtime);
+        change(files.get_mut(&self.key).ok_or(Errno::NOENT)?, time);
         Ok(())
     }
 }
@@ -416,10 +429,10 @@ impl BackingFile for Handle {
             let versions = from.chunks(SECTOR).map(|cell| u64::from_le_bytes(cell[..8].try_into().expect("eight")));
             format!("  below {}: write cell {}: {:?}", self.key, at as usize / SECTOR, versions.collect::<Vec<_>>())
         });
-        self.change(|file, mtime| {
+        self.change(|file, time| {
             file.now.write(at as usize, from);
-            file.now.mtime = mtime;
-            file.pending.push(Change::Write { at: at as usize, bytes: from.to_vec(), mtime });
+            file.now.changed(time);
+            file.pending.push(Change::Write { at: at as usize, bytes: from.to_vec(), time });
         })
     }
 
@@ -430,18 +443,19 @@ impl BackingFile for Handle {
                 match change {
                     Change::Write { at, bytes, .. } => file.durable.write(at, &bytes),
                     Change::Length { len, .. } => file.durable.bytes.resize(len, 0),
+                    Change::Times { .. } => {}
                 }
             }
-            file.durable.mtime = file.now.mtime;
+            (file.durable.mtime, file.durable.ctime) = (file.now.mtime, file.now.ctime);
         })
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.machine.trace(|| format!("  below {}: length {}", self.key, len as usize / SECTOR));
-        self.change(|file, mtime| {
+        self.change(|file, time| {
             file.now.bytes.resize(len as usize, 0);
-            file.now.mtime = mtime;
-            file.pending.push(Change::Length { len: len as usize, mtime });
+            file.now.changed(time);
+            file.pending.push(Change::Length { len: len as usize, time });
         })
     }
 
@@ -453,7 +467,14 @@ impl BackingFile for Handle {
         if at < end { self.write_at(at, &vec![0; (end - at) as usize]) } else { Ok(()) }
     }
 
-    fn set_mtime(&self, _: u64) -> io::Result<()> {
+    fn set_mtime(&self, ns: u64) -> io::Result<()> {
+        self.machine.trace(|| format!("  below {}: time {ns}", self.key));
+        self.machine.moment();
+        let time = self.machine.time();
+        let mut files = self.machine.files.lock();
+        let file = files.get_mut(&self.key).ok_or(Errno::NOENT)?;
+        (file.now.mtime, file.now.ctime) = (ns, time);
+        file.pending.push(Change::Times { mtime: ns, time });
         Ok(())
     }
 
@@ -465,7 +486,7 @@ impl BackingFile for Handle {
         }
         let files = self.machine.files.lock();
         let now = &files[&self.key].now;
-        Ok(Stamp { size: now.bytes.len() as u64, mtime: now.mtime as i64, ctime: now.mtime as i64 })
+        Ok(Stamp { size: now.bytes.len() as u64, mtime: now.mtime as i64, ctime: now.ctime as i64 })
     }
 }
 
@@ -482,7 +503,7 @@ impl Environment for Outside {
     }
 
     fn realtime_ns(&self) -> u64 {
-        1
+        self.0.time()
     }
 
     fn report(&self, words: &str) {

@@ -1,0 +1,359 @@
+//! The leader's windows: the leader changes a backing file only between opening and closing one (`own_stamp.rs` says why).
+//!
+//! A window that a dead leader left open is closed by the next one. A hole that it was punching is finished, because frames may still have
+//! pages of it.
+
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use ssdcache::FileKey;
+
+use super::{PATIENCE_MS, Worker};
+use crate::engine::open::errno_of;
+use crate::engine::own_stamp::{Difference, Moment, StampCheck, Writer, difference};
+use crate::engine::record::Record;
+use crate::engine::{BackingFile, CacheEngine, FileNo, RequestKind, flag};
+
+/// Attempts to read the state of a file that keeps changing.
+const LOOKS: usize = 1000;
+
+/// The leader's open window of a file. Without one the leader changes nothing of a file, not even its times.
+#[must_use = "a window that is not closed hides changes by other programs"]
+pub(super) struct LeaderWindow {
+    key: FileKey,
+}
+
+impl Worker {
+    /// Opens a window for the leader's change to a file. It first detects a change by another program, which ours would hide, and
+    /// silently drops the pages of that change that are not dirty.
+    ///
+    /// # Errors
+    /// ESTALE: another program changed its bytes, and there are dirty pages of it.
+    pub(super) fn open_window(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) -> Result<LeaderWindow, Errno> {
+        for _ in 0..LOOKS {
+            let moment = self.look_first(engine, key, below)?;
+            let Some(no) = engine.records.find(key) else { return Ok(LeaderWindow { key }) };
+            let own = engine.records.get(no).own();
+            match moment {
+                Some(moment) if !own.open_at(moment, Writer::Leader) => {}
+                Some(_) => return Ok(LeaderWindow { key }),
+                None => {
+                    own.open(Writer::Leader);
+                    return Ok(LeaderWindow { key });
+                }
+            }
+        }
+        // Another process keeps overwriting the record.
+        Err(Errno::IO)
+    }
+
+    /// Detects a change by another program as `open_window` does, and opens no window. `None`: a process of the instance is changing the
+    /// file, or it has no record.
+    pub(super) fn look_first(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) -> Result<Option<Moment>, Errno> {
+        let stamp = || below.stamp().map_err(|error| errno_of(&error));
+        let Some(no) = engine.records.find(key) else {
+            let now = stamp()?;
+            if self.entry(key).is_some() && self.own_stamp(key).is_none_or(|left| difference(left, now) != Difference::Content) {
+                return Ok(None);
+            }
+            self.strand(engine, key, flag::CONFLICT);
+            return Err(Errno::STALE);
+        };
+        let record = engine.records.get(no);
+        for _ in 0..LOOKS {
+            if record.has(flag::CONFLICT) {
+                return Err(Errno::STALE);
+            }
+            match record.own().look(stamp)? {
+                StampCheck::Ours(moment) => return Ok(Some(moment)),
+                StampCheck::Busy => return Ok(None),
+                StampCheck::Changed(change) => {
+                    let is_content = difference(change.known, change.now) == Difference::Content;
+                    let is_unknown = self.is_origin_unknown(record, key);
+                    // The change is recorded last: another check before that finds it too, and so does a new leader.
+                    for is_dropped in [false, true] {
+                        // This includes pages that equalled the backing file and were written since: they have bytes from before the
+                        // change.
+                        if is_content && !is_unknown && self.is_dirty(engine, no, key) {
+                            self.strand(engine, key, flag::CONFLICT);
+                            return Err(Errno::STALE);
+                        }
+                        if !is_dropped {
+                            engine.drop_not_dirty(no, &mut |_: RequestKind| self.drop_clean_for_good(engine, key))?;
+                        }
+                    }
+                    let size = record.size().load(Ordering::Acquire);
+                    if is_content && size == change.known.size {
+                        let _ = record.size().compare_exchange(size, change.now.size, Ordering::AcqRel, Ordering::Acquire);
+                    }
+                    record.own().adopt(&change, Writer::Leader, stamp)?;
+                }
+            }
+        }
+        // Another process keeps overwriting the record.
+        Err(Errno::IO)
+    }
+
+    /// Returns whether a change since the record was made may be ours: a leader that died was writing to the file, which had no record
+    /// then, and the new record has not been compared with the file's entry yet.
+    fn is_origin_unknown(&mut self, record: Record<'_>, key: FileKey) -> bool {
+        record.on_ssd().is_none() && self.entry(key).is_some() && self.own_stamp(key).is_none()
+    }
+
+    /// Closes a window: the file's stamp becomes ours. Its entry follows when the leader is idle.
+    pub(super) fn close_window(&mut self, engine: &CacheEngine, window: LeaderWindow, below: &dyn BackingFile) {
+        let LeaderWindow { key } = window;
+        let Some(no) = engine.records.find(key) else {
+            self.know(key).after = below.stamp().ok();
+            return;
+        };
+        let record = engine.records.get(no);
+        let (own, first) = (record.own(), record.own().get());
+        let is_new = !own.is_open_by(Writer::Leader);
+        if is_new {
+            // The record was made while the file was changed: its stamp and its length may be from before that.
+            own.open(Writer::Leader);
+        }
+        // Other programs see the time of the write, not the time of the write-back.
+        let written = record.written().load(Ordering::Relaxed);
+        if written != 0 && !record.has(flag::CONFLICT) && record.mode().within(engine.mode()).keeps_dirty() {
+            let _ = below.set_mtime(written);
+        }
+        if own.close(Writer::Leader, || below.stamp()).is_err() {
+            // The window stays open for now, so the change is not mistaken for another program's.
+            self.unended.push_back((no, key));
+        } else if is_new {
+            let _ = record.size().compare_exchange(first.size, own.get().size, Ordering::AcqRel, Ordering::Acquire);
+        }
+        self.know(key).after = (!own.is_open()).then(|| own.get());
+    }
+
+    /// Returns the window that the last leader left open.
+    fn left_window(engine: &CacheEngine, no: FileNo, key: FileKey) -> Option<LeaderWindow> {
+        engine.records.get(no).own().is_open_by(Writer::Leader).then_some(LeaderWindow { key })
+    }
+
+    /// Takes over the writes to backing files that the last leader had not finished when it died. They are visible, but may not be
+    /// durable: the next sync flushes them. They are finished file by file, after requests; holes are finished now, if nobody has the
+    /// file's lock.
+    pub(super) fn take_up_writing(&mut self, engine: &CacheEngine) {
+        for (no, record) in engine.records.all() {
+            let Some(key) = record.key().filter(|_| is_unfinished(record)) else { continue };
+            record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
+            if record.has(flag::PUNCHING) {
+                self.end_other(engine, no, key);
+            }
+            if is_unfinished(record) {
+                self.unended.push_back((no, key));
+            }
+        }
+    }
+
+    /// Finishes one of these writes; returns whether there was one. A failed one is queued again: changes by other programs go undetected
+    /// while its window is open.
+    pub(super) fn end_others_writing(&mut self, engine: &CacheEngine) -> bool {
+        let now = engine.world.now_ms();
+        if self.unended_failed.is_some_and(|failed| now.wrapping_sub(failed) < PATIENCE_MS) {
+            return false;
+        }
+        self.unended_failed = None;
+        let Some((no, key)) = self.unended.pop_front() else { return false };
+        let record = engine.records.get(no);
+        let is_left = || record.key() == Some(key) && is_unfinished(record);
+        if is_left() {
+            self.end_other(engine, no, key);
+        }
+        if is_left() {
+            self.unended_failed = Some(now);
+            self.unended.push_back((no, key));
+        }
+        true
+    }
+
+    fn end_other(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) {
+        // The holder of the lock is writing through, and finishes that itself.
+        let Some(_held) = self.try_lock(engine, no) else { return };
+        let Ok(below) = self.below(engine, key) else { return };
+        if below.sync().is_err() {
+            return;
+        }
+        if self.is_being_cut(engine, no) || self.synced_below(engine, key).is_ok() {
+            // A later change may have closed the window of a hole: then nothing of the file may be changed here.
+            if let Some(window) = Worker::left_window(engine, no, key) {
+                self.close_window(engine, window, &*below);
+            }
+        }
+        if engine.records.get(no).has(flag::PUNCHING) {
+            // If that fails, it is tried again.
+            let _ = self.drop_stale(engine, no, key);
+        }
+    }
+}
+
+/// Returns whether a leader died while it changed the file.
+fn is_unfinished(record: Record<'_>) -> bool {
+    record.own().is_open_by(Writer::Leader) || record.has(flag::PUNCHING)
+}
+
+#[cfg(test)]
+mod test {
+    use std::io;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use parking_lot::Mutex;
+    use shm::{PageSize, ProcessSlots, Region};
+    use ssdcache::Mode;
+
+    use super::*;
+    use crate::engine::{Environment, Layout, Limits, Open, OpenOptions, Parts, Sizes, Stamp};
+
+    /// A file in memory, with a clock of its own: each look at it is later than the one before.
+    #[derive(Default)]
+    struct File {
+        bytes: Mutex<Vec<u8>>,
+        times: Mutex<[i64; 2]>,
+        clock: AtomicI64,
+    }
+
+    impl File {
+        fn time(&self) -> i64 {
+            1 + self.clock.fetch_add(1, Ordering::Relaxed)
+        }
+
+        fn change(&self, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+            change(&mut self.bytes.lock());
+            *self.times.lock() = [self.time(); 2];
+            Ok(())
+        }
+    }
+
+    impl BackingFile for File {
+        fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
+            let bytes = self.bytes.lock();
+            let from = bytes.get(at as usize..).unwrap_or_default();
+            let len = from.len().min(to.len());
+            to[..len].copy_from_slice(&from[..len]);
+            Ok(len)
+        }
+        fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
+            self.change(|bytes| {
+                let end = at as usize + from.len();
+                let len = bytes.len().max(end);
+                bytes.resize(len, 0);
+                bytes[at as usize..end].copy_from_slice(from);
+            })
+        }
+        fn sync(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.change(|bytes| bytes.resize(len as usize, 0))
+        }
+        fn punch(&self, at: u64, len: u64) -> io::Result<()> {
+            self.change(|bytes| bytes[at as usize..(at + len) as usize].fill(0))
+        }
+        fn set_mtime(&self, ns: u64) -> io::Result<()> {
+            *self.times.lock() = [ns as i64, self.time()];
+            Ok(())
+        }
+        fn stamp(&self) -> io::Result<Stamp> {
+            let [mtime, ctime] = *self.times.lock();
+            Ok(Stamp { size: self.bytes.lock().len() as u64, mtime, ctime })
+        }
+    }
+
+    struct OneFile(Arc<File>);
+
+    impl Environment for OneFile {
+        fn open(&self, _: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn BackingFile>> {
+            Ok(Arc::clone(&self.0) as Arc<dyn BackingFile>)
+        }
+        fn now_ms(&self) -> u32 {
+            0
+        }
+        fn realtime_ns(&self) -> u64 {
+            self.0.time() as u64
+        }
+        fn report(&self, words: &str) {
+            panic!("{words}");
+        }
+    }
+
+    /// Returns a process that leads, and a file with a dirty page that was written after the last change to the backing file.
+    fn with_dirty_page() -> (Arc<File>, Arc<CacheEngine>, Open) {
+        let sizes = Sizes { frames: pagecache::Shape::new(64), ssd: None, files: 16 };
+        let layout = Layout::of(sizes);
+        let region = Arc::new(Region::private(layout.bytes, PageSize::Small).expect("memory"));
+        CacheEngine::format(&region, sizes, &Limits::new(0), Mode::WriteBack, 1, "");
+        let processes = Arc::new(ProcessSlots::in_process(Arc::clone(&region), layout.processes_at()));
+        let file = Arc::new(File::default());
+        let world = Arc::new(OneFile(Arc::clone(&file)));
+        let engine = CacheEngine::attach(Parts { region, processes, device: None, plain: None, world, limits: Limits::new(0) });
+        let engine = engine.expect("attached");
+        engine.lead_inline(Worker::begin(&engine));
+        let open = engine.open(FileKey(7), Path::new("/file"), OpenOptions::default(), Arc::clone(&file) as Arc<dyn BackingFile>);
+        let open = open.expect("opened");
+        open.write(0, &[1; 20_000]).expect("written");
+        open.clean().expect("below");
+        open.write(0, &[2; 100]).expect("written");
+        (file, engine, open)
+    }
+
+    fn is_known(engine: &CacheEngine, file: &File, open: &Open) {
+        let record = engine.records.get(open.no());
+        assert!(!is_unfinished(record), "the hole is finished");
+        assert_eq!(record.own().get(), file.stamp().expect("a stamp"));
+        assert_eq!(open.look_below(), Ok(()));
+        open.sync().expect("no conflict");
+        assert_eq!(file.bytes.lock()[..100], [2; 100]);
+    }
+
+    /// A leader died before it had finished a hole, and a later change of the file closed its window.
+    #[test]
+    fn a_hole_that_the_next_leader_finishes_was_punched_by_us() {
+        for is_open in [false, true] {
+            let (file, engine, open) = with_dirty_page();
+            let record = engine.records.get(open.no());
+            record.flags().fetch_or(flag::PUNCHING, Ordering::AcqRel);
+            if is_open {
+                record.own().open(Writer::Leader);
+                file.punch(8192, 4096).expect("punched");
+            }
+            engine.lead_inline(Worker::begin(&engine));
+            is_known(&engine, &file, &open);
+        }
+    }
+
+    /// The same, while another process has the file's lock.
+    #[test]
+    fn a_hole_of_a_locked_file_is_finished_later() {
+        for is_open in [false, true] {
+            let (file, engine, open) = with_dirty_page();
+            let record = engine.records.get(open.no());
+            record.flags().fetch_or(flag::PUNCHING, Ordering::AcqRel);
+            if is_open {
+                record.own().open(Writer::Leader);
+                file.punch(8192, 4096).expect("punched");
+            }
+            let held = engine.records.lock_of(open.no()).lock();
+            let worker = Worker::begin(&engine);
+            drop(held);
+            engine.lead_inline(worker);
+            engine.step_inline();
+            is_known(&engine, &file, &open);
+        }
+    }
+
+    /// The record of a file was made while the leader wrote to it, as it had none.
+    #[test]
+    fn a_record_that_was_made_during_a_change_gets_the_stamp_after_it() {
+        let (file, engine, open) = with_dirty_page();
+        let mut worker = Worker::begin(&engine);
+        let record = engine.records.get(open.no());
+        file.set_len(30_000).expect("longer");
+        worker.close_window(&engine, LeaderWindow { key: FileKey(7) }, &*file);
+        assert_eq!((record.own().get(), open.size()), (file.stamp().expect("a stamp"), 30_000));
+    }
+}
