@@ -5,10 +5,11 @@ use std::ops::Range;
 use crate::batch::{BatchTrack, HeadSegment, SealedBatch, TRACKS};
 use crate::checksum::page_checksum;
 use crate::files::{FILE_BYTES, Files};
+use crate::open_error::CacheOpenError;
 use crate::shared::{SharedMap, shared_bytes};
 use crate::slots::{FILES_MAX, PageName};
 use crate::summary::{ENTRIES, Entry, EntryKind, PreviousSegment, SummaryHeader};
-use crate::superblock::{CacheOpenError, FIRST, Shape, Superblock};
+use crate::superblock::{FIRST, Shape, Superblock};
 use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, SsdSlot, Stamp};
 
 /// The action that is necessary before the call can succeed; the failed call changed nothing.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::cache::SsdCache;
 use crate::checksum::page_checksum;
+use crate::open_error::CacheOpenError;
 use crate::recover::{RecoveryResult, recover};
 use crate::slots::FILES_MAX;
-use crate::superblock::{CacheOpenError, Shape};
+use crate::superblock::Shape;
 use crate::units::{DevicePage, FileKey, Item, Page, SsdSlot};
 
 /// Number of pages that are read at once.

@@ -82,6 +82,7 @@ mod hostile;
 mod index;
 mod inspect;
 mod mode;
+mod open_error;
 #[cfg(test)]
 mod oracle;
 mod published;
@@ -103,10 +104,11 @@ pub use cache::{CacheError, CacheStats, LookupResult, PageVersion, PutResult, Ss
 pub use check::{BadPage, CheckReport, FileReport, SegmentReport, SegmentState, check};
 pub use index::LookupKey;
 pub use mode::{CacheAction, CacheEvent, Mode};
+pub use open_error::CacheOpenError;
 pub use reclaim::{CollectScope, runs};
 pub use recover::{RecoveryResult, recover};
 pub use resize::{ResizeError, resize};
 pub use shared::{format_shared, shared_bytes};
-pub use superblock::{CacheOpenError, Shape, Superblock};
+pub use superblock::{Shape, Superblock};
 pub use units::{DevicePage, FileKey, Item, PAGE_BYTES, PAGE_INDEX_END, Page, PageIndex, SsdSlot, Stamp};
 pub use view::{View, ViewHit, ViewLookup};

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use shm::Region;
 
 use crate::cache::SsdCache;
+use crate::open_error::CacheOpenError;
 use crate::shared::SharedMap;
 use crate::slots::PageName;
-use crate::superblock::{CacheOpenError, Superblock};
+use crate::superblock::Superblock;
 use crate::units::{FileKey, Item, PageIndex, SsdSlot};
 
 impl SsdCache {

@@ -16,11 +16,12 @@ use shm::Region;
 use crate::batch::{BatchTrack, HeadSegment};
 use crate::cache::SsdCache;
 use crate::checksum::page_checksum;
+use crate::open_error::CacheOpenError;
 use crate::reader::{AT_ONCE, KEPT, Reader};
 use crate::shared::SharedMap;
 use crate::slots::PageName;
 use crate::summary::{Entry, EntryKind, SummaryHeader};
-use crate::superblock::{CacheOpenError, Superblock};
+use crate::superblock::Superblock;
 use crate::units::{DevicePage, FileKey, Item, PAGE_BYTES, Page, SsdSlot, Stamp};
 
 /// The counts and losses of a recovery.

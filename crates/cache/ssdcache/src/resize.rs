@@ -5,9 +5,10 @@
 //! requires that it is clean. *To shrink* everything is discarded, if no page is dirty: the removed segments may be the newest.
 
 use crate::cache::SsdCache;
+use crate::open_error::CacheOpenError;
 use crate::recover::recover;
 use crate::slots::FILES_MAX;
-use crate::superblock::{CacheOpenError, Shape, Superblock};
+use crate::superblock::{Shape, Superblock};
 use crate::units::{DevicePage, FileKey, Page};
 
 /// The reason why a cache keeps its size.

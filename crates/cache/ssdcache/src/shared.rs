@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use shm::{PageSize, Region, SharedRef, SharedSlice};
 
-use crate::superblock::{CacheOpenError, Shape};
+use crate::open_error::CacheOpenError;
+use crate::superblock::Shape;
 use crate::units::SsdSlot;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hs-ssdm1");

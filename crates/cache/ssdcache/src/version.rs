@@ -3,7 +3,7 @@
 //! A new version is a line of [`VERSIONS`] and, if older caches need it, a function that turns the superblock of one version into
 //! that of the next. docs/formats.md, "Add a version of a format", has all the steps.
 
-use crate::superblock::CacheOpenError;
+use crate::open_error::CacheOpenError;
 use crate::units::Page;
 
 /// The version that this program writes, in superblocks and summaries.

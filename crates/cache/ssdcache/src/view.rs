@@ -8,9 +8,10 @@ use shm::Region;
 use crate::cache::VerifyResult;
 use crate::checksum::page_checksum;
 use crate::index::LookupKey;
+use crate::open_error::CacheOpenError;
 use crate::shared::SharedMap;
 use crate::slots::{FILES_MAX, PageName, SlotSnapshot};
-use crate::superblock::{CacheOpenError, FIRST, Shape};
+use crate::superblock::{FIRST, Shape};
 use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, SsdSlot};
 
 /// Lookups before a reader learns that nothing is sure. Each is over before the next, so a removal, which takes less than a
