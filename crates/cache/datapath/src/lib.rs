@@ -13,3 +13,4 @@ pub mod migrate;
 
 pub use device_cache::{DeviceCache, DeviceCacheOptions, DeviceHandle, FRAMES_MIN};
 pub use device_file::DeviceFile;
+pub use migrate::Worker;

@@ -7,13 +7,14 @@
 //! - `frames.rs`: writes marked frames to the SSD or the backing file. `demote.rs`: writes dirty SSD pages to backing files; frees log
 //!   space.
 //! - `failed.rs`: handles a failed SSD, and the pages that only it had.
-//! - `window.rs`: what makes a change by the leader known as ours.
+//! - `lead.rs`: how a process leads. `window.rs`: what makes a change by the leader known as ours.
 //! - `files.rs`: identifies files; keeps their catalogue entries and backing-file handles. `requests.rs`: serves requests.
 
 mod demote;
 mod failed;
 mod files;
 mod frames;
+mod lead;
 mod requests;
 mod window;
 

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use ssdcache::{FileKey, PAGE_BYTES, PAGE_INDEX_END, Page, PageIndex};
 
-use super::record::{PATH_MAX, Stamp};
+use super::record::PATH_MAX;
+use super::stamp::Stamp;
 
 /// Offset after the longest path.
 const CUT: usize = 1024;

@@ -33,6 +33,7 @@ pub(crate) mod record;
 mod request;
 mod ssd;
 mod stall;
+mod stamp;
 mod status;
 mod stranded;
 mod write;
@@ -50,7 +51,6 @@ use rustix::io::Errno;
 use shm::{ProcessSlot, ProcessSlots, Region, futex};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, View};
 
-pub use crate::migrate::Worker;
 pub use async_reader::{AsyncReader, AsyncReaderOptions, Outcome, SubmitResult};
 pub use catalogue::{CATALOGUE, Entry, place};
 pub use counters::{Count, Counters, Tier, bucket_ns, percentile};
@@ -60,13 +60,14 @@ use layout::{Header, Word};
 pub use open::{Open, OpenFileError, OpenOptions};
 pub use prepared::PreparedRead;
 pub(crate) use record::flag;
-pub use record::{FILE_BYTES_MAX, FileNo, PATH_MAX, Stamp, errno_from};
+pub use record::{FILE_BYTES_MAX, FileNo, PATH_MAX, errno_from};
 use record::{Records, code_of};
 pub(crate) use request::{Hint, Request, RequestKind, RequestState, StaleSlots};
 use request::{Hints, Requests};
 use ssd::SsdQueues;
 pub(crate) use stall::Retries;
 use stall::{STALLED, StallWatch};
+pub use stamp::Stamp;
 pub use status::{Advice, EngineStatus, FileStatus};
 
 /// Sleep of a requester before it checks whether a leader exists: the first time, and each later time.
@@ -76,8 +77,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const POST_MAX: Duration = Duration::from_secs(5);
 /// How often a request is posted again after its slot was taken away.
 const ASKED_ANEW: u32 = 100;
-/// After a panic of its thread, a process tries to lead again after this delay, unless another process leads by then.
-const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// An open backing file. Its calls block.
 pub trait BackingFile: Send + Sync {
@@ -253,7 +252,7 @@ pub struct CacheEngine {
     /// Number of opens in this process, by file.
     pub(crate) opens: Mutex<std::collections::HashMap<FileNo, u32>>,
     /// The leader, if requesters run its steps (tests, and a single process without threads).
-    inline: Mutex<Option<Box<Worker>>>,
+    inline: Mutex<Option<Box<dyn InlineLeader>>>,
     is_inline: AtomicBool,
     /// The engine that owns the inline leader, if that is another one.
     led_by: OnceLock<Weak<CacheEngine>>,
@@ -467,9 +466,8 @@ impl CacheEngine {
         }
     }
 
-    /// Lets requesters run the leader's steps. For a single process without threads, and for simulations.
-    pub fn lead_inline(&self, worker: Box<Worker>) {
-        *self.inline.lock() = Some(worker);
+    pub(crate) fn set_inline(&self, leader: Box<dyn InlineLeader>) {
+        *self.inline.lock() = Some(leader);
         self.is_inline.store(true, Ordering::Release);
     }
 
@@ -486,28 +484,12 @@ impl CacheEngine {
         if !self.is_inline.load(Ordering::Acquire) {
             return false;
         }
-        if let Some(mut worker) = self.inline.try_lock()
-            && let Some(worker) = worker.as_mut()
+        if let Some(mut leader) = self.inline.try_lock()
+            && let Some(leader) = leader.as_mut()
         {
-            worker.step(self);
+            leader.step(self);
         }
         true
-    }
-
-    /// Works as leader until the process detaches: waits for leadership, takes it, works. Needs a dedicated thread.
-    pub fn work(self: &Arc<Self>) {
-        while self.processes.lead_unless(&self.stopping) {
-            let ended = self.beside_a_pulse(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Worker::run(self))));
-            // Whatever ended the work, another process leads from here.
-            self.processes.resign();
-            if ended.is_err() {
-                if self.header.get(Word::Beginning) != 0 {
-                    Worker::refuse_all(self);
-                }
-                self.world.report("the thread that leads the cache ended by a mistake inside hotshelf: another goes on; please report it");
-                std::thread::sleep(AGAIN_AFTER);
-            }
-        }
     }
 
     /// Gives up the process slot. Close files first; marked pages stay in the segment for later processes.
@@ -555,6 +537,12 @@ impl CacheEngine {
     pub(crate) fn name(&self, no: FileNo, page: u64) -> Name {
         Name { file: pagecache::FileNo(no.0), page: pagecache::PageIndex(page) }
     }
+}
+
+/// A leader whose steps are run by the threads that send requests to it.
+pub(crate) trait InlineLeader: Send {
+    /// Runs one round of the leader's work; returns whether there was work to do.
+    fn step(&mut self, engine: &CacheEngine) -> bool;
 }
 
 /// The state of the SSD that the leader last published.

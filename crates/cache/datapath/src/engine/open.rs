@@ -12,9 +12,10 @@ use ssdcache::{AdmissionRule, FileKey, Mode, PAGE_BYTES};
 
 use super::layout::{NEVER_OPENED, Word};
 use super::own_stamp::{Change, Difference, Writer, difference};
-use super::record::{CachedRecord, FileNo, PATH_MAX, Record, Stamp, errno_from, flag};
+use super::record::{CachedRecord, FileNo, PATH_MAX, Record, errno_from, flag};
 use super::request::RequestKind;
 use super::stall::STALLED;
+use super::stamp::Stamp;
 use super::{BackingFile, CacheEngine, Stream};
 
 /// An open file of one user of the engine.
@@ -541,7 +542,7 @@ impl Open {
     /// # Errors
     /// The stamp of the backing file could not be read, or cached pages could not be dropped.
     pub(super) fn look_locked(&self) -> Result<(), Errno> {
-        for _ in 0..super::status::LOOKS {
+        for _ in 0..super::own_stamp::LOOKS {
             let super::own_stamp::StampCheck::Changed(change) =
                 self.record().own().look(|| self.below.stamp()).map_err(|error| errno_of(&error))?
             else {

@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::record::Stamp;
+use super::stamp::Stamp;
 
 /// A process of the instance that changes the file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -23,6 +23,8 @@ pub(crate) enum Writer {
 }
 
 const BITS: u64 = 3;
+/// The number of checks of a file that changes all the time.
+pub(super) const LOOKS: usize = 10;
 /// Attempts to close a window: each fails if the other writer opens one meanwhile.
 const TRIES: usize = 1000;
 

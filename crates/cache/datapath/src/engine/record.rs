@@ -86,22 +86,6 @@ const WAYS: u32 = 16;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileNo(pub u32);
 
-/// The attributes that show whether another program changed a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Stamp {
-    /// The size of the file, bytes.
-    pub size: u64,
-    /// Modification time, ns since 1970.
-    pub mtime: i64,
-    /// Change time, ns since 1970.
-    pub ctime: i64,
-}
-
-impl Stamp {
-    /// A stamp that no file has.
-    pub(crate) const NEVER: Stamp = Stamp { size: u64::MAX, mtime: i64::MIN, ctime: i64::MIN };
-}
-
 /// Bits of a record's flags.
 pub(crate) mod flag {
     /// The file has no name any more: its data need not be kept.

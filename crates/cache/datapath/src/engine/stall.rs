@@ -152,7 +152,7 @@ impl CacheEngine {
     }
 
     /// Does work that may wait for a disk, while another thread shows this process's pulse.
-    pub(super) fn beside_a_pulse<T>(&self, what: impl FnOnce() -> T) -> T {
+    pub(crate) fn beside_a_pulse<T>(&self, what: impl FnOnce() -> T) -> T {
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let beat = || {

@@ -13,9 +13,10 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex, View};
 use super::counters::Counters;
 use super::layout::{Header, Layout, SegmentError, Sizes, Word};
 use super::open::{Open, OpenFileError, errno_of};
-use super::own_stamp::{Difference, OwnStamp, StampCheck as Compared, Writer, difference};
-use super::record::{FileNo, Record, Records, Stamp, flag};
+use super::own_stamp::{Difference, LOOKS, OwnStamp, StampCheck as Compared, Writer, difference};
+use super::record::{FileNo, Record, Records, flag};
 use super::stall::STALLED;
+use super::stamp::Stamp;
 use super::{BackingFile, CacheEngine, EngineAttachError, RequestKind, SsdState};
 
 /// The status of a file with a record.
@@ -358,6 +359,3 @@ impl Open {
         Ok(())
     }
 }
-
-/// The number of checks of a file that changes all the time.
-pub(super) const LOOKS: usize = 10;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use datapath::engine::{CacheEngine, Count, Layout, Limits, Open, OpenOptions, Parts, Sizes, SsdState, Worker};
+use datapath::Worker;
+use datapath::engine::{CacheEngine, Count, Layout, Limits, Open, OpenOptions, Parts, Sizes, SsdState};
 use pagecache::{Replacement, Shape as Frames};
 use parking_lot::Mutex;
 use shm::{PageSize, ProcessSlots, Region};

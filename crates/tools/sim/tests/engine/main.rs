@@ -16,7 +16,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
-use datapath::engine::{CacheEngine, Layout, Limits, Open, OpenFileError, OpenOptions, Parts, Sizes, Worker};
+use datapath::Worker;
+use datapath::engine::{CacheEngine, Layout, Limits, Open, OpenFileError, OpenOptions, Parts, Sizes};
 use pagecache::{Replacement, Shape as Frames};
 use parking_lot::Mutex;
 use shm::{PageSize, ProcessSlots, Region};
