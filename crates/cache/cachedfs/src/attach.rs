@@ -239,7 +239,7 @@ fn unwritten(errno: Errno, around: &CacheEnvironment, files: &[FileStatus]) -> E
     let named: Vec<String> = files.iter().filter(is_it).take(NAMED_MAX).map(|file| file.path.display().to_string()).collect();
     let which = match (&named[..], errno) {
         ([], _) => around.notes.lock().last().cloned().unwrap_or_default(),
-        (named, Errno::STALE | Errno::NOENT) => format!("{}: {}", named.join(", "), crate::stranded::sentence(errno)),
+        (named, Errno::STALE | Errno::NOENT) => format!("{}: {}", named.join(", "), crate::advice::sentence(errno)),
         (named, _) => named.join(", "),
     };
     let kind = if errno == Errno::STALE { Kind::Conflict } else { Kind::System };

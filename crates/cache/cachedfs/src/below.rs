@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,6 +16,7 @@ use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, Stat, Timespec, Ti
 use rustix::io::Errno;
 use ssdcache::FileKey;
 
+use crate::descriptor::{is_removed, path_of, reopen};
 use crate::key::key_of;
 use crate::note::{Note, NoteContent};
 
@@ -74,27 +75,6 @@ impl Local {
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// Opens the same file again with other flags; the file system checks permissions again.
-pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
-    openat(CWD, in_proc(fd), flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK, Mode::empty())
-}
-
-fn in_proc(fd: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
-}
-
-/// Returns the present path of an open file, or none if it has no name any more.
-pub fn path_of(fd: BorrowedFd<'_>) -> Option<PathBuf> {
-    let path = fs::read_link(in_proc(fd)).ok()?;
-    let is_there = path.is_absolute() && !path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
-    is_there.then_some(path)
-}
-
-/// Returns whether an open file has no name any more. The link count alone does not suffice: some file systems do not maintain it.
-pub fn is_removed(fd: BorrowedFd<'_>) -> bool {
-    fstat(fd).is_ok_and(|stat| stat.st_nlink == 0) && path_of(fd).is_none()
 }
 
 /// Returns the stamp by which changes are detected.

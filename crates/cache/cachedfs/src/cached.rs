@@ -18,7 +18,8 @@ use rustix::io::Errno;
 use ssdcache::{Mode, PAGE_BYTES};
 
 use crate::attach::Attachment;
-use crate::below::{Local, is_removed, path_of};
+use crate::below::Local;
+use crate::descriptor::{is_removed, path_of};
 use crate::watch::Watched;
 
 /// An open file of the cache in this process.

@@ -207,7 +207,7 @@ impl Config {
             return Err(Error::invalid("[cache] ssd_size: without `ssd` there is nothing of that size"));
         }
         if let Some(ssd) = &self.ssd {
-            crate::user_space_nvme::check(ssd, self)?;
+            self.check_ssd(ssd)?;
         }
         if self.permissions.is_some_and(|bits| bits & !0o666 != 0 || bits & 0o600 != 0o600) {
             return Err(Error::invalid("[cache] permissions: 0o600, with bits of 0o066 for others"));
@@ -217,6 +217,24 @@ impl Config {
         }
         for rule in &self.rules {
             globset::Glob::new(&rule.glob).map_err(|error| Error::invalid(format!("[cache] rules: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// Checks whether the configuration can have this SSD.
+    fn check_ssd(&self, ssd: &Path) -> Result<(), Error> {
+        if !crate::ssd_name::is_meant(ssd) {
+            return match self.record_file {
+                Some(_) => Err(Error::invalid("[cache] record_file: only an SSD such as nvme:0000:03:00.0/1 has a flight recorder")),
+                None => Ok(()),
+            };
+        }
+        if crate::ssd_name::parse(ssd).is_none() {
+            let what = format!("[cache] ssd: `{}` is no controller: nvme:0000:03:00.0/1 or vfio-user:SOCKET/1", ssd.display());
+            return Err(Error::invalid(what));
+        }
+        if self.private {
+            return Err(Error::invalid("[cache] private: not with an SSD that this library drives itself, which its processes share"));
         }
         Ok(())
     }

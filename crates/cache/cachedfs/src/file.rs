@@ -62,7 +62,7 @@ pub(crate) enum IoPath<'a> {
 /// Returns the meaning of an errno of the cache engine.
 fn sentence(errno: Errno) -> Option<(Kind, &'static str)> {
     match errno {
-        Errno::STALE => Some((Kind::Conflict, crate::stranded::CONFLICT)),
+        Errno::STALE => Some((Kind::Conflict, crate::advice::CONFLICT)),
         Errno::SHUTDOWN => Some((Kind::Detached, "this process has left the cache")),
         _ => None,
     }
@@ -491,7 +491,7 @@ impl File {
         if !self.is_cached() && !is_regular() {
             return Ok(());
         }
-        let writable = crate::below::reopen(self.fd(), OFlags::WRONLY).map_err(to_error)?;
+        let writable = crate::descriptor::reopen(self.fd(), OFlags::WRONLY).map_err(to_error)?;
         match self.cached_path("truncating")? {
             Some(cached) => cached.open.set_len(0).map_err(to_error),
             None => self.bypass("truncating", 0..u64::MAX, || rustix::fs::ftruncate(&writable, 0)),

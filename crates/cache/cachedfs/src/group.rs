@@ -19,7 +19,7 @@ use std::path::{Component, Path};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, openat, statat};
 use rustix::io::Errno;
 
-use crate::below::path_of;
+use crate::descriptor::path_of;
 
 const READ: u32 = 4;
 const WRITE: u32 = 2;

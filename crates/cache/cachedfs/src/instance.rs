@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use ssdcache::{FileKey, Mode};
 
 use crate::attach::Attachment;
-use crate::below::{Local, path_of, reopen};
+use crate::below::Local;
 use crate::cached::{Cached, Opening};
 use crate::config::Config;
+use crate::descriptor::{path_of, reopen};
 use crate::error::{Error, Kind};
-use crate::file::File;
 use crate::forks::PerProcess;
 use crate::key::key_of;
 use crate::options::Options;
@@ -87,55 +87,8 @@ impl Instance {
         self.part.get_or(|| Ok(Arc::new(before.again()?)))
     }
 
-    /// Opens a file as openat(2) does.
-    ///
-    /// # Errors
-    /// As openat(2); [`Kind::Conflict`]: another program changed the file while the cache held newer pages of it.
-    pub fn open_file(
-        self: &Arc<Self>,
-        at: BorrowedFd<'_>,
-        path: &Path,
-        flags: OFlags,
-        mode: rustix::fs::Mode,
-        options: &Options,
-    ) -> Result<File, Error> {
-        let given: Arc<Path> = path.into();
-        let failed = |errno| Error::system(errno, "opening", &given);
-        if flags.intersects(OFlags::PATH | OFlags::DIRECTORY) || flags.contains(OFlags::TMPFILE) {
-            let fd = openat(at, path, flags, mode).map_err(failed)?;
-            return Ok(File::plain(Arc::clone(self), fd, given, flags));
-        }
-        // Truncated through the cache; otherwise the cache would not notice.
-        let is_cut = flags.contains(OFlags::TRUNC);
-        let fd = openat(at, path, flags - OFlags::TRUNC, mode).map_err(|errno| {
-            // The kernel refuses to truncate a directory before it checks the other flags (O_DIRECT).
-            let is_directory = || {
-                let stat = rustix::fs::statat(at, path, AtFlags::empty());
-                stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
-            };
-            failed(if is_cut && errno == Errno::INVAL && is_directory() { Errno::ISDIR } else { errno })
-        })?;
-        if is_cut && fstat(&fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory) {
-            return Err(failed(Errno::ISDIR));
-        }
-        let file = match self.opening(&fd, flags, options).map_err(failed)? {
-            Some(opening) => {
-                let again = rustix::io::fcntl_dupfd_cloexec(&fd, 0).map_err(failed)?;
-                match File::cached(Arc::clone(self), again, Arc::clone(&given), flags, opening) {
-                    Err(error) if error.kind() == Kind::Full => File::plain(Arc::clone(self), fd, Arc::clone(&given), flags),
-                    opened => opened?,
-                }
-            }
-            None => File::plain(Arc::clone(self), fd, Arc::clone(&given), flags),
-        };
-        if is_cut {
-            file.cut(|| fstat(file.fd()).is_ok_and(|stat| is_regular(&stat)))?;
-        }
-        Ok(file)
-    }
-
     /// Returns how a file is opened in the cache, or none if it is not cached.
-    fn opening(&self, fd: &OwnedFd, flags: OFlags, options: &Options) -> Result<Option<Opening>, Errno> {
+    pub(crate) fn opening(&self, fd: &OwnedFd, flags: OFlags, options: &Options) -> Result<Option<Opening>, Errno> {
         let stat = fstat(fd)?;
         let Ok(part) = self.part() else { return Ok(None) };
         let is_ours = part.ssd.as_ref().is_some_and(|ssd| ssd.file == Some((stat.st_dev, stat.st_ino))) || part.is_segment(&stat);
@@ -185,7 +138,7 @@ impl Instance {
             let to_error = |errno| Error::system(errno, "opening", path);
             match failed {
                 OpenFileError::NoRecord | OpenFileError::LongPath => to_error(Errno::NFILE).because(Kind::Full, &failed.to_string()),
-                OpenFileError::Conflict => to_error(Errno::STALE).because(Kind::Conflict, crate::stranded::CONFLICT),
+                OpenFileError::Conflict => to_error(Errno::STALE).because(Kind::Conflict, crate::advice::CONFLICT),
                 OpenFileError::Unsure => to_error(Errno::IO).because(
                     Kind::Device,
                     "the cache's SSD cannot be read, and may hold newer pages of this file: bring the SSD back and start the programs \
@@ -225,15 +178,6 @@ impl Instance {
             }
         }
         Ok(stat)
-    }
-
-    /// Truncates or extends a file as truncate(2) does.
-    ///
-    /// # Errors
-    /// As truncate(2).
-    pub fn truncate(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path, bytes: u64) -> Result<(), Error> {
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-        self.open_file(at, path, flags, rustix::fs::Mode::empty(), &Options::default())?.set_len(bytes)
     }
 
     /// Removes a name as unlinkat(2) does. The cached pages are dropped at the last close of the file.
@@ -463,7 +407,7 @@ fn identity(config: &Config) -> Result<(bool, PathBuf), Error> {
     if config.private { Ok((true, PathBuf::from(&config.name))) } else { Ok((false, InstancePaths::of(config)?.segment)) }
 }
 
-fn is_regular(stat: &Stat) -> bool {
+pub(crate) fn is_regular(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
 

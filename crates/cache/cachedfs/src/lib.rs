@@ -5,17 +5,20 @@
 //! directories, /proc, `O_PATH`) go to the kernel unchanged.
 //!
 //! - [`Config`] is the table `[cache]` of the configuration file; [`Options`] apply to one open.
-//! - `user_space_nvme.rs`: a cache SSD on a user-space NVMe driver.
+//! - `ssd_name.rs`: what the name of an SSD means. `user_space_nvme.rs`: a cache SSD on a user-space NVMe driver.
 //! - `image.rs`: creates, checks, resizes and removes an SSD that no process uses. `settings.rs`: the settings of named caches.
 //! - [`AsyncReader`] are asynchronous reads.
-//! - `file.rs`: the calls on an open file. `file/position.rs`: those that use its position. `file/pinned.rs`: pages read in place.
-//!   `plain.rs`: calls that go to the kernel unchanged.
+//! - `open_file.rs`: opening a file by its name. `file.rs`: the calls on an open file. `file/position.rs`: those that use its position.
+//!   `file/pinned.rs`: pages read in place. `plain.rs`: calls that go to the kernel unchanged.
+//! - `advice.rs`, `stranded.rs`: what a user can do about a conflict.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod attach;
 mod below;
 mod cached;
 mod config;
+mod descriptor;
 mod error;
 mod file;
 mod forks;
@@ -25,6 +28,7 @@ mod instance;
 mod key;
 mod limits;
 mod note;
+mod open_file;
 mod options;
 mod place;
 mod plain;
@@ -35,6 +39,7 @@ mod rules;
 mod settings;
 mod size;
 mod ssd;
+mod ssd_name;
 mod status;
 mod stranded;
 pub mod user_space_nvme;

@@ -51,7 +51,7 @@ pub fn is_limited() -> bool {
 pub fn largest(fd: BorrowedFd<'_>) -> u64 {
     let access = rustix::fs::fcntl_getfl(fd).map(|flags| flags & rustix::fs::OFlags::RWMODE);
     // Uses a separate open file description, because it moves the position.
-    let own = access.and_then(|access| crate::below::reopen(fd, access));
+    let own = access.and_then(|access| crate::descriptor::reopen(fd, access));
     match own {
         Ok(own) => largest_by(|at| rustix::fs::seek(&own, SeekFrom::Start(at)).is_ok()),
         Err(_) => {

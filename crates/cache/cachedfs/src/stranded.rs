@@ -14,23 +14,11 @@ use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use ssdcache::PAGE_BYTES;
 
-use crate::below::{Local, reopen};
+use crate::below::Local;
+use crate::descriptor::reopen;
 use crate::error::{Error, Kind};
 use crate::instance::Instance;
 use crate::key::key_of;
-
-/// What a conflict is, and what to do.
-pub const CONFLICT: &str = "another program changed it while the cache held newer pages of it; nothing was merged. `hotshelf cache export \
-                            FILE TO` saves what the cache has, `hotshelf cache discard FILE` gives that up, `hotshelf cache force FILE` \
-                            writes it over the file";
-
-const MISSING: &str = "another program moved or removed it while the cache held newer pages of it: move it back to where it was, or \
-                       `hotshelf cache export FILE TO` saves what the cache has and `hotshelf cache discard FILE` gives that up";
-
-/// What an errno of writing everything means, and what to do.
-pub fn sentence(errno: Errno) -> &'static str {
-    if errno == Errno::STALE { CONFLICT } else { MISSING }
-}
 
 /// Names that are tried for a copy that is not whole yet.
 const ASIDES: u32 = 100;

@@ -31,6 +31,7 @@ use ssdcache::PAGE_BYTES;
 use crate::config::Config;
 use crate::error::{Error, Kind};
 use crate::place::InstancePaths;
+pub use crate::ssd_name::{absolute, is_meant, parse};
 
 /// What the broker calls it.
 const DEVICE: &str = "ssd";
@@ -51,27 +52,6 @@ const SOCKET_NAME_MAX: usize = 107;
 /// How much the exclusive user transfers in one call.
 const PIECE: usize = 256 << 10;
 
-/// The controller and the namespace that a path means; none: it is a path.
-pub fn parse(ssd: &Path) -> Option<(FunctionName, u32)> {
-    FunctionName::parse(ssd.to_str()?)
-}
-
-/// Whether it is meant to be one, right or wrong.
-pub fn is_meant(ssd: &Path) -> bool {
-    ssd.to_str().is_some_and(FunctionName::is_meant)
-}
-
-/// The same, whatever the working directory is; a controller's with its namespace, as one name for each.
-pub fn absolute(ssd: &Path) -> PathBuf {
-    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    match parse(ssd) {
-        Some((FunctionName::VfioUser(socket), namespace)) => format!("{}/{namespace}", FunctionName::VfioUser(whole(&socket))).into(),
-        Some((function, namespace)) => format!("{function}/{namespace}").into(),
-        None if is_meant(ssd) => ssd.to_owned(),
-        None => whole(ssd),
-    }
-}
-
 /// Returns the default name of a cache on this controller. None: it is a path.
 pub fn short_name(ssd: &Path) -> Option<String> {
     let (function, namespace) = parse(ssd)?;
@@ -80,27 +60,6 @@ pub fn short_name(ssd: &Path) -> Option<String> {
         FunctionName::VfioUser(socket) => Config::name_for(&socket),
     };
     Some(if namespace == 1 { name } else { format!("{}-{namespace}", name.chars().take(50).collect::<String>()) })
-}
-
-/// Whether a configuration can have this SSD.
-///
-/// # Errors
-/// It cannot; the sentence names the key.
-pub fn check(ssd: &Path, config: &Config) -> Result<(), Error> {
-    if !is_meant(ssd) {
-        return match config.record_file {
-            Some(_) => Err(Error::invalid("[cache] record_file: only an SSD such as nvme:0000:03:00.0/1 has a flight recorder")),
-            None => Ok(()),
-        };
-    }
-    if parse(ssd).is_none() {
-        let what = format!("[cache] ssd: `{}` is no controller: nvme:0000:03:00.0/1 or vfio-user:SOCKET/1", ssd.display());
-        return Err(Error::invalid(what));
-    }
-    if config.private {
-        return Err(Error::invalid("[cache] private: not with an SSD that this library drives itself, which its processes share"));
-    }
-    Ok(())
 }
 
 fn to_error(ssd: &Path, error: &OpenError) -> Error {

@@ -1,0 +1,29 @@
+//! Descriptors of open files: opening the file again, and where it is now.
+
+use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::io::Errno;
+
+/// Opens the same file again with other flags; the file system checks permissions again.
+pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    openat(CWD, in_proc(fd), flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK, Mode::empty())
+}
+
+fn in_proc(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// Returns the present path of an open file, or none if it has no name any more.
+pub fn path_of(fd: BorrowedFd<'_>) -> Option<PathBuf> {
+    let path = fs::read_link(in_proc(fd)).ok()?;
+    let is_there = path.is_absolute() && !path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
+    is_there.then_some(path)
+}
+
+/// Returns whether an open file has no name any more. The link count alone does not suffice: some file systems do not maintain it.
+pub fn is_removed(fd: BorrowedFd<'_>) -> bool {
+    fstat(fd).is_ok_and(|stat| stat.st_nlink == 0) && path_of(fd).is_none()
+}
