@@ -10,6 +10,8 @@ mod device_cache;
 mod device_file;
 pub mod engine;
 pub mod migrate;
+#[cfg(test)]
+mod test_engine;
 
 pub use device_cache::{DeviceCache, DeviceCacheOptions, DeviceHandle, FRAMES_MIN};
 pub use device_file::DeviceFile;

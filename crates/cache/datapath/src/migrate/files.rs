@@ -473,7 +473,9 @@ impl Worker {
     pub(super) fn end_below(&mut self, engine: &CacheEngine, key: FileKey) -> u64 {
         let is_noted = self.has_log(engine) && self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
         let noted = self.entry(key).filter(|_| is_noted).map(|entry| entry.size);
-        let no = engine.records.find(key).filter(|no| noted.is_none() || !self.is_being_cut(engine, *no));
+        // A record that was not compared with the entry yet has the length of the backing file, without the dirty pages behind it.
+        let is_compared = |no: &FileNo| engine.records.get(*no).on_ssd().is_some() && !self.is_being_cut(engine, *no);
+        let no = engine.records.find(key).filter(|no| noted.is_none() || is_compared(no));
         let known = no.map(|no| engine.records.get(no).size().load(Ordering::Acquire));
         noted.into_iter().chain(known).min().or_else(|| self.entry(key).map(|entry| entry.size)).unwrap_or(u64::MAX)
     }

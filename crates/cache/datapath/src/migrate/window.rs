@@ -122,7 +122,8 @@ impl Worker {
         if own.close(Writer::Leader, || below.stamp()).is_err() {
             // The window stays open for now, so the change is not mistaken for another program's.
             self.unended.push_back((no, key));
-        } else if is_new {
+        } else if is_new || record.on_ssd().is_none() {
+            // Until the record is compared with the file's entry, its length is that of the backing file when the record was made.
             let _ = record.size().compare_exchange(first.size, own.get().size, Ordering::AcqRel, Ordering::Acquire);
         }
         self.know(key).after = (!own.is_open()).then(|| own.get());
@@ -197,104 +198,18 @@ fn is_unfinished(record: Record<'_>) -> bool {
 
 #[cfg(test)]
 mod test {
-    use std::io;
-    use std::path::Path;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::sync::atomic::Ordering;
 
-    use parking_lot::Mutex;
-    use shm::{PageSize, ProcessSlots, Region};
     use ssdcache::Mode;
 
     use super::*;
-    use crate::engine::{Environment, Layout, Limits, Open, OpenOptions, Parts, Sizes, Stamp};
-
-    /// A file in memory, with a clock of its own: each look at it is later than the one before.
-    #[derive(Default)]
-    struct File {
-        bytes: Mutex<Vec<u8>>,
-        times: Mutex<[i64; 2]>,
-        clock: AtomicI64,
-    }
-
-    impl File {
-        fn time(&self) -> i64 {
-            1 + self.clock.fetch_add(1, Ordering::Relaxed)
-        }
-
-        fn change(&self, change: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
-            change(&mut self.bytes.lock());
-            *self.times.lock() = [self.time(); 2];
-            Ok(())
-        }
-    }
-
-    impl BackingFile for File {
-        fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
-            let bytes = self.bytes.lock();
-            let from = bytes.get(at as usize..).unwrap_or_default();
-            let len = from.len().min(to.len());
-            to[..len].copy_from_slice(&from[..len]);
-            Ok(len)
-        }
-        fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
-            self.change(|bytes| {
-                let end = at as usize + from.len();
-                let len = bytes.len().max(end);
-                bytes.resize(len, 0);
-                bytes[at as usize..end].copy_from_slice(from);
-            })
-        }
-        fn sync(&self) -> io::Result<()> {
-            Ok(())
-        }
-        fn set_len(&self, len: u64) -> io::Result<()> {
-            self.change(|bytes| bytes.resize(len as usize, 0))
-        }
-        fn punch(&self, at: u64, len: u64) -> io::Result<()> {
-            self.change(|bytes| bytes[at as usize..(at + len) as usize].fill(0))
-        }
-        fn set_mtime(&self, ns: u64) -> io::Result<()> {
-            *self.times.lock() = [ns as i64, self.time()];
-            Ok(())
-        }
-        fn stamp(&self) -> io::Result<Stamp> {
-            let [mtime, ctime] = *self.times.lock();
-            Ok(Stamp { size: self.bytes.lock().len() as u64, mtime, ctime })
-        }
-    }
-
-    struct OneFile(Arc<File>);
-
-    impl Environment for OneFile {
-        fn open(&self, _: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn BackingFile>> {
-            Ok(Arc::clone(&self.0) as Arc<dyn BackingFile>)
-        }
-        fn now_ms(&self) -> u32 {
-            0
-        }
-        fn realtime_ns(&self) -> u64 {
-            self.0.time() as u64
-        }
-        fn report(&self, words: &str) {
-            panic!("{words}");
-        }
-    }
+    use crate::engine::Open;
+    use crate::test_engine::File;
 
     /// Returns a process that leads, and a file with a dirty page that was written after the last change to the backing file.
     fn with_dirty_page() -> (Arc<File>, Arc<CacheEngine>, Open) {
-        let sizes = Sizes { frames: pagecache::Shape::new(64), ssd: None, files: 16 };
-        let layout = Layout::of(sizes);
-        let region = Arc::new(Region::private(layout.bytes, PageSize::Small).expect("memory"));
-        CacheEngine::format(&region, sizes, &Limits::new(0), Mode::WriteBack, 1, "");
-        let processes = Arc::new(ProcessSlots::in_process(Arc::clone(&region), layout.processes_at()));
-        let file = Arc::new(File::default());
-        let world = Arc::new(OneFile(Arc::clone(&file)));
-        let engine = CacheEngine::attach(Parts { region, processes, device: None, plain: None, world, limits: Limits::new(0) });
-        let engine = engine.expect("attached");
-        engine.lead_inline(Worker::begin(&engine));
-        let open = engine.open(FileKey(7), Path::new("/file"), OpenOptions::default(), Arc::clone(&file) as Arc<dyn BackingFile>);
-        let open = open.expect("opened");
+        let (file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
         open.write(0, &[1; 20_000]).expect("written");
         open.clean().expect("below");
         open.write(0, &[2; 100]).expect("written");
