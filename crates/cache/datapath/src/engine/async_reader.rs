@@ -19,31 +19,32 @@
 //! Memory that was registered for it ([`AsyncReader::know`]) is written by the device directly. Such a read completes only when the device
 //! has released the memory; if it never does, the memory is lost with the device.
 
+mod pending_read;
+mod read_files;
+mod ssd_queue;
+
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::tracked::Timeouts;
-use block::{Arena, Armed, Buf, Clock, Completion, Error, Lba, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag, Time, Tracked};
-use pagecache::{LookupKey, Ticket};
-use ssdcache::{PAGE_BYTES, Page, ViewHit, ViewLookup};
+use block::{Arena, Armed, Completion, Error, Queue};
+use pending_read::{PageMiss, PendingRead};
+use read_files::ReadFiles;
+use ssd_queue::SsdQueue;
+use ssdcache::PAGE_BYTES;
 
 use super::CacheEngine;
 use super::counters::Tier;
 use super::open::Open;
 use super::prepared::PreparedRead;
-use super::read::{Piece, pieces};
-use super::ssd::bytes_at;
+use super::read::Piece;
 
-/// The maximum number of pages in flight of one [`AsyncReader`]. Further pages wait.
-const PARTS_MAX: u32 = 256;
-/// The number of completions taken from the queue at once.
-const BATCH: usize = 32;
 /// One read of this many is timed: reading the clock costs a good part of a hit.
 const TIMED: u32 = 64;
 
-/// Options of an [`AsyncReader`], with the terms of [`QueueOptions`].
+/// Options of an [`AsyncReader`], with the terms of [`block::QueueOptions`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AsyncReaderOptions {
     /// One thread alone submits reads and takes completions. Use by another thread is a bug, and panics.
@@ -80,339 +81,15 @@ pub enum SubmitResult<J> {
     Full(J),
 }
 
-/// A read that owns a job.
-#[derive(Clone, Copy, Default)]
-struct Read {
-    /// Index into `files`.
-    file: u32,
-    /// Position in the file, and length.
-    at: u64,
-    len: usize,
-    /// Bytes for which the lookup is done.
-    looked: usize,
-    /// Number of parts in the queue.
-    parts: u32,
-    /// Whether the read is in `waiting`.
-    is_waiting: bool,
-    is_slow: bool,
-    is_lost: bool,
-    begun: Option<Instant>,
-}
-
-impl Read {
-    fn has_ended(&self) -> bool {
-        self.parts == 0 && (self.is_slow || self.looked == self.len)
-    }
-
-    fn outcome(&self) -> Outcome {
-        match (self.is_lost, self.is_slow) {
-            (true, _) => Outcome::Lost,
-            (_, true) => Outcome::Slow,
-            _ => Outcome::Read(self.len),
-        }
-    }
-}
-
-/// The files of reads, with the number of reads for each. Only the owner of the reads counts, so that a read changes no word that threads
-/// share.
-struct Files<F>(Vec<Option<(F, u32)>>);
-
-impl<F: AsRef<Open>> Files<F> {
-    #[inline]
-    fn get(&self, file: u32) -> Option<&Open> {
-        self.0.get(file as usize)?.as_ref().map(|(file, _)| file.as_ref())
-    }
-
-    /// Adds one read of a file.
-    #[inline]
-    fn take(&mut self, open: &Open, share: impl FnOnce() -> F) -> u32 {
-        for (at, place) in self.0.iter_mut().enumerate() {
-            if let Some((known, reads)) = place
-                && std::ptr::eq((*known).as_ref(), open)
-            {
-                *reads += 1;
-                return at as u32;
-            }
-        }
-        self.add(share())
-    }
-
-    #[cold]
-    fn add(&mut self, file: F) -> u32 {
-        let at = self.0.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.0.push(None);
-            self.0.len() - 1
-        });
-        self.0[at] = Some((file, 1));
-        at as u32
-    }
-
-    /// Removes one read of a file. Returns the file if no read needs it any more: closing it may take long.
-    #[inline]
-    fn release(&mut self, file: u32) -> Option<F> {
-        let place = self.0.get_mut(file as usize)?;
-        let (_, reads) = place.as_mut()?;
-        *reads -= 1;
-        if *reads == 0 { place.take().map(|(file, _)| file) } else { None }
-    }
-}
-
-/// A piece of a page that is in no frame.
-struct PageMiss<'a> {
-    piece: Piece,
-    in_frames: &'a LookupKey,
-    /// The key for its lookup on the SSD.
-    on_ssd: Option<&'a ssdcache::LookupKey>,
-}
-
-/// A page in the queue.
-#[derive(Clone, Copy)]
-struct PagePart {
-    read: u32,
-    piece: Piece,
-    found: ViewHit,
-    /// The ticket for the page's insertion into a frame. None: it is not inserted.
-    ticket: Option<Ticket>,
-    /// The device writes into the caller's memory, not into the slot's.
-    is_straight: bool,
-    /// The part timed out, and the device still owns its memory.
-    is_kept: bool,
-}
-
-/// A slot of the queue, with its memory.
-struct QueueSlot {
-    buf: Buf,
-    part: Option<PagePart>,
-}
-
-/// A batch of completions of the queue, some not yet processed. A page is verified only when it is taken, so the first completion returns
-/// sooner, and an idle device gets the next requests earlier.
-struct CompletionBatch {
-    completions: Box<[Completion; BATCH]>,
-    next: usize,
-    count: usize,
-    /// When the batch was polled, if that is needed.
-    at: Option<Instant>,
-}
-
-impl CompletionBatch {
-    fn is_empty(&self) -> bool {
-        self.next == self.count
-    }
-
-    /// Returns whether the batch was full, so that the queue may have more.
-    fn was_full(&self) -> bool {
-        self.count == BATCH
-    }
-}
-
-/// The queue of the SSD that a reader owns.
-struct SsdQueue {
-    queue: Tracked<Box<dyn Queue>>,
-    slots: Box<[QueueSlot]>,
-    free: Vec<u32>,
-    /// Blocks per page.
-    blocks: u32,
-    timeout: Duration,
-    /// Deadline of all requests submitted since the last ring; None: there are none.
-    due: Option<Time>,
-    /// Buffer to verify a page that is only read in part.
-    scratch: Box<Page>,
-    told: CompletionBatch,
-    /// Memory of callers that is registered with the queue.
-    memory: Vec<Arena>,
-    /// The queue has ended: it delivers no more completions.
-    is_over: bool,
-}
-
-impl SsdQueue {
-    fn open(engine: &CacheEngine, depth: u32, options: AsyncReaderOptions) -> Result<SsdQueue, OpenError> {
-        let device = engine.lanes.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
-        let depth = depth.next_power_of_two().min(PARTS_MAX);
-        let AsyncReaderOptions { single_issuer, waits, looks, patience } = options;
-        let options = QueueOptions { depth, single_issuer, waits, spin_duration: looks, ..QueueOptions::default() };
-        let mut queue = Tracked::new(device.queue(&options)?, patience);
-        let block_bytes = queue.geometry().block_bytes;
-        if !PAGE_BYTES.is_multiple_of(block_bytes as usize) {
-            return Err(OpenError::Unusable(format!("blocks of {block_bytes} bytes")));
-        }
-        let failed = |error| OpenError::system("memory for pages of the SSD", error);
-        let arena = device.arena(depth as usize * PAGE_BYTES).map_err(failed)?;
-        queue.register(&arena).map_err(|error| OpenError::Unusable(format!("a queue of the SSD: {error}")))?;
-        let slots: Box<[QueueSlot]> =
-            (0..depth).filter_map(|_| arena.allocate(PAGE_BYTES)).map(|buf| QueueSlot { buf, part: None }).collect();
-        let free = (0..slots.len() as u32).rev().collect();
-        Ok(SsdQueue {
-            queue,
-            slots,
-            free,
-            blocks: PAGE_BYTES as u32 / block_bytes,
-            timeout: patience.timeout.unwrap_or(Duration::MAX),
-            due: None,
-            scratch: Box::new([0; PAGE_BYTES]),
-            told: CompletionBatch { completions: Box::new([Completion::EMPTY; BATCH]), next: 0, count: 0, at: None },
-            memory: Vec::new(),
-            is_over: false,
-        })
-    }
-
-    /// Registers memory that the device may write into, if that is possible.
-    fn know(&mut self, arena: &Arena) {
-        if self.queue.register(arena).is_ok() {
-            self.memory.push(arena.clone());
-        }
-    }
-
-    /// Returns the span for a whole page that the device can write directly.
-    #[inline]
-    fn straight(&self, to: &[u8]) -> Option<Span> {
-        let at = to.as_ptr() as usize;
-        if self.memory.is_empty() || to.len() != PAGE_BYTES || !at.is_multiple_of(PAGE_BYTES) {
-            return None;
-        }
-        let within = |arena: &Arena| {
-            let from = at.checked_sub(arena.region().address(0) as usize)?;
-            (from + PAGE_BYTES <= arena.region().len()).then(|| arena.span(from, PAGE_BYTES as u32))
-        };
-        self.memory.iter().find_map(within)
-    }
-
-    /// Submits a page of a read, for these bytes of its memory. Returns false if there is no free slot.
-    #[inline]
-    fn submit(&mut self, read: u32, piece: Piece, found: &ViewHit, ticket: Option<Ticket>, to: &[u8]) -> bool {
-        let Some(&slot) = self.free.last() else { return false };
-        let due = self.due.unwrap_or_else(|| self.queue.clock().due(self.timeout));
-        let lba = Lba(bytes_at(found.item.at) / PAGE_BYTES as u64 * u64::from(self.blocks));
-        let request = Request::read(Tag(slot.into()), lba, self.blocks);
-        let straight = self.straight(to);
-        let place = &mut self.slots[slot as usize];
-        let to = straight.unwrap_or(place.buf.span());
-        if self.queue.submit_by(&request, &[to], due) == Submit::Full {
-            return false;
-        }
-        self.due = Some(due);
-        place.part = Some(PagePart { read, piece, found: *found, ticket, is_straight: straight.is_some(), is_kept: false });
-        self.free.pop();
-        true
-    }
-
-    fn ring(&mut self) {
-        if self.due.take().is_some() {
-            self.queue.ring();
-        }
-    }
-
-    /// Returns whether the queue has ended, and no parts are left in it.
-    fn is_spent(&self) -> bool {
-        self.is_over && self.slots.iter().all(|slot| slot.part.is_none())
-    }
-
-    /// Completes a part: verifies its bytes and copies them to the caller. Returns false if they are wrong.
-    #[inline]
-    fn complete(&mut self, slot: u32, open: &Open, to: &mut [u8]) -> bool {
-        let QueueSlot { buf, part: Some(part) } = &self.slots[slot as usize] else { return false };
-        let (piece, scratch) = (part.piece, &mut *self.scratch);
-        let is_good = match to.get_mut(piece.at..piece.at + piece.len).and_then(|to| <&mut Page>::try_from(to).ok()) {
-            Some(to) => {
-                // Verify the page in place, which saves a copy: if it is wrong, the read's data does not count. But the caller can change
-                // its memory: what goes into a frame is verified in ours.
-                if !part.is_straight {
-                    buf.read(0, to);
-                }
-                let is_good = if part.ticket.is_some() {
-                    scratch.copy_from_slice(to);
-                    open.is_good(&part.found, scratch)
-                } else {
-                    open.is_good(&part.found, to)
-                };
-                open.zero_past_eof(piece.page, to);
-                is_good
-            }
-            None => {
-                buf.read(0, &mut scratch[..]);
-                let is_good = open.is_good(&part.found, scratch);
-                open.copy_out(piece, scratch, to);
-                is_good
-            }
-        };
-        if is_good && let Some(ticket) = part.ticket {
-            open.zero_past_eof(piece.page, scratch);
-            open.insert_cut(piece, ticket, scratch);
-        }
-        is_good
-    }
-
-    /// Removes the part of a slot. The slot becomes free, unless the device still owns its memory.
-    #[inline]
-    fn free(&mut self, slot: u32, is_held: bool) {
-        self.slots[slot as usize].part = None;
-        if !is_held {
-            self.free.push(slot);
-        }
-    }
-}
-
-impl Read {
-    /// Looks up the pages of the read while there are free slots. Returns false if there is none for the next page.
-    fn look(&mut self, index: u32, open: &Open, lane: &mut SsdQueue, to: &mut [u8]) -> bool {
-        let from = self.looked;
-        for piece in pieces(self.at + from as u64, self.len - from) {
-            let piece = Piece { at: piece.at + from, ..piece };
-            let to = &mut to[piece.at..piece.at + piece.len];
-            let in_frames = &open.engine.pages.sought(open.name(piece.page));
-            if open.engine.pages.read_by_key(in_frames, piece.offset, to) {
-                self.looked = piece.at + piece.len;
-                continue;
-            }
-            let on_ssd = open.key_on_ssd(piece.page);
-            if !self.look_for(&PageMiss { piece, in_frames, on_ssd: on_ssd.as_ref() }, index, open, lane, to) {
-                return false;
-            }
-            if self.is_slow {
-                break;
-            }
-        }
-        true
-    }
-
-    /// Looks up on the SSD a piece that is in no frame. Returns false if the queue has no free slot.
-    #[inline(always)]
-    fn look_for(&mut self, missed: &PageMiss<'_>, index: u32, open: &Open, lane: &mut SsdQueue, to: &[u8]) -> bool {
-        if lane.free.is_empty() {
-            return false;
-        }
-        let &PageMiss { piece, in_frames, on_ssd } = missed;
-        let mut seen = open.look_where(on_ssd);
-        let mut ticket = None;
-        if matches!(seen, ViewLookup::Hit(_)) && open.wants_sought(piece, in_frames) {
-            ticket = open.engine.pages.ticket_of_missing(in_frames);
-            // The lookup must be newer than the ticket. Few pages need this.
-            seen = open.look_again(on_ssd);
-        }
-        let ViewLookup::Hit(found) = seen else {
-            self.is_slow = true;
-            return true;
-        };
-        if !lane.submit(index, piece, &found, ticket, to) {
-            return false;
-        }
-        // Do it now, while its word is in the CPU cache.
-        open.touch_on_ssd(&found);
-        self.parts += 1;
-        self.looked = piece.at + piece.len;
-        true
-    }
-}
-
 /// The asynchronous reads of one process, used by one thread at a time. `F` is a share of an open file. `J` is the memory for a read's
 /// bytes, with any data of its owner; the reader owns it until the read is taken.
 pub struct AsyncReader<F, J> {
     engine: Arc<CacheEngine>,
     options: AsyncReaderOptions,
     /// Reads in flight, or completed and not taken. They have the numbers that `free` lacks, and jobs.
-    reads: Box<[Read]>,
+    reads: Box<[PendingRead]>,
     jobs: Box<[Option<J>]>,
-    files: Files<F>,
+    files: ReadFiles<F>,
     free: Vec<u32>,
     /// Reads with pages for which the queue had no slot.
     waiting: VecDeque<u32>,
@@ -436,9 +113,9 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         AsyncReader {
             engine: Arc::clone(engine),
             options,
-            reads: vec![Read::default(); depth as usize].into(),
+            reads: vec![PendingRead::default(); depth as usize].into(),
             jobs: (0..depth).map(|_| None).collect(),
-            files: Files(Vec::new()),
+            files: ReadFiles(Vec::new()),
             free: (0..depth).rev().collect(),
             waiting: VecDeque::with_capacity(depth as usize),
             ended: VecDeque::with_capacity(depth as usize),
@@ -515,7 +192,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         let begun = self.begun.is_multiple_of(TIMED).then(Instant::now);
         let file = self.files.take(open, share);
         let read = &mut self.reads[index as usize];
-        *read = Read { file, at, len, begun, ..Read::default() };
+        *read = PendingRead { file, at, len, begun, ..PendingRead::default() };
         if let Some(lane) = &mut self.lane {
             let to = job.as_mut();
             read.is_waiting = !match first {
