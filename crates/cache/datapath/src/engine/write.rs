@@ -402,11 +402,12 @@ impl Open {
         }
         self.check()?;
         let page = PAGE_BYTES as u64;
+        // Before the length is read: a writer that died may have extended the file, and the lock's owner finds that out.
+        let _held = self.engine.lock_file(self.no)?;
         let end = at.saturating_add(len).min(self.size().next_multiple_of(page));
         if at >= end {
             return Ok(());
         }
-        let _held = self.engine.lock_file(self.no)?;
         self.look_locked()?;
         if self.record().has(flag::CONFLICT) {
             // The partial pages at its ends could not be written back either.
@@ -440,5 +441,24 @@ impl Open {
         }
         record.truncations().fetch_add(1, Ordering::AcqRel);
         told
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::engine::BackingFile;
+
+    /// A writer died after it had extended the backing file, before it could publish the length. The next call is a hole there.
+    #[test]
+    fn a_hole_removes_what_a_dead_writer_appended() {
+        let (file, engine, open) = crate::test_engine::lead(Mode::WriteThrough);
+        open.write(0, &[1; 1000]).expect("written");
+        engine.records.get(open.no()).own().open(Writer::LockHolder);
+        file.write_at(1000, &[2; 20_000]).expect("written");
+        open.punch(900, 15_000).expect("punched");
+        let mut bytes = vec![9; 30_000];
+        assert_eq!(open.read(0, &mut bytes), Ok(21_000));
+        assert!(bytes[..900] == [1; 900] && bytes[900..15_900] == [0; 15_000] && bytes[15_900..21_000] == [2; 5100]);
     }
 }
