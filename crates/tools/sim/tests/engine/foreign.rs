@@ -273,7 +273,7 @@ fn a_file_that_is_opened_while_the_leader_writes_to_it_was_changed_by_us() {
         // A dead process ends nothing.
         let _dead = ManuallyDrop::new(leader);
     }
-    assert!(deaths > 20, "{deaths}");
+    assert!(deaths > 10, "{deaths}");
 }
 
 /// The result of a call of a process in a run.
