@@ -77,7 +77,7 @@ phase build scripts/cargo build --release --locked --workspace --exclude xtask -
 HOTSHELF=$(realpath "$target")/release/hotshelf
 export HOTSHELF
 begin vm vm
-phase check scripts/cargo xtask check
+phase check scripts/cargo xtask check --all
 # Unit tests ran in `check`.
 phase edges edges
 # The system tests mostly wait, for disks that are slow on purpose: the others run beside them, and those of mounts beside those with
