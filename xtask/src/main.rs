@@ -50,7 +50,7 @@ fn main() -> ExitCode {
             unit_tests::run_test(Path::new(program), &args).and_then(|passed| if passed { Ok(()) } else { bail!("{program} failed") })
         }
         [what @ ("man" | "completions"), dir] => generate(what, dir),
-        ["reference"] => generate("reference", "docs/reference"),
+        ["reference"] => generate("reference", "docs/reference").and(generate("example", "contrib")),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())

@@ -9,6 +9,7 @@ use mount::UringMode;
 
 use crate::cache::args::CacheArgs;
 use crate::fs::args::FsArgs;
+use crate::mount_settings::Layer;
 use crate::nocache::NocacheArgs;
 use crate::nvme::args::NvmeArgs;
 use crate::queue::args::QueueArgs;
@@ -69,7 +70,7 @@ pub enum Command {
     /// Show an SSD directory and an HDD directory as one file system
     #[command(after_help = "Example:\n  hotshelf mount --ssd /ssd/pool --hdd /hdd/pool /pool\n  \
                       mount -t fuse.hotshelf /ssd/pool:/hdd/pool /pool -o allow_other,policy=lfu")]
-    Mount(Box<MountArgs>),
+    Mount(Layer),
     /// Unmount cleanly
     #[command(visible_alias = "umount", after_help = "Example:\n  hotshelf unmount /pool")]
     Unmount(UnmountArgs),
@@ -148,7 +149,8 @@ pub enum Command {
 }
 
 /// Holds the arguments of `hotshelf mount`.
-#[derive(Debug, Default, Args)]
+/// The only definition of its settings: [`crate::mount_settings`] makes configuration keys and options of mount(8) of them.
+#[derive(Debug, Args)]
 pub struct MountArgs {
     /// Directory on the small, fast device
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -162,38 +164,38 @@ pub struct MountArgs {
     /// Settings from a TOML file; flags win
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Eviction policy: lru, lfu, fifo, s3-fifo or the path of a shared object [default: lru]
+    /// Eviction policy: lru, lfu, fifo, s3-fifo or the path of a shared object
     #[arg(long, value_name = "NAME|FILE.so", value_parser = Suggested(&["lru", "lfu", "fifo", "s3-fifo"]), hide_possible_values = true)]
     pub policy: Option<String>,
-    /// Demotion starts above this use of the SSD [default: 90%]
+    /// Demotion starts above this use of the SSD
     #[arg(long, value_name = "SIZE")]
     pub high: Option<Size>,
-    /// Demotion stops below this use of the SSD [default: 80%]
+    /// Demotion stops below this use of the SSD
     #[arg(long, value_name = "SIZE")]
     pub low: Option<Size>,
-    /// Space of the SSD kept free for writers that bypass the daemon [default: 2%]
+    /// Space of the SSD kept free for writers that bypass the daemon
     #[arg(long, value_name = "SIZE")]
     pub reserve: Option<Size>,
-    /// Smaller files do not move by themselves [default: 0]
+    /// Smaller files do not move by themselves
     #[arg(long, value_name = "SIZE")]
     pub min_file_size: Option<Size>,
     /// Larger files are not promoted, and are demoted when they grow beyond it [default: 50%]
     #[arg(long, value_name = "SIZE")]
     pub max_file_size: Option<Size>,
-    /// When a file comes up: second-touch, on-open or never [default: second-touch]
+    /// When a file of the HDD is promoted: second-touch, on-open (the open waits) or never
     #[arg(long, value_name = "WHEN", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(["second-touch", "on-open", "never"]).try_map(|when| when.parse::<Promotion>()))]
     pub promotion: Option<Promotion>,
-    /// Files that stay on the SSD (may be given several times)
+    /// Files that stay on the SSD, relative to the mount point (may be given several times)
     #[arg(long = "pin", value_name = "GLOB")]
     pub pin: Vec<String>,
-    /// Files that live on the HDD (may be given several times)
+    /// Files that live on the HDD, relative to the mount point (may be given several times)
     #[arg(long, value_name = "GLOB")]
     pub hdd_only: Vec<String>,
     /// Limit of background moves per second [default: none]
     #[arg(long, value_name = "SIZE")]
     pub move_rate: Option<Size>,
-    /// Two opens within this many seconds are a second touch [default: 86400]
+    /// Two opens within this many seconds are a second touch
     #[arg(long, value_name = "SECONDS")]
     pub touch_window: Option<u32>,
     /// Stay in the foreground, log to standard error
@@ -205,7 +207,7 @@ pub struct MountArgs {
     /// Serve all requests with one thread
     #[arg(long)]
     pub single_thread: bool,
-    /// Number of threads that serve requests; with io_uring, for each CPU [default: 8]
+    /// Number of threads that serve requests; with io_uring, for each CPU
     #[arg(long, value_name = "N", conflicts_with = "single_thread", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
     /// Requests over io_uring, which is faster: auto (where the kernel offers it: see `hotshelf doctor`) or off [default: auto]
@@ -221,7 +223,7 @@ pub struct MountArgs {
     /// Give each thread its own copy of the FUSE device (not over io_uring)
     #[arg(long)]
     pub clone_fd: bool,
-    /// How long the kernel may trust names and attributes, seconds [default: 3600]
+    /// How long the kernel may cache names and attributes, seconds
     #[arg(long, value_name = "SECONDS")]
     pub cache_ttl: Option<u64>,
     /// Refuse every change to the files
@@ -236,7 +238,7 @@ pub struct MountArgs {
     /// Write log lines as JSON objects
     #[arg(long)]
     pub log_json: bool,
-    /// error, warn, info, debug or trace, or a filter [default: info]
+    /// Log level: error, warn, info, debug or trace, or a filter [default: info]
     #[arg(long, value_name = "LEVEL", hide_possible_values = true,
           value_parser = Suggested(&["error", "warn", "info", "debug", "trace"]))]
     pub log_level: Option<String>,
@@ -497,8 +499,10 @@ pub enum Product {
     Man,
     /// Completions for bash, zsh and fish.
     Completions,
-    /// The reference of commands: commands.md.
+    /// The reference of commands, commands.md, and the table of keys in mount-configuration.md.
     Reference,
+    /// The keys in the template of a configuration file, example.toml.
+    Example,
 }
 
 /// Lists the kinds of names that `hotshelf complete` prints.

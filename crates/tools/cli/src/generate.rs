@@ -3,6 +3,8 @@
 mod man;
 mod reference;
 
+use std::path::Path;
+
 use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -18,7 +20,9 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<bool> {
         Product::Reference => {
             let page = args.dir.join("commands.md");
             std::fs::write(&page, reference::commands()).with_context(|| format!("{}", page.display()))?;
+            change(&args.dir.join("mount-configuration.md"), reference::mount_configuration)?;
         }
+        Product::Example => change(&args.dir.join("example.toml"), reference::example)?,
         Product::Completions => {
             for (shell, mut command) in [(Shell::Bash, Cli::command()), (Shell::Zsh, completion::for_zsh()), (Shell::Fish, Cli::command())]
             {
@@ -34,4 +38,11 @@ pub fn generate(args: &GenerateArgs) -> anyhow::Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Brings the generated part of a document up to date.
+fn change(path: &Path, generated: fn(&str) -> anyhow::Result<String>) -> anyhow::Result<()> {
+    let named = || format!("{}", path.display());
+    let text = std::fs::read_to_string(path).with_context(named)?;
+    std::fs::write(path, generated(&text).with_context(named)?).with_context(named)
 }

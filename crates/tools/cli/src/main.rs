@@ -20,12 +20,12 @@ mod bench_cmd;
 mod cache;
 mod check;
 mod completion;
-mod config_file;
 mod daemon;
 mod doctor;
 mod fs;
 mod generate;
 mod mount_cmd;
+mod mount_settings;
 mod nocache;
 mod nvme;
 mod prometheus;
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     };
     verbosity::set(cli.quiet, cli.verbose);
     let outcome = match cli.command {
-        Command::Mount(args) => mount_cmd::mount(*args),
+        Command::Mount(args) => mount_cmd::mount(&args),
         Command::Unmount(args) => talk::unmount(&args),
         Command::Status(args) => talk::status(&args),
         Command::Why(args) => talk::why(&args),

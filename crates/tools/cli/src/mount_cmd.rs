@@ -10,7 +10,8 @@ use indicatif::HumanBytes;
 use mount::{Options, PassthroughMode};
 
 use crate::args::MountArgs;
-use crate::{Usage, config_file, daemon};
+use crate::mount_settings::{self, Layer, resolve};
+use crate::{Usage, daemon};
 
 /// Options mount(8), fstab and systemd add that are nobody's business here.
 const IGNORED: &[&str] = &["user", "users", "nouser", "noauto", "auto", "_netdev", "nofail", "defaults", "async", "group", "owner"];
@@ -57,11 +58,11 @@ fn rewrite(given: &[OsString]) -> anyhow::Result<Vec<OsString>> {
 }
 
 /// Mounts, in the background unless asked otherwise.
-pub fn mount(args: MountArgs) -> anyhow::Result<bool> {
-    if args.options.iter().any(|option| option == "remount") {
-        return remount(&args);
+pub fn mount(given: &Layer) -> anyhow::Result<bool> {
+    if given.list("options").iter().any(|option| option == "remount") {
+        return remount(given);
     }
-    let (args, flags) = settle(args)?;
+    let (args, flags) = settle(given)?;
     let options = options(&args, flags)?;
     daemon::log_filter(args.log_level.as_deref(), "mount")?;
     if args.dry_run {
@@ -108,8 +109,8 @@ const KERNEL_FLAGS: &[(&str, &str, rustix::mount::MountFlags)] = &[
 const REPEATED: &[&str] = &["user_id", "group_id", "default_permissions", "max_read", "blksize", "relatime", "subtype", "fsname"];
 
 /// `mount -o remount,...`: changes flags of the mount and settings of its daemon, or refuses.
-fn remount(args: &MountArgs) -> anyhow::Result<bool> {
-    let at = args.mountpoint.as_ref().ok_or_else(|| Usage("-o remount needs the mount point".into()))?;
+fn remount(given: &Layer) -> anyhow::Result<bool> {
+    let at = given.value("mountpoint").map(Path::new).ok_or_else(|| Usage("-o remount needs the mount point".into()))?;
     let mounted = crate::talk::at_mountpoint(at)?;
     let there = mount::source::options_at(&mounted.mountpoint).unwrap_or_default();
     let has = |option: &str| there.iter().any(|there| there == option);
@@ -120,7 +121,7 @@ fn remount(args: &MountArgs) -> anyhow::Result<bool> {
     }
     let before = flags;
     let mut changes = std::collections::BTreeMap::new();
-    for option in &args.options {
+    for option in &given.list("options") {
         let (name, value) = option.split_once('=').map_or((option.as_str(), None), |(name, value)| (name, Some(value)));
         let setting = name.replace('_', "-");
         if let Some((_, _, flag)) = KERNEL_FLAGS.iter().find(|(on, _, _)| *on == name) {
@@ -158,46 +159,38 @@ fn remount(args: &MountArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Joins what is said in several places: a flag wins over `-o`, that over the configuration file, and its keys over its `options`.
-fn settle(mut args: MountArgs) -> anyhow::Result<(MountArgs, mount::MountFlags)> {
+/// Joins the settings of all places: a flag overrides `-o`, that the configuration file, and its keys override its `options`.
+fn settle(given: &Layer) -> anyhow::Result<(MountArgs, mount::MountFlags)> {
     let mut flags = mount::MountFlags::default();
-    let given = std::mem::take(&mut args.options);
-    args.fill(from_options(&given, &mut flags)?);
-    if let Some(path) = &args.config {
-        let mut file = config_file::read(path)?;
-        let inner = std::mem::take(&mut file.options);
-        flags = mount::MountFlags::default();
-        let options = from_options(&inner, &mut flags)?;
-        if options.config.is_some() {
-            return Err(Usage(format!("{}: options: a configuration file cannot name another", path.display())).into());
-        }
-        file.fill(options);
-        args.fill(file);
-        // Once more, for the flags that come after the file's.
-        from_options(&given, &mut flags)?;
+    let words = given.list("options");
+    let options = from_options(&words, &mut flags)?;
+    let Some(path) = given.value("config").or(options.value("config")).map(Path::new) else {
+        return Ok((resolve(&[given, &options])?, flags));
+    };
+    let file = mount_settings::read_file(path)?;
+    flags = mount::MountFlags::default();
+    let inner = from_options(&file.list("options"), &mut flags)?;
+    if inner.value("config").is_some() {
+        return Err(Usage(format!("{}: options: a configuration file cannot name another", path.display())).into());
     }
-    Ok((args, flags))
+    // Once more, for the flags that come after the file's.
+    from_options(&words, &mut flags)?;
+    Ok((resolve(&[given, &options, &file, &inner])?, flags))
 }
 
-/// What `-o` says, the last word counting.
-fn from_options(options: &[String], flags: &mut mount::MountFlags) -> anyhow::Result<MountArgs> {
-    let mut args = MountArgs::default();
-    options.iter().try_for_each(|option| apply_option(option, &mut args, flags))?;
-    Ok(args)
+/// Reads options of mount(8); of those for the same thing the last one counts.
+fn from_options(options: &[String], flags: &mut mount::MountFlags) -> anyhow::Result<Layer> {
+    let mut layer = Layer::default();
+    options.iter().try_for_each(|option| apply_option(option, &mut layer, flags))?;
+    Ok(layer)
 }
 
-fn apply_option(option: &str, args: &mut MountArgs, flags: &mut mount::MountFlags) -> anyhow::Result<()> {
+fn apply_option(option: &str, layer: &mut Layer, flags: &mut mount::MountFlags) -> anyhow::Result<()> {
     let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-    let need = || value.ok_or_else(|| Usage(format!("-o {name} needs a value: {name}=...")));
-    fn number<T: std::str::FromStr>(text: &str) -> Result<T, Usage> {
-        text.parse().map_err(|_| Usage(format!("`{text}` is not a number of this option: see `hotshelf mount --help`")))
-    }
-    let bad = |error: hybridfs::config::SettingError| Usage(format!("-o {name}: {error}"));
-    match name.replace('_', "-").as_str() {
+    match name {
         "" => {}
-        "ro" | "read-only" => args.read_only = true,
-        "rw" => args.read_only = false,
-        "allow-other" => args.allow_other = true,
+        "ro" => drop(layer.add_option("read-only", None)?),
+        "rw" => layer.remove("read-only"),
         "suid" => flags.suid = true,
         "nosuid" => flags.suid = false,
         "dev" => flags.dev = true,
@@ -206,42 +199,15 @@ fn apply_option(option: &str, args: &mut MountArgs, flags: &mut mount::MountFlag
         "noexec" => flags.noexec = true,
         "atime" | "relatime" => flags.noatime = false,
         "noatime" => flags.noatime = true,
-        "policy" => args.policy = Some(need()?.into()),
-        "high" => args.high = Some(need()?.parse().map_err(bad)?),
-        "low" => args.low = Some(need()?.parse().map_err(bad)?),
-        "reserve" => args.reserve = Some(need()?.parse().map_err(bad)?),
-        "min-file-size" => args.min_file_size = Some(need()?.parse().map_err(bad)?),
-        "max-file-size" => args.max_file_size = Some(need()?.parse().map_err(bad)?),
-        "promotion" => args.promotion = Some(need()?.parse().map_err(bad)?),
-        "move-rate" => args.move_rate = Some(need()?.parse().map_err(bad)?),
-        "pin" => args.pin.push(need()?.into()),
-        "hdd-only" => args.hdd_only.push(need()?.into()),
-        "touch-window" => args.touch_window = Some(number(need()?)?),
-        "cache-ttl" => args.cache_ttl = Some(number(need()?)?),
-        "threads" => {
-            args.threads = Some(number(need()?)?);
-            args.single_thread = false;
-            if args.threads.is_some_and(|threads| !(1..=256).contains(&threads)) {
-                return Err(Usage(format!("-o {option}: not in 1..=256")).into());
+        _ if layer.add_option(name, value)? => {}
+        _ => {
+            if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == name.replace('_', "-")) {
+                return Err(Usage(format!("-o {name} cannot be done: {why}")).into());
+            }
+            if !(IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("comment")) {
+                return Err(Usage(format!("unknown mount option `{option}`: see `hotshelf mount --help`")).into());
             }
         }
-        "uring" => args.uring = Some(need()?.parse().map_err(bad)?),
-        "clone-fd" => args.clone_fd = true,
-        "foreground" => args.foreground = true,
-        "single-thread" => (args.single_thread, args.threads) = (true, None),
-        "no-passthrough" => args.no_passthrough = true,
-        "write-back" => args.write_back = true,
-        "adopt" => args.adopt = true,
-        "log-file" => args.log_file = Some(need()?.into()),
-        "log-json" => args.log_json = true,
-        "log-level" => args.log_level = Some(need()?.into()),
-        "config" => args.config = Some(need()?.into()),
-        plain if REFUSED.iter().any(|(refused, _)| *refused == plain) => {
-            let why = REFUSED.iter().find(|(refused, _)| *refused == plain).map_or("", |(_, why)| why);
-            return Err(Usage(format!("-o {name} cannot be done: {why}")).into());
-        }
-        _ if IGNORED.contains(&name) || name.starts_with("x-") || name.starts_with("comment") => {}
-        _ => return Err(Usage(format!("unknown mount option `{option}`: see `hotshelf mount --help`")).into()),
     }
     Ok(())
 }
@@ -387,8 +353,14 @@ mod test {
         assert_eq!(out, ["mount.fuse.hotshelf", "mount", "--dry-run", "--ssd", "/a", "--hdd", "/b", "/m"].map(OsString::from));
     }
 
+    fn given(words: &[&str]) -> Layer {
+        use clap::FromArgMatches;
+        let command = <Layer as clap::Args>::augment_args(clap::Command::new("mount")).no_binary_name(true);
+        Layer::from_arg_matches(&command.try_get_matches_from(words).expect("valid")).expect("a layer")
+    }
+
     fn options(words: &[&str]) -> anyhow::Result<(MountArgs, mount::MountFlags)> {
-        settle(MountArgs { options: words.iter().map(|word| word.to_string()).collect(), ..MountArgs::default() })
+        settle(&given(&["-o", &words.join(",")]))
     }
 
     #[test]
@@ -437,13 +409,8 @@ mod test {
             "policy = \"lfu\"\nreserve = \"1%\"\nhigh = \"50%\"\noptions = [\"noexec\", \"suid\", \"policy=lru\", \"low=20%\"]\n",
         )
         .expect("written");
-        let args = MountArgs {
-            config: Some(dir.clone()),
-            high: Some(Size::Percent(95)),
-            options: ["exec", "reserve=3%", "high=60%"].map(str::to_owned).to_vec(),
-            ..MountArgs::default()
-        };
-        let (args, flags) = settle(args).expect("settled");
+        let config = dir.to_str().expect("a path");
+        let (args, flags) = settle(&given(&["--config", config, "--high=95%", "-o", "exec,reserve=3%,high=60%"])).expect("settled");
         std::fs::remove_file(dir).expect("removed");
         assert_eq!((args.high, args.reserve), (Some(Size::Percent(95)), Some(Size::Percent(3))));
         assert_eq!(args.policy.as_deref(), Some("lfu"));

@@ -127,7 +127,7 @@ fn section_5(name: &str, about: &str, document: &str) -> String {
             text += &format!("{}\n", escape(line));
         } else if let Some(heading) = line.strip_prefix("## ").or_else(|| line.strip_prefix("### ")) {
             let _ = writeln!(text, ".SH {}", escape(&plain(heading)).to_uppercase());
-        } else if line.starts_with("|---") {
+        } else if line.starts_with("|---") || line.starts_with("<!--") {
         } else if let Some(row) = line.strip_prefix('|') {
             let cells: Vec<String> = row.trim_end_matches('|').split(" |").map(|cell| plain(cell.trim())).collect();
             match head.is_empty() {
