@@ -150,7 +150,7 @@ fn holds_without_a_cpu(segment: &Segment) {
         drop(held);
         is_over.store(true, Relaxed);
     });
-    told();
+    read_command();
 }
 
 /// Until it is killed, at whatever point.
