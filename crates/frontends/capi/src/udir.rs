@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "called by C; C's own directory streams")]
 
 use std::ffi::{c_char, c_int};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use libc::{DIR, dirent, mode_t, off_t, stat};
@@ -15,6 +16,7 @@ use crate::library::{ApiObject, HandleKind, end, enroll, with};
 use crate::memory;
 use crate::transfer::offset_of;
 use crate::types::UDIR;
+use crate::ulock;
 use crate::uopen::{at, path};
 use crate::ustate::tell;
 
@@ -156,8 +158,14 @@ impl Dir {
     /// Closes the stream of the C library; does nothing the second time.
     pub fn finish(&self) -> ApiResult<()> {
         let stream = std::mem::replace(&mut self.0.lock().0, std::ptr::null_mut());
+        if stream.is_null() {
+            return Ok(());
+        }
+        // As closedir(3), which closes a descriptor of the directory.
+        // SAFETY: of opendir, not closed.
+        ulock::release(unsafe { BorrowedFd::borrow_raw(libc::dirfd(stream)) });
         // SAFETY: of opendir, closed once.
-        if stream.is_null() || unsafe { libc::closedir(stream) } == 0 { Ok(()) } else { Err(ApiError::last("closing a directory")) }
+        if unsafe { libc::closedir(stream) } == 0 { Ok(()) } else { Err(ApiError::last("closing a directory")) }
     }
 }
 

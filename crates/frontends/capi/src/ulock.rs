@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "called for C; fcntl(2)")]
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,8 +28,8 @@ static LOCKED: Mutex<Vec<Locked>> = Mutex::new(Vec::new());
 /// Number of locked files, for a quick check.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-fn identity(open: &Open) -> ApiResult<(u64, u64)> {
-    let stat = rustix::fs::fstat(open.fd());
+fn identity(file: BorrowedFd<'_>) -> ApiResult<(u64, u64)> {
+    let stat = rustix::fs::fstat(file);
     let stat = stat.map_err(|errno| ApiError::new(errno.raw_os_error(), format!("locking: {}", std::io::Error::from(errno))))?;
     Ok((stat.st_dev, stat.st_ino))
 }
@@ -46,7 +46,7 @@ fn descriptor(open: &Open) -> ApiResult<OwnedFd> {
 }
 
 fn lock_fd(open: &Open) -> ApiResult<Arc<OwnedFd>> {
-    let file = identity(open)?;
+    let file = identity(open.fd())?;
     let mut locked = LOCKED.lock();
     if let Some(there) = locked.iter().find(|locked| locked.file == file) {
         return Ok(Arc::clone(&there.fd));
@@ -124,10 +124,17 @@ pub unsafe fn control(open: &Open, command: c_int, lock: *mut flock) -> ApiResul
 
 /// Releases the process's locks when a ufd of the file is closed. Closing an O_PATH ufd releases none, as in the kernel.
 pub fn closed(open: &Open) {
-    if COUNT.load(Ordering::Acquire) == 0 || open.is_path() {
+    if !open.is_path() {
+        release(open.fd());
+    }
+}
+
+/// Releases the process's locks on a file of which the program closes a descriptor: of a ufd, or of a directory stream.
+pub fn release(file: BorrowedFd<'_>) {
+    if COUNT.load(Ordering::Acquire) == 0 {
         return;
     }
-    let Ok(file) = identity(open) else { return };
+    let Ok(file) = identity(file) else { return };
     let mut locked = LOCKED.lock();
     let Some(at) = locked.iter().position(|locked| locked.file == file) else { return };
     let gone = locked.swap_remove(at);

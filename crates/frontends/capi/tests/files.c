@@ -406,7 +406,8 @@ static int is_locked(const char *name, off_t at)
     SURE(child >= 0);
     if (child == 0) {
         struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
-        _exit(fcntl(open(name, O_RDWR), F_SETLK, &lock) == 0 ? 0 : 1);
+        /* Asked, not taken: a directory cannot be opened for writing. */
+        _exit(fcntl(open(name, O_RDONLY), F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK ? 0 : 1);
     }
     SURE(waitpid(child, &status, 0) == child && WIFEXITED(status));
     return WEXITSTATUS(status);
@@ -435,6 +436,15 @@ static void locks(void)
     FAILS(EINVAL, ufcntl(ufd, F_SETLK, &lock));
     /* As POSIX has it, closing any of them ends all. */
     SURE(uclose(reading) == 0 && !is_locked("locked", 7) && !is_locked("locked", 9));
+    /* A stream of a directory has a descriptor, too. */
+    SURE(umkdir("locked.d", 0700) == 0);
+    int dir = uopen("locked.d", O_RDONLY | O_DIRECTORY);
+    lock = (struct flock){.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 5, .l_len = 1};
+    SURE(dir >= 0 && ufcntl(dir, F_SETLK, &lock) == 0 && is_locked("locked.d", 5));
+    UDIR *stream = uopendir("locked.d");
+    SURE(stream != NULL && ureaddir(stream) != NULL && is_locked("locked.d", 5));
+    SURE(uclosedir(stream) == 0 && !is_locked("locked.d", 5));
+    SURE(uclose(dir) == 0 && urmdir("locked.d") == 0);
 
     SURE(uflock(ufd, LOCK_EX | LOCK_NB) == 0);
     FAILS(EWOULDBLOCK, uflock(other, LOCK_EX | LOCK_NB));
