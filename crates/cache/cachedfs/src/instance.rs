@@ -194,7 +194,7 @@ impl Instance {
         done.map_err(|errno| Error::system(errno, "unlinking", &path.into()))
     }
 
-    /// Renames a file as renameat2(2) does.
+    /// Renames a file or a directory as renameat2(2) does.
     ///
     /// # Errors
     /// As renameat2(2).
@@ -209,9 +209,22 @@ impl Instance {
         // The replaced file has no name afterwards. This process may be the last to close it, and then drops its pages.
         let (moved, replaced) = (self.known(at, from), self.known(to_at, to));
         let known: Vec<&Open> = moved.iter().chain(&replaced).map(|known| &known.open).collect();
+        let is_exchange = flags.contains(RenameFlags::EXCHANGE);
+        let directories = [
+            if moved.is_none() { directory(at, from) } else { None },
+            if replaced.is_none() && is_exchange { directory(to_at, to) } else { None },
+        ];
         let done = Open::ours_of(&known, || rustix::fs::renameat_with(at, from, to_at, to, flags));
         done.map_err(|errno| Error::system(errno, "renaming", &from.into()))?;
         moved.iter().chain(&replaced).for_each(|known| known.look_for_name());
+        if let Ok(part) = self.part() {
+            // Where not all members of the group may look, no name is recorded.
+            let shared = directories.into_iter().flatten().filter(|(fd, _)| part.may_share(fd.as_fd()));
+            let moved: Vec<(PathBuf, PathBuf)> = shared.filter_map(|(fd, before)| Some((before, path_of(fd.as_fd())?))).collect();
+            if !moved.is_empty() {
+                part.engine.directories_moved(&moved);
+            }
+        }
         Ok(())
     }
 
@@ -417,6 +430,14 @@ fn key_at(at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<FileKey, Er
         return key_of(at);
     }
     key_of(named(at, path, flags.contains(AtFlags::SYMLINK_NOFOLLOW))?.as_fd())
+}
+
+/// Opens a directory by its name with O_PATH, and returns it with its path. None: it is no directory.
+fn directory(at: BorrowedFd<'_>, path: &Path) -> Option<(OwnedFd, PathBuf)> {
+    let fd = named(at, path, true).ok()?;
+    let is_one = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::Directory;
+    let path = path_of(fd.as_fd()).filter(|_| is_one)?;
+    Some((fd, path))
 }
 
 /// Opens a file by its name with O_PATH.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cachedfs::{AsyncReader, Config, File, Instance, Kind, Mode, Options, Size, SubmitResult};
-use rustix::fs::{CWD, OFlags};
+use rustix::fs::{CWD, OFlags, RenameFlags};
 
 /// What a child finds in its environment: the directory, the mode, whether there is an SSD.
 const DIR: &str = "CACHEDFS_TEST_DIR";
@@ -211,6 +211,34 @@ fn whoever_is_killed_loses_nothing_that_was_written() {
         instance.detach().expect("left");
         let below = fs::read(dir.path().join("file")).expect("below");
         assert_eq!((&below[..4], &below[100_000..]), (&b"ours"[..], &b"theirs"[..]));
+    }
+}
+
+/// The names of files in a directory that a process of the instance moves are known to the next leader, too.
+#[test]
+fn files_in_a_directory_that_we_moved_are_found_after_the_leader_is_killed() {
+    for (has_ssd, flags) in [(false, RenameFlags::empty()), (true, RenameFlags::empty()), (false, RenameFlags::EXCHANGE)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir_all(path("one/sub")).expect("made");
+        let mut leader = Other::start(dir.path(), "write-back", has_ssd);
+        assert_eq!((leader.ask("sync").as_str(), leader.ask("leads").as_str()), ("0", "true"));
+        let instance = Instance::open(&config(dir.path(), Mode::WriteBack, has_ssd)).expect("joined");
+        let mut moved = vec![("one/sub/file", "two/sub/file")];
+        if flags == RenameFlags::EXCHANGE {
+            fs::create_dir(path("two")).expect("made");
+            moved.push(("two/file", "one/file"));
+        }
+        for (before, _) in &moved {
+            open(&instance, &path(before), OFlags::RDWR | OFlags::CREATE).write_at(0, before.as_bytes()).expect("written");
+        }
+        instance.rename(CWD, &path("one"), CWD, &path("two"), flags).expect("moved");
+        leader.kill();
+        instance.flush(&mut |_, _| ()).unwrap_or_else(|error| panic!("ssd {has_ssd} {flags:?}: {error}"));
+        for (before, now) in moved {
+            assert_eq!(fs::read(path(now)).expect("below"), before.as_bytes(), "{flags:?}");
+        }
+        instance.detach().expect("left");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Opening and closing of cached files.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -100,6 +100,23 @@ impl CacheEngine {
         // Check again: the leader may just have completed what a crash interrupted.
         open.look_below()?;
         Ok(open)
+    }
+
+    /// Records that a call of this process moved directories, all at once: files below them are found there. Each pair is the old and the
+    /// new path.
+    pub fn directories_moved(&self, moved: &[(PathBuf, PathBuf)]) {
+        // Without the lock, the files are still found by the processes that have them open.
+        let Ok(_held) = self.lock_records() else { return };
+        for (_, record) in self.records.all().filter(|(_, record)| !record.has(flag::MISSING)) {
+            let path = record.path();
+            let below = |(from, to): &(PathBuf, PathBuf)| {
+                let rest = path.strip_prefix(from).ok().filter(|rest| !rest.as_os_str().is_empty())?;
+                Some(to.join(rest))
+            };
+            if let Some(path) = moved.iter().find_map(below).filter(|path| path.as_os_str().len() <= PATH_MAX) {
+                record.set_path(&path);
+            }
+        }
     }
 
     /// Returns whether a failed SSD may have unknown pages of the file.
