@@ -242,6 +242,29 @@ fn files_in_a_directory_that_we_moved_are_found_after_the_leader_is_killed() {
     }
 }
 
+/// A process that is killed closes its files: the leader holds those that are dirty as after any other close.
+#[test]
+fn what_a_killed_process_left_dirty_is_found_where_it_was_moved() {
+    for has_ssd in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir(dir.path().join("sub")).expect("made");
+        let instance = Instance::open(&config(dir.path(), Mode::WriteBack, has_ssd)).expect("an instance");
+        let mut other = Other::start(dir.path(), "write-back", has_ssd);
+        assert_eq!(other.ask("write 5000 theirs"), "6");
+        other.kill();
+        let begun = Instant::now();
+        while instance.status().processes.len() > 1 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "not reaped");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (before, now) = (dir.path().join("file"), dir.path().join("sub/elsewhere"));
+        fs::rename(before, &now).expect("moved");
+        instance.flush(&mut |_, _| ()).unwrap_or_else(|error| panic!("ssd {has_ssd}: {error}"));
+        assert_eq!(&fs::read(&now).expect("below")[5000..], b"theirs");
+        instance.detach().expect("left");
+    }
+}
+
 #[test]
 fn whoever_is_killed_while_the_ssd_reads_for_him_harms_nobody() {
     let dir = tempfile::tempdir().expect("a directory");

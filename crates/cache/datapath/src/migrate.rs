@@ -291,6 +291,8 @@ impl Worker {
             }
             drop(engine.records.lock().take_over());
             engine.records.reap(dead);
+            // Its death has closed its files, of which some may have dirty pages.
+            self.hold_others(engine);
             engine.processes.clear(dead);
             if begun.elapsed() > at_most {
                 break;

@@ -87,6 +87,8 @@ struct Run {
     workers: Vec<Process>,
     /// The other program changed names since everything was last below.
     is_moved: bool,
+    /// A process was killed, and the leader may not have noticed.
+    is_one_dead: bool,
 }
 
 impl Run {
@@ -121,6 +123,10 @@ impl Run {
 
     /// What the program without the cache does between two batches.
     fn other_program(&mut self) {
+        if std::mem::take(&mut self.is_one_dead) {
+            // Where a file went that only a dead process had open, a leader knows once it has noticed the death (docs/cache-states.md).
+            self.workers[0].ask("reaped");
+        }
         let (name, other) = (self.rng.usize(..NAMES.len()), self.rng.usize(..NAMES.len()));
         let (from, to) = (self.both(name), self.both(other));
         let (at, len) = (self.rng.u64(..LONGEST), self.rng.usize(1..9000));
@@ -237,6 +243,7 @@ impl Run {
                 assert_eq!(self.workers[worker].differences, 0, "errnos");
                 self.workers[worker].kill();
                 self.workers[worker] = Process::start(&self.dir, self.seed);
+                self.is_one_dead = true;
             }
             if batch % 25 == 24 {
                 self.compare();
@@ -269,7 +276,7 @@ pub fn run(seed: u64, batches: u64) {
     let config = std::collections::BTreeMap::from([("cache", setup.config(dir.path()))]);
     fs::write(dir.path().join("config.toml"), toml::to_string(&config).expect("a table")).expect("written");
     let workers = (0..WORKERS).map(|_| Process::start(dir.path(), seed)).collect();
-    let run = Run { rng: Rng::with_seed(seed ^ 0x5eed), dir: dir.path().to_owned(), seed, workers, is_moved: false };
+    let run = Run { rng: Rng::with_seed(seed ^ 0x5eed), dir: dir.path().to_owned(), seed, workers, is_moved: false, is_one_dead: false };
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.go(batches)));
     if let Err(payload) = done {
         eprintln!("{setup:?}: again with LOCKSTEP_SEED={seed}");

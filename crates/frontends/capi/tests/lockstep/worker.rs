@@ -205,6 +205,15 @@ impl Worker {
         }
     }
 
+    /// Waits until the leader has noticed the death of each process that was killed.
+    fn reaped(&self) {
+        let begun = std::time::Instant::now();
+        while self.instance.status().processes.iter().any(|process| !process.alive) {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "a dead process stays");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
     fn flush(&self) {
         self.instance.flush(&mut |_, _| ()).unwrap_or_else(|error| panic!("flush: {error} after {}", self.last()));
     }
@@ -309,6 +318,7 @@ pub fn main() {
                     "visit" => worker.visit(),
                     "close" => worker.close_all(),
                     "flush" => worker.flush(),
+                    "reaped" => worker.reaped(),
                     "leave" => {
                         worker.close_all();
                         assert_eq!(call!(abi::hs_shutdown()), 0, "{}", said());
