@@ -193,6 +193,10 @@ impl BackingFile for Local {
         is_removed(self.fd())
     }
 
+    fn has_lost_name(&self) -> bool {
+        path_of(self.fd()).is_none() && fstat(self.fd()).is_ok_and(|stat| stat.st_nlink > 0)
+    }
+
     fn path(&self) -> Option<PathBuf> {
         path_of(self.fd())
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use datapath::engine::{Advice, CacheEngine, Open, OpenFileError, OpenOptions};
+use datapath::engine::{Advice, BackingFile, CacheEngine, Open, OpenFileError, OpenOptions};
 use pagecache::Pin;
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, fstat};
@@ -109,7 +109,7 @@ impl Cached {
         if to.engine.has_ssd() && !crate::key::is_lasting(local.fd()).map_err(OpenFileError::Failed)? {
             how.mode = how.mode.within(Mode::WriteThrough);
         }
-        let open = || to.engine.open(key, &path, how, Arc::clone(local) as Arc<dyn datapath::engine::BackingFile>);
+        let open = || to.engine.open(key, &path, how, Arc::clone(local) as Arc<dyn BackingFile>);
         let open = match open() {
             Err(OpenFileError::Conflict) if *discard => {
                 to.engine.discard(key, &**local).map_err(OpenFileError::Failed)?;
@@ -368,6 +368,9 @@ impl Drop for Cached {
     fn drop(&mut self) {
         if is_removed(self.fd()) {
             self.open.unlinked();
+        } else if self.open.written_ns() != 0 && self.local.has_lost_name() {
+            // It has another name, which nobody knows: written now, it need not be found later. The next flush reports an error.
+            let _ = self.open.clean();
         }
         if let Some(number) = self.watched.get() {
             self.part.watch.remove(*number);

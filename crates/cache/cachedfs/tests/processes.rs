@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cachedfs::{AsyncReader, Config, File, Instance, Kind, Mode, Options, Size, SubmitResult};
-use rustix::fs::{CWD, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, OFlags, RenameFlags};
 
 /// What a child finds in its environment: the directory, the mode, whether there is an SSD.
 const DIR: &str = "CACHEDFS_TEST_DIR";
@@ -262,6 +262,38 @@ fn what_a_killed_process_left_dirty_is_found_where_it_was_moved() {
         instance.flush(&mut |_, _| ()).unwrap_or_else(|error| panic!("ssd {has_ssd}: {error}"));
         assert_eq!(&fs::read(&now).expect("below")[5000..], b"theirs");
         instance.detach().expect("left");
+    }
+}
+
+/// The cache knows one name of a file. What it knows nothing of any more, is written back while the leader still has the file open.
+#[test]
+fn a_file_that_lost_one_of_its_names_is_found_after_the_leader_is_killed() {
+    for has_ssd in [false, true] {
+        for is_ours in [true, false] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let path = |name: &str| dir.path().join(name);
+            fs::create_dir(path("sub")).expect("made");
+            fs::write(path("sub/other"), "before").expect("written");
+            fs::hard_link(path("sub/other"), path("one")).expect("linked");
+            let mut leader = Other::start(dir.path(), "write-back", has_ssd);
+            assert_eq!((leader.ask("sync").as_str(), leader.ask("leads").as_str()), ("0", "true"));
+            let instance = Instance::open(&config(dir.path(), Mode::WriteBack, has_ssd)).expect("joined");
+            open(&instance, &path("one"), OFlags::RDWR).write_at(0, b"behind").expect("written");
+            if is_ours {
+                instance.unlink(CWD, &path("one"), AtFlags::empty()).expect("removed");
+            } else {
+                fs::remove_file(path("one")).expect("removed");
+                let begun = Instant::now();
+                while instance.status().dirty_bytes > 0 {
+                    assert!(begun.elapsed() < Duration::from_secs(10), "the leader keeps it");
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+            leader.kill();
+            instance.flush(&mut |_, _| ()).unwrap_or_else(|error| panic!("ssd {has_ssd} ours {is_ours}: {error}"));
+            assert_eq!(fs::read(path("sub/other")).expect("below"), b"behind");
+            instance.detach().expect("left");
+        }
     }
 }
 

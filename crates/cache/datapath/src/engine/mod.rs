@@ -119,6 +119,10 @@ pub trait BackingFile: Send + Sync {
     fn is_removed(&self) -> bool {
         false
     }
+    /// Returns whether the name by which it was opened is gone and the file is still there, under another name.
+    fn has_lost_name(&self) -> bool {
+        false
+    }
     /// Returns the current path of the file, if it is known.
     fn path(&self) -> Option<std::path::PathBuf> {
         None

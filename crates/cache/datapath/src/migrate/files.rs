@@ -447,19 +447,35 @@ impl Worker {
         true
     }
 
-    /// Records the current names of held files: if the leader dies, the next one finds them there.
+    /// Records the current names of held files: if the leader dies, the next one finds them there. A file that lost the name by which it
+    /// was opened, and has another one, is written back: its name is not known.
     pub(super) fn note_names(&mut self, engine: &CacheEngine) {
+        let mut nameless = Vec::new();
         for (key, known) in &self.known {
             let Some(below) = &known.below else { continue };
             let Some(record) = engine.records.find(*key).map(|no| engine.records.get(no)).filter(|record| record.has(flag::HELD)) else {
                 continue;
             };
             let is_another = |path: &PathBuf| path.as_os_str().len() <= PATH_MAX && record.path() != *path;
-            let Some(path) = below.path().filter(|path| is_another(path) && engine.world.may_keep(*key, path)) else { continue };
+            let Some(path) = below.path() else {
+                if below.has_lost_name() && !self.is_patient(engine, *key) {
+                    nameless.push(*key);
+                }
+                continue;
+            };
+            if !is_another(&path) || !engine.world.may_keep(*key, &path) {
+                continue;
+            }
             let lock = engine.records.lock();
             let _held = lock.lock();
             if record.key() == Some(*key) {
                 record.set_path(&path);
+            }
+        }
+        for key in nameless {
+            if let Some(no) = engine.records.find(key).filter(|no| self.is_dirty(engine, *no, key)) {
+                // The next flush reports an error.
+                let _ = self.clean(engine, no, key);
             }
         }
     }
