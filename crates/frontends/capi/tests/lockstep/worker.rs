@@ -112,7 +112,7 @@ impl Worker {
                 format!("{}:{}", stat.st_ino, stat.st_size)
             });
             let files: Vec<String> = files.collect();
-            let mode = self.instance.status().mode;
+            let mode = self.instance.mode();
             let _ = trace.write_all(format!("{} {words} [{}] {mode:?}\n", std::process::id(), files.join(" ")).as_bytes());
         }
         self.log.push(words);
