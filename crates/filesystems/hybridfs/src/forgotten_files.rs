@@ -15,7 +15,8 @@ use rustix::io::Errno;
 
 use crate::dirs::DirPair;
 use crate::errno::Result;
-use crate::names::{Attr, FoundName, KnownFiles};
+use crate::known_files::KnownFiles;
+use crate::names::{Attr, FoundName};
 use crate::nodes::NodeKind;
 use crate::number::ROOT;
 use crate::numbers::{NumberEntry, NumberTable};

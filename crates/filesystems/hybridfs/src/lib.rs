@@ -7,7 +7,7 @@
 //!
 //! - Users' calls: `create`, `remove`, `rename`, `attrs`, `files`, `listing`; before them a mount with `start`, `recover` and `scan`.
 //! - Moves: `moves` and `copy_job` take files from side to side, `pinning` and `retire` request moves.
-//! - Names on both sides: `names`, `forgotten_files`, `times`.
+//! - Names on both sides: `names`, `known_files`, `handles`, `dir_halves`, `forgotten_files`, `times`.
 //! - The state of a mounted pair: `pair`, with `moves/queue`, `placement`, `space`, `nodes`, `dirs` and `open`.
 //! - One side: `tier`, `hidden_dir`, `abilities`; the files that hotshelf keeps there: `persist`, `intent`, `numbers`.
 //! - Below all: `stat`, `path`, `errno`, `clock`, `read_dir`, `config`.
@@ -23,12 +23,15 @@ mod copy;
 mod copy_job;
 pub mod crash;
 mod create;
+mod dir_halves;
 mod dirs;
 mod errno;
 mod files;
 mod forgotten_files;
+mod handles;
 mod hidden_dir;
 mod intent;
+mod known_files;
 mod listing;
 mod moves;
 mod names;

@@ -1,7 +1,7 @@
 //! From names to files: lookups over both sides.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::errno::Result;
 use crate::nodes::{Backing, NodeKind, NodeLocation};
 use crate::number::ROOT;
 use crate::pair::TieredFs;
-use crate::path::{HIDDEN, NAME_ONLY, valid_name};
+use crate::path::{HIDDEN, valid_name};
 use crate::report::TierName;
 use crate::stat::Stat;
 
@@ -57,43 +57,6 @@ pub struct Attr {
     pub stat: Stat,
     /// May change without a call to us (data bypasses the daemon, or a writable mapping may exist).
     pub unsettled: bool,
-}
-
-/// Files that stay known as long as this is there. A number for which nobody has a reference means nothing any more: the kernel forgets
-/// at any moment, when memory is scarce.
-pub(crate) struct KnownFiles<'a> {
-    fs: &'a TieredFs,
-    inos: Vec<u64>,
-}
-
-impl KnownFiles<'_> {
-    pub(crate) fn new(fs: &TieredFs) -> KnownFiles<'_> {
-        KnownFiles { fs, inos: Vec::new() }
-    }
-
-    /// Records what was found in a directory.
-    pub(crate) fn upsert(&mut self, found: &FoundName, parent: u64, name: &OsStr) {
-        self.fs.nodes.get_or_insert(found.ino, parent, name, found.backing, found.kind);
-        self.inos.push(found.ino);
-    }
-
-    /// Takes over a reference that the caller has.
-    pub(crate) fn adopt(&mut self, ino: u64) {
-        self.inos.push(ino);
-    }
-
-    /// Records what was found at a place that is newer than the known one.
-    pub(crate) fn place(&mut self, found: &FoundName, parent: u64, name: &OsStr) {
-        self.fs.nodes.upsert(found.ino, parent, name, found.backing, found.kind, 1);
-        self.inos.push(found.ino);
-    }
-}
-
-impl Drop for KnownFiles<'_> {
-    fn drop(&mut self) {
-        // Those below first.
-        self.inos.iter().rev().for_each(|ino| self.fs.forget(*ino, 1));
-    }
 }
 
 impl TieredFs {
@@ -412,24 +375,6 @@ impl TieredFs {
         number
     }
 
-    /// Whether nobody else owns the other half of a directory. Where file systems have no owners nobody has made it in another's name.
-    pub(crate) fn have_one_owner(&self, ssd: &Stat, hdd: &Stat) -> bool {
-        ssd.uid == hdd.uid || !self.have_owners()
-    }
-
-    /// Whether files on both sides can belong to others than the daemon's user.
-    pub(crate) fn have_owners(&self) -> bool {
-        self.privileged && self.tier(TierName::Ssd).keeps_owners() && self.tier(TierName::Hdd).keeps_owners()
-    }
-
-    /// Attributes of a directory on both sides. Whoever owns the SSD's half alone has no more rights to what is in the other one than its
-    /// mode gives to all.
-    fn merged_stat(&self, ssd: Stat, hdd: Stat) -> Stat {
-        let merged = merge_dir_stat(ssd, hdd);
-        let owner = if self.have_one_owner(&ssd, &hdd) { 0o700 } else { (hdd.mode & 0o007) << 6 };
-        Stat { mode: merged.mode & (owner | !0o700), ..merged }
-    }
-
     /// Attributes by number, through an open handle where there is one.
     pub fn getattr(&self, ino: u64) -> Result<Attr> {
         self.times_kept(|attr: &Attr| attr.stat.is_dir().then_some(ino), || self.getattr_now(ino))
@@ -493,174 +438,6 @@ impl TieredFs {
             }
         }
     }
-
-    /// An open file of this number, or the one kept of a removed name.
-    pub(crate) fn open_or_held(&self, ino: u64) -> Option<(TierName, Arc<OwnedFd>)> {
-        if let Some(open) = self.opens.lock().get(&ino) {
-            return Some(open.any_fd());
-        }
-        self.held.lock().get(&ino).cloned()
-    }
-
-    /// Name-only handles on every side a file exists on, checked to be the file itself.
-    pub(crate) fn handles(&self, ino: u64) -> Result<Vec<(TierName, Arc<OwnedFd>)>> {
-        if let Some(open) = self.open_or_held(ino) {
-            return Ok(vec![open]);
-        }
-        if ino == ROOT {
-            let root = |tier: TierName| -> Result<(TierName, Arc<OwnedFd>)> {
-                let fd = self.tier(tier).root.try_clone().map_err(|_| Errno::MFILE)?;
-                Ok((tier, Arc::new(fd)))
-            };
-            let (ssd, hdd) = (root(TierName::Ssd)?, root(TierName::Hdd)?);
-            let stat = |(tier, fd): &(TierName, Arc<OwnedFd>)| self.tier(*tier).stat_fd(fd.as_fd());
-            // The attributes shown are the SSD's; its owner does not change another user's directory on the HDD.
-            let both = self.have_one_owner(&stat(&ssd)?, &stat(&hdd)?);
-            return Ok(if both { vec![ssd, hdd] } else { vec![ssd] });
-        }
-        if let Some(dir) = self.open_dir_of(ino) {
-            // Also when an ordinary user may not go there any more.
-            let sides = [TierName::Ssd, TierName::Hdd].into_iter().filter_map(|tier| Some((tier, dir.on(tier)?)));
-            let again = |(tier, fd): (TierName, BorrowedFd<'_>)| Ok((tier, Arc::new(fd.try_clone_to_owned().map_err(|_| Errno::MFILE)?)));
-            return sides.map(again).collect();
-        }
-        let mut last_error = Errno::STALE;
-        for _ in 0..8 {
-            let place = self.nodes.place(ino).ok_or(Errno::STALE)?;
-            if place.nameless {
-                return Err(Errno::NOENT);
-            }
-            match self.handles_at(ino, &place) {
-                Ok(handles) => return Ok(handles),
-                Err(error) => last_error = error,
-            }
-            self.refind(ino)?;
-        }
-        Err(last_error)
-    }
-
-    fn handles_at(&self, ino: u64, place: &NodeLocation) -> Result<Vec<(TierName, Arc<OwnedFd>)>> {
-        let dir = self.dir(place.parent)?;
-        let mut handles = Vec::with_capacity(2);
-        for tier in [TierName::Ssd, TierName::Hdd] {
-            if place.on(tier).is_none() {
-                continue;
-            }
-            let fd = self.tier(tier).open_at(dir.must(tier)?, &place.name, NAME_ONLY)?;
-            let stat = self.tier(tier).stat_fd(fd.as_fd())?;
-            if !place.backing.is(tier, &stat) || !self.is_numbered(tier, fd.as_fd(), &stat, ino) {
-                return Err(Errno::STALE);
-            }
-            handles.push((tier, Arc::new(fd)));
-        }
-        if handles.is_empty() { Err(Errno::STALE) } else { Ok(handles) }
-    }
-
-    /// Whether an open file, whose backing inode is the known one, is the file of this number.
-    pub(crate) fn is_numbered(&self, tier: TierName, file: BorrowedFd<'_>, stat: &Stat, ino: u64) -> bool {
-        let substitute = || self.substitutes.lock().get(&(tier, stat.ino)) == Some(&ino);
-        self.tier(tier).may_be_numbered(file, stat, ino) || substitute()
-    }
-
-    /// Follows a path below the mount; symbolic links are not followed. Calls `visit` for each name on the way.
-    pub(crate) fn walk_along(&self, path: &[u8], visit: &mut dyn FnMut(&FoundName, u64, &OsStr)) -> Result<u64> {
-        let mut at = ROOT;
-        for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
-            let name = OsStr::from_bytes(part);
-            let dir = self.dir(at)?;
-            let found = self.find(&dir, name)?;
-            visit(&found, at, name);
-            at = found.ino;
-        }
-        Ok(at)
-    }
-
-    /// What a path names, which stays known as long as the second of what is returned.
-    pub(crate) fn known_at(&self, path: &[u8]) -> Result<(u64, KnownFiles<'_>)> {
-        let mut known = KnownFiles::new(self);
-        let ino = self.walk_along(path, &mut |found, parent, name| known.upsert(found, parent, name))?;
-        Ok((ino, known))
-    }
-
-    /// The directory on a side, made with all directories above it where it is missing.
-    pub(crate) fn ensure_dir(&self, ino: u64, tier: TierName) -> Result<Arc<DirPair>> {
-        let dir = self.dir(ino)?;
-        if dir.on(tier).is_some() {
-            return Ok(dir);
-        }
-        let _shape = self.shape.lock();
-        self.ensure_chain(ino, tier)
-    }
-
-    fn ensure_chain(&self, ino: u64, tier: TierName) -> Result<Arc<DirPair>> {
-        let mut missing = Vec::new();
-        let mut at = ino;
-        let mut dir = loop {
-            let dir = self.dir(at)?;
-            if dir.on(tier).is_some() {
-                break dir;
-            }
-            missing.push(dir);
-            at = self.nodes.place(at).ok_or(Errno::STALE)?.parent;
-        };
-        while let Some(twinless) = missing.pop() {
-            dir = self.make_twin(&dir, &twinless, tier)?;
-        }
-        Ok(dir)
-    }
-
-    /// Makes the other half of a directory: in the temporary directory, then in place, complete.
-    fn make_twin(&self, parent: &DirPair, dir: &DirPair, tier: TierName) -> Result<Arc<DirPair>> {
-        let place = self.nodes.place(dir.ino).ok_or(Errno::STALE)?;
-        let (source_tier, source) = dir.primary()?;
-        let target = self.tier(tier);
-        self.note_marks(tier)?;
-        let tmp_name = self.tmp_name(dir.ino);
-        rustix::fs::mkdirat(&target.tmp, &*tmp_name, rustix::fs::Mode::RWXU)?;
-        let made = self.dress_twin(dir.ino, source_tier, source, tier, OsStr::new(&tmp_name)).and_then(|twin| {
-            let into = parent.must(tier)?;
-            self.keeping_times(parent.ino, target, into, || {
-                // Times that a user sets go to the halves that are known: none are set between this look and the moment
-                // when both are.
-                let stat = self.tier(source_tier).stat_fd(source)?;
-                crate::copy::set_times(twin.as_fd(), &crate::copy::times(&stat))?;
-                target.place_dir(OsStr::new(&tmp_name), into, &place.name)?;
-                self.twin_made(dir, tier, &twin)
-            })
-        });
-        if made.is_err() {
-            let _ = rustix::fs::unlinkat(&target.tmp, &*tmp_name, rustix::fs::AtFlags::REMOVEDIR);
-        }
-        made
-    }
-
-    /// From now on both halves are used: the very directories that were made and copied, whatever has their name by now.
-    fn twin_made(&self, dir: &DirPair, tier: TierName, twin: &OwnedFd) -> Result<Arc<DirPair>> {
-        let (mut sides, mut backing) = ([None, None], Backing::default());
-        let known = dir.on(tier.other()).ok_or(Errno::STALE)?;
-        for (side, fd) in [(tier, twin.as_fd()), (tier.other(), known)] {
-            backing = backing.and(side, &self.tier(side).stat_fd(fd)?);
-            sides[side as usize] = Some(fd.try_clone_to_owned().map_err(|_| Errno::MFILE)?);
-        }
-        self.nodes.change(dir.ino, |node| node.backing = backing);
-        let dir = DirPair::new(dir.ino, sides, backing.inos());
-        self.dirs.put(dir.clone());
-        Ok(dir)
-    }
-
-    fn dress_twin(&self, ino: u64, from: TierName, source: BorrowedFd<'_>, tier: TierName, tmp_name: &OsStr) -> Result<OwnedFd> {
-        let target = self.tier(tier);
-        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
-        let twin = target.open_at(target.tmp.as_fd(), tmp_name, flags)?;
-        let stat = self.tier(from).stat_fd(source)?;
-        match crate::copy::attributes(source, twin.as_fd(), &stat) {
-            // Of a directory on both sides the SSD's attributes count: these do no file_damage.
-            Err(crate::copy::AttributeLoss::Cannot(_)) if tier == TierName::Hdd => {}
-            other => other?,
-        }
-        self.mark_or_warn(tier, twin.as_fd(), ino)?;
-        Ok(twin)
-    }
 }
 
 /// The kinds the table tells apart.
@@ -677,52 +454,10 @@ pub(crate) fn share_a_half(a: [u64; 2], b: [u64; 2]) -> bool {
     (0..2).any(|side| a[side] != 0 && a[side] == b[side])
 }
 
-/// A directory on both sides: the SSD's owner, what both modes allow, the later times. Whoever may rename one of them must not make a
-/// closed directory of one side a half of an open one of the other. The number of links counts
-/// a directory on both sides twice: too many is harmless, too few makes find(1) skip directories.
-fn merge_dir_stat(ssd: Stat, hdd: Stat) -> Stat {
-    Stat {
-        mode: ssd.mode & (allowed_by(&hdd, ssd.gid) | !0o777),
-        nlink: (ssd.nlink + hdd.nlink).saturating_sub(2).max(2),
-        size: ssd.size.max(hdd.size),
-        blocks: ssd.blocks + hdd.blocks,
-        atime: ssd.atime.max(hdd.atime),
-        mtime: ssd.mtime.max(hdd.mtime),
-        ctime: ssd.ctime.max(hdd.ctime),
-        ..ssd
-    }
-}
-
-/// What a mode allows, for members of a group that may not be the file's.
-fn allowed_by(stat: &Stat, group: u32) -> u32 {
-    if stat.gid == group {
-        return stat.mode;
-    }
-    // Some of them are in its group, of which may be asked less than of all others.
-    let others = stat.mode & stat.mode >> 3 & 0o007;
-    stat.mode & !0o077 | others << 3 | others
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
     use crate::testing::{TestPair, me};
-
-    #[test]
-    fn a_directory_on_both_sides_is_no_more_open_than_either() {
-        let half = |mode: u32, gid: u32| Stat { mode: 0o040000 | mode, gid, ..Stat::default() };
-        for (ssd, hdd, same_group, other_group) in [
-            (0o755, 0o700, 0o700, 0o700),
-            (0o700, 0o755, 0o700, 0o700),
-            (0o1777, 0o755, 0o1755, 0o1755),
-            (0o2775, 0o775, 0o2775, 0o2755),
-            (0o775, 0o770, 0o770, 0o700),
-            (0o777, 0o707, 0o707, 0o700),
-        ] {
-            assert_eq!(merge_dir_stat(half(ssd, 5), half(hdd, 5)).mode, 0o040000 | same_group, "{ssd:o} {hdd:o}");
-            assert_eq!(merge_dir_stat(half(ssd, 5), half(hdd, 6)).mode, 0o040000 | other_group, "{ssd:o} {hdd:o}");
-        }
-    }
 
     #[test]
     fn the_hidden_directory_is_hidden_by_any_name() {

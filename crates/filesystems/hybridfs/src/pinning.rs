@@ -271,7 +271,7 @@ mod test {
 
     use super::*;
     use crate::config::Size;
-    use crate::names::KnownFiles;
+    use crate::known_files::KnownFiles;
     use crate::number::ROOT;
     use crate::testing::{TestPair, as_nobody};
 

@@ -10,7 +10,7 @@ use rustix::fs::FileType;
 
 use crate::dirs::DirPair;
 use crate::errno::Result;
-use crate::names::KnownFiles;
+use crate::known_files::KnownFiles;
 use crate::nodes::{KeptFor, NodeKind};
 use crate::number::ROOT;
 use crate::pair::TieredFs;

@@ -21,7 +21,7 @@ use crate::copy::{self, AttributeLoss, CopyError};
 use crate::dirs::DirPair;
 use crate::errno::Result;
 use crate::intent::{IntentStep, RecordedStep};
-use crate::names::KnownFiles;
+use crate::known_files::KnownFiles;
 use crate::nodes::{Backing, KeptFor, NodeKind};
 use crate::pair::TieredFs;
 use crate::path::{HIDDEN, NAME_ONLY};
