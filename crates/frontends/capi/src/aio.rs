@@ -2,112 +2,23 @@
 //! thread for them.
 #![expect(unsafe_code, reason = "called by C")]
 
-use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use block::Op;
-use block::handle::{Done, Full, Io, Ticket, Timeout};
+use block::handle::{Done, Full, Io, Timeout};
 
 use crate::api_error::{ApiError, ApiResult};
+use crate::drequests::{AioContext, CompletedRequest, Request, RequestSpec};
 use crate::guard::ffi_guard;
-use crate::handle::{Handle, LentData, next_length};
-use crate::library::with;
-use crate::memory::{Memory, store};
+use crate::handle::{Handle, next_length};
+use crate::memory::{Memory, offset_of, store};
+use crate::objects::with;
 use crate::options;
-use crate::transfer::{self, find, flush, no_room, offset_of, sweep};
+use crate::pool::LentData;
+use crate::sync_io::{self, find, flush, no_room, sweep};
 use crate::types::*;
-
-/// A context of the program that is to be completed.
-#[derive(Clone, Copy, Debug)]
-struct AioContext(*mut NVMED_AIO_CTX);
-
-// SAFETY: it is used by one thread at a time: the one that collected its request. The program leaves it alone meanwhile.
-unsafe impl Send for AioContext {}
-
-/// A request as the program specified it.
-#[derive(Clone, Copy, Debug)]
-pub struct RequestSpec {
-    op: Op,
-    memory: Memory,
-    offset: u64,
-    bytes: u64,
-    user: u64,
-    timeout_ms: u32,
-    durable: bool,
-    context: Option<AioContext>,
-}
-
-impl RequestSpec {
-    /// Creates a read or write of the program's memory, without timeout and context.
-    pub fn transfer(op: Op, memory: Memory, offset: u64) -> RequestSpec {
-        let bytes = memory.len() as u64;
-        RequestSpec { op, memory, offset, bytes, user: 0, timeout_ms: 0, durable: false, context: None }
-    }
-
-    /// Creates a request for a range of the device that transfers no data.
-    pub fn sweep(op: Op, offset: u64, bytes: u64) -> RequestSpec {
-        RequestSpec { bytes, ..RequestSpec::transfer(op, Memory::NONE, offset) }
-    }
-}
-
-/// A request of a handle that is in flight.
-pub struct Request {
-    wish: RequestSpec,
-    /// The memory of its data: a lent buffer of the pool, or a copy.
-    pub data: LentData,
-    ticket: Option<Ticket>,
-}
-
-/// The requests of a handle: in flight, and completed but not reported. The parameter `requests_max` limits them; allocated once.
-pub struct Requests {
-    slots: Box<[(u32, Option<Request>)]>,
-    free: Vec<u32>,
-    ended: VecDeque<CompletedRequest>,
-}
-
-/// A completion to be reported to the program.
-#[derive(Clone, Copy, Debug)]
-struct CompletedRequest {
-    event: nvmed_event,
-    context: Option<AioContext>,
-}
-
-impl Requests {
-    /// Allocates slots for at most `most` requests.
-    pub fn new(most: u32) -> Requests {
-        let slots = (0..most).map(|_| (0, None)).collect();
-        Requests { slots, free: (0..most).rev().collect(), ended: VecDeque::with_capacity(most as usize) }
-    }
-
-    /// Adds a request and returns its number, never 0. `None`: the table is full.
-    fn add(&mut self, request: Request) -> Option<u64> {
-        if self.slots.len() - self.free.len() + self.ended.len() >= self.slots.len() {
-            return None;
-        }
-        let index = self.free.pop()?;
-        let slot = &mut self.slots[index as usize];
-        slot.1 = Some(request);
-        Some((u64::from(slot.0) << 32) | (u64::from(index) + 1))
-    }
-
-    fn find(&mut self, number: u64) -> Option<&mut Request> {
-        let index = (number & 0xffff_ffff).checked_sub(1)?;
-        let slot = self.slots.get_mut(usize::try_from(index).ok()?)?;
-        if u64::from(slot.0) == number >> 32 { slot.1.as_mut() } else { None }
-    }
-
-    /// Removes a completed request and frees its slot; `None` if the number is unknown.
-    pub fn take(&mut self, number: u64) -> Option<Request> {
-        self.find(number)?;
-        let index = (number & 0xffff_ffff) as u32 - 1;
-        let slot = &mut self.slots[index as usize];
-        slot.0 = slot.0.wrapping_add(1);
-        self.free.push(index);
-        slot.1.take()
-    }
-}
 
 fn all_in_use() -> ApiError {
     ApiError::new(libc::EAGAIN, "all requests of the handle are in use: collect what has ended (nvmed_poll), then try again")
@@ -152,7 +63,7 @@ pub fn submit(handle: &Handle, wish: RequestSpec, announce: impl FnOnce(u64)) ->
 
 fn make_io(handle: &Handle, wish: &RequestSpec, data: &LentData) -> ApiResult<Io> {
     let io = match (wish.op, data) {
-        (Op::Read | Op::Write, LentData::Lent(span)) => transfer::io(wish.op, wish.offset, *span),
+        (Op::Read | Op::Write, LentData::Lent(span)) => sync_io::io(wish.op, wish.offset, *span),
         (Op::Read | Op::Write, LentData::Copied) => {
             let bytes = wish.memory.len();
             let arena = handle.device.pool.arena();
@@ -161,7 +72,7 @@ fn make_io(handle: &Handle, wish: &RequestSpec, data: &LentData) -> ApiResult<Io
             if wish.op == Op::Write {
                 wish.memory.with(|bytes| buf.write(0, bytes));
             }
-            transfer::io(wish.op, wish.offset, buf)
+            sync_io::io(wish.op, wish.offset, buf)
         }
         (Op::Flush, _) => Io::flush(),
         (Op::Discard, _) => Io::discard(wish.offset, wish.bytes),
@@ -177,7 +88,7 @@ fn through_cache(handle: &Handle, wish: RequestSpec, announce: impl FnOnce(u64))
     let number = added.ok_or_else(all_in_use)?;
     announce(number);
     let done = match wish.op {
-        Op::Read | Op::Write => transfer::cached(handle, wish.op, &wish.memory, wish.offset).map(|_| ()),
+        Op::Read | Op::Write => sync_io::cached(handle, wish.op, &wish.memory, wish.offset).map(|_| ()),
         Op::Flush => flush(handle),
         Op::Discard | Op::WriteZeroes => sweep(handle, wish.op, wish.offset, wish.bytes),
     };
@@ -255,7 +166,7 @@ fn tell(handle: &Handle, most: usize, timeout: Option<Duration>, mut out: impl F
     let mut begin = None;
     let (mut events, mut callbacks) = (0, 0);
     // A callback may submit requests that complete at once: the limit is the number of slots.
-    let limit = handle.requests.lock().slots.len();
+    let limit = handle.requests.lock().limit();
     loop {
         while (events < most || most == 0) && events + callbacks < limit {
             let Some(ended) = next(handle, most == 0)? else { break };

@@ -43,6 +43,11 @@ impl ApiError {
         ApiError::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{what}: {error}"))
     }
 
+    /// Returns the error with the name of its object before the message.
+    pub fn named(self, name: &str) -> ApiError {
+        ApiError::new(self.errno, format!("{name}: {}", self.text))
+    }
+
     /// Creates an error with a prefix that says what was attempted.
     pub fn of(what: impl fmt::Display, error: Error) -> ApiError {
         ApiError::new(error.errno(), format!("{what}: {error}"))

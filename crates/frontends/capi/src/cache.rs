@@ -1,4 +1,4 @@
-//! The cache that this process is attached to, opened by the first call that needs it.
+//! The cache that this process is attached to; `library.rs` opens it for the first call that needs it.
 
 #![expect(unsafe_code, reason = "a lock that another function lets go")]
 
@@ -9,21 +9,22 @@ use cachedfs::Instance;
 use parking_lot::Mutex;
 
 use crate::api_error::{self, ApiError, ApiResult};
-use crate::library::{defaults, ensure_init};
+use crate::config;
 
 static INSTANCE: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
 
-/// Returns the configured cache, and opens it at the first call.
-pub fn instance() -> ApiResult<Arc<Instance>> {
-    if let Some(instance) = &*INSTANCE.lock() {
-        return Ok(Arc::clone(instance));
-    }
-    ensure_init()?;
+/// Returns the cache if it is open.
+pub fn opened() -> Option<Arc<Instance>> {
+    INSTANCE.lock().clone()
+}
+
+/// Opens the configured cache unless it is open already.
+pub fn open() -> ApiResult<Arc<Instance>> {
     let mut instance = INSTANCE.lock();
     if let Some(instance) = &*instance {
         return Ok(Arc::clone(instance));
     }
-    let opened = stack::open_cache(&defaults().cache)?;
+    let opened = stack::open_cache(&config::defaults().cache)?;
     if let Some(why) = opened.without_ssd() {
         // The call succeeds; `hs_error` returns the message.
         api_error::remember(&ApiError::new(libc::EIO, format!("the cache goes on without its SSD: {why}")));

@@ -7,7 +7,6 @@ use block::{Op, Params, QueueOptions};
 use datapath::{DeviceCache, DeviceCacheOptions, DeviceFile, DeviceHandle};
 
 use crate::api_error::{ApiError, ApiResult};
-use crate::device::Device;
 use crate::memory::Memory;
 
 /// A device's cache, shared by all its cached handles.
@@ -20,7 +19,7 @@ pub struct CachedHandle(DeviceHandle);
 
 impl Cache {
     /// Opens the cache of a device, over two queues of its driver. `eager`: allocates all memory at once.
-    pub fn open(device: &Device, params: &Params, eager: bool) -> ApiResult<Cache> {
+    pub fn open(device: &dyn block::Device, params: &Params, eager: bool) -> ApiResult<Cache> {
         let frames = (params.cache_bytes / pagecache::PAGE_BYTES as u64).max(u64::from(datapath::FRAMES_MIN));
         let frames = u32::try_from(frames).map_err(|_| ApiError::new(libc::EINVAL, "the cache has 16 TiB at most"))?;
         let read_ahead = params.readahead_bytes.min(u64::from(frames / 4) * pagecache::PAGE_BYTES as u64);
@@ -30,7 +29,7 @@ impl Cache {
             ..DeviceCacheOptions::new(frames)
         };
         let params = Params { queue_depth: QueueOptions::default().depth, ..params.clone() };
-        let (reads, writes) = (stack::open_queue(&*device.below, &params)?, stack::open_queue(&*device.below, &params)?);
+        let (reads, writes) = (stack::open_queue(device, &params)?, stack::open_queue(device, &params)?);
         let file = DeviceFile::new(reads, writes, &params)?;
         Ok(Cache { pages: DeviceCache::open(Arc::new(file), &options)? })
     }

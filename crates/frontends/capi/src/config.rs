@@ -12,6 +12,7 @@ use std::path::Path;
 
 use block::Params;
 use block::handle::Key;
+use parking_lot::Mutex;
 use toml::{Table, Value};
 
 use crate::api_error::{ApiError, ApiResult};
@@ -31,6 +32,24 @@ impl Default for Defaults {
     fn default() -> Self {
         Defaults { params: Params::default(), buffer_bytes: 32 << 20, cache: cachedfs::Config::default() }
     }
+}
+
+/// The defaults in use, since the library was initialised.
+static DEFAULTS: Mutex<Option<Defaults>> = Mutex::new(None);
+
+/// Returns the default options; built-in ones before the library is initialised.
+pub fn defaults() -> Defaults {
+    DEFAULTS.lock().clone().unwrap_or_default()
+}
+
+/// Returns whether the library has been initialised with defaults.
+pub fn is_set() -> bool {
+    DEFAULTS.lock().is_some()
+}
+
+/// Sets the default options; `None` after a shutdown.
+pub fn set(defaults: Option<Defaults>) {
+    *DEFAULTS.lock() = defaults;
 }
 
 /// Reads the defaults from a file. An unknown table or key is an error; keys may use `-` for `_`.

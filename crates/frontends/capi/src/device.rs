@@ -11,9 +11,11 @@ use stack::{DeviceName, DeviceOptions};
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::cached::Cache;
+use crate::config::defaults;
 use crate::guard::ffi_guard;
-use crate::library::{ApiObject, HandleKind, defaults, end, enroll, ensure_init, with};
+use crate::library::ensure_init;
 use crate::memory;
+use crate::objects::{CloseOrder, ObjectKind, end, enroll, with};
 use crate::options::{self, Versioned};
 use crate::pool::{self, Pool};
 use crate::types::*;
@@ -83,10 +85,15 @@ impl Children {
     }
 }
 
-impl HandleKind for Device {
+impl ObjectKind for Device {
     const NAME: &'static str = "device";
-    fn of(object: &ApiObject) -> Option<&Arc<Device>> {
-        if let ApiObject::Device(device) = object { Some(device) } else { None }
+    const CLOSE_ORDER: CloseOrder = CloseOrder::Device;
+    /// Closes the cache and the pool.
+    fn finish(&self) -> ApiResult<()> {
+        self.pool.orphan();
+        // No handle is left: each was flushed when it was destroyed.
+        self.cache.lock().take();
+        Ok(())
     }
 }
 
@@ -134,7 +141,7 @@ impl Device {
         if let Some(cache) = &*cache {
             return Ok(Arc::clone(cache));
         }
-        let opened = Cache::open(self, &self.params.lock().clone(), self.eager.load(Ordering::Relaxed))?;
+        let opened = Cache::open(&*self.below, &self.params.lock().clone(), self.eager.load(Ordering::Relaxed))?;
         let opened = Arc::new(opened);
         *cache = Some(Arc::clone(&opened));
         self.has_cache.store(true, Ordering::Release);
@@ -144,14 +151,6 @@ impl Device {
     /// Returns the cache if it is in use.
     pub fn cache_in_use(&self) -> Option<Arc<Cache>> {
         if self.has_cache.load(Ordering::Acquire) { self.cache.lock().clone() } else { None }
-    }
-
-    /// Closes the cache and the pool.
-    pub fn finish(&self) -> ApiResult<()> {
-        self.pool.orphan();
-        // No handle is left: each was flushed when it was destroyed.
-        self.cache.lock().take();
-        Ok(())
     }
 
     fn info(&self) -> nvmed_info {
@@ -237,7 +236,7 @@ pub unsafe extern "C" fn nvmed_open_with(name: *const c_char, flags: c_int, opti
         // SAFETY: the caller's promise.
         let (name, options) = unsafe { (memory::text(name, "the name of the device")?, options::read(options)?) };
         let device = Device::open(name, flags, &options)?;
-        enroll(ApiObject::Device(Arc::new(device)))
+        enroll(Arc::new(device))
     })
 }
 

@@ -12,13 +12,14 @@ use block::handle::{Data, Done, Features, Full, Io, Key, Released, Select, Selec
 use block::{Op, Params, SharedHandle};
 use parking_lot::Mutex;
 
-use crate::aio::Requests;
 use crate::api_error::{ApiError, ApiResult};
 use crate::cached::{Cache, CachedHandle};
 use crate::device::Device;
+use crate::drequests::Requests;
 use crate::guard::ffi_guard;
-use crate::library::{ApiObject, HandleKind, end, enroll, with};
+use crate::objects::{CloseOrder, ObjectKind, end, enroll, with};
 use crate::options::{self, Versioned};
+use crate::pool::LentData;
 use crate::queue::{Binding, Queue};
 use crate::types::*;
 
@@ -119,16 +120,24 @@ impl Engine {
     }
 }
 
-impl HandleKind for Handle {
+impl ObjectKind for Handle {
     const NAME: &'static str = "handle";
-    fn of(object: &ApiObject) -> Option<&Arc<Handle>> {
-        if let ApiObject::Handle(handle) = object { Some(handle) } else { None }
-    }
+    const CLOSE_ORDER: CloseOrder = CloseOrder::Handle;
     fn is_broken(&self) -> bool {
         self.queues.iter().any(|queue| queue.is_broken())
     }
     fn break_down(&self) {
         self.queues.iter().for_each(|queue| queue.break_down());
+    }
+    /// Flushes the cache and waits briefly for requests in flight.
+    fn finish(&self) -> ApiResult<()> {
+        let flushed = self.used_cache().map_or(Ok(()), |(cache, cached)| cache.flush(cached));
+        let drained = self.engine.drain(LAST_WAIT);
+        while let Ok(Some(done)) = self.engine.poll() {
+            self.abandon(done);
+        }
+        let _ = (drained, self.take_released());
+        flushed.map_err(|error| ApiError::new(error.errno, format!("flushing the cache while the handle was closed: {}", error.text)))
     }
 }
 
@@ -256,17 +265,6 @@ impl Handle {
         Ok(())
     }
 
-    /// Flushes the cache and waits briefly for requests in flight.
-    pub fn finish(&self) -> ApiResult<()> {
-        let flushed = self.used_cache().map_or(Ok(()), |(cache, cached)| cache.flush(cached));
-        let drained = self.engine.drain(LAST_WAIT);
-        while let Ok(Some(done)) = self.engine.poll() {
-            self.abandon(done);
-        }
-        let _ = (drained, self.take_released());
-        flushed.map_err(|error| ApiError::new(error.errno, format!("flushing the cache while the handle was closed: {}", error.text)))
-    }
-
     /// Drops the completion of a request that is never reaped.
     fn abandon(&self, done: Done) {
         let held = done.held;
@@ -274,13 +272,6 @@ impl Handle {
             self.release(&request.data, held);
         }
     }
-}
-
-/// The kind of memory of a request.
-#[derive(Clone, Copy, Debug)]
-pub enum LentData {
-    Lent(block::Span),
-    Copied,
 }
 
 impl Drop for Handle {
@@ -367,7 +358,7 @@ pub unsafe extern "C" fn nvmed_create_handle(queue: *mut NVMED_QUEUE, options: *
         with(queue, |queue: &Arc<Queue>| {
             // SAFETY: the caller's promise.
             let options = unsafe { options::read(options) }?;
-            enroll(ApiObject::Handle(Arc::new(Handle::create(std::slice::from_ref(queue), &options, Selector::RoundRobin)?)))
+            enroll(Arc::new(Handle::create(std::slice::from_ref(queue), &options, Selector::RoundRobin)?))
         })
     })
 }
@@ -379,7 +370,7 @@ pub extern "C" fn nvmed_handle_create(queue: *mut NVMED_QUEUE, flags: c_int) -> 
     ffi_guard(|| {
         with(queue, |queue: &Arc<Queue>| {
             let options = nvmed_handle_options { flags: flags as u32, ..nvmed_handle_options::defaults() };
-            enroll(ApiObject::Handle(Arc::new(Handle::create(std::slice::from_ref(queue), &options, Selector::RoundRobin)?)))
+            enroll(Arc::new(Handle::create(std::slice::from_ref(queue), &options, Selector::RoundRobin)?))
         })
     })
 }
@@ -418,7 +409,7 @@ pub unsafe extern "C" fn nvmed_handle_create_mq(
             }
         };
         let options = nvmed_handle_options { flags: flags as u32, ..nvmed_handle_options::defaults() };
-        let handle: *mut NVMED_HANDLE = enroll(ApiObject::Handle(Arc::new(Handle::create(&queues, &options, selector)?)))?;
+        let handle: *mut NVMED_HANDLE = enroll(Arc::new(Handle::create(&queues, &options, selector)?))?;
         let _ = me.set(handle.addr());
         Ok(handle)
     })

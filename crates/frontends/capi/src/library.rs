@@ -1,153 +1,41 @@
-//! The library itself: initialisation, shutdown, the last error, and the table of all objects.
+//! The library itself: initialisation, the cache that it opens, shutdown, and the last error.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
-use parking_lot::Mutex;
+use cachedfs::Instance;
 
 use crate::api_error::{self, ApiError, ApiResult};
-use crate::config::{self, Defaults};
-use crate::device::Device;
 use crate::guard::guard_files;
-use crate::handle::Handle;
-use crate::memory;
-use crate::ndir::NDir;
-use crate::nfd;
-use crate::nmount::Mount;
-use crate::nrequests::Aio;
-use crate::ntx::Tx;
-use crate::queue::Queue;
-use crate::table::{LookupError, Table, TableGuard};
-use crate::udir::Dir;
-use crate::urequests::Requests;
-use crate::{cache, fork, uopen};
+use crate::objects::{self, CloseOrder};
+use crate::{atfork, cache, config, fork, memory, nfiles, ufiles};
 
-/// The objects behind opaque pointers.
-pub enum ApiObject {
-    Device(Arc<Device>),
-    Queue(Arc<Queue>),
-    Handle(Arc<Handle>),
-    Requests(Arc<Requests>),
-    Dir(Arc<Dir>),
-    Mount(Arc<Mount>),
-    NAio(Arc<Aio>),
-    NDir(Arc<NDir>),
-    Tx(Arc<Tx>),
-}
-
-static OBJECTS: Table<ApiObject> = Table::new();
-
-/// Adds an object to the table and returns its opaque pointer.
-pub fn enroll<P>(object: ApiObject) -> ApiResult<*mut P> {
-    let full = |_| ApiError::new(libc::EMFILE, "too many devices, queues, handles, directories and file systems are open: close some");
-    OBJECTS.insert(object).map(std::ptr::without_provenance_mut).map_err(full)
-}
-
-/// A type of objects in the table.
-pub trait HandleKind: Sized {
-    /// Name of the type in messages.
-    const NAME: &'static str;
-    /// Returns the object if it has this type.
-    fn of(object: &ApiObject) -> Option<&Arc<Self>>;
-    /// Returns whether a call panicked inside, here or in a shared part: the object can only be closed.
-    fn is_broken(&self) -> bool {
-        false
-    }
-    /// Marks the object as broken after a panic.
-    fn break_down(&self) {}
-}
-
-/// Marks an object as broken if its call panics.
-struct PanicGuard<'a, K: HandleKind>(&'a K);
-
-impl<K: HandleKind> Drop for PanicGuard<'_, K> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.break_down();
-        }
-    }
-}
-
-fn refused<K: HandleKind>(number: usize, refused: LookupError) -> ApiError {
-    match refused {
-        LookupError::Unknown if number == 0 => ApiError::new(libc::EBADF, format!("NULL is no {}: was its opening checked?", K::NAME)),
-        LookupError::Unknown => ApiError::new(libc::EBADF, format!("no such {}: closed already?", K::NAME)),
-        LookupError::Poisoned => ApiError::new(libc::EIO, format!("an earlier call failed inside this {}: it can only be closed", K::NAME)),
-    }
-}
-
-fn kind<K: HandleKind>(object: &ApiObject) -> ApiResult<&Arc<K>> {
-    K::of(object).ok_or_else(|| ApiError::new(libc::EBADF, format!("this pointer is no {}", K::NAME)))
-}
-
-/// Calls a method of the object behind an opaque pointer.
-pub fn with<K: HandleKind, P, T>(pointer: *const P, call: impl FnOnce(&Arc<K>) -> ApiResult<T>) -> ApiResult<T> {
-    let inside = OBJECTS.enter(pointer.addr()).map_err(|why| refused::<K>(pointer.addr(), why))?;
-    let object = kind::<K>(&inside)?;
-    if object.is_broken() {
-        return Err(refused::<K>(pointer.addr(), LookupError::Poisoned));
-    }
-    let _watch = PanicGuard(&**object);
-    call(object)
-}
-
-/// Closes an object. `agree` may refuse; after that no call can reach it.
-pub fn end<K: HandleKind, P>(
-    pointer: *const P,
-    agree: impl FnOnce(&K) -> ApiResult<()>,
-    finish: impl FnOnce(&K) -> ApiResult<()>,
-) -> ApiResult<i32> {
-    let number = pointer.addr();
-    {
-        let inside = match OBJECTS.enter(number) {
-            Err(LookupError::Poisoned) => return drop_poisoned(number),
-            entered => entered.map_err(|why| refused::<K>(number, why))?,
-        };
-        let object = kind::<K>(&inside)?;
-        agree(object)?;
-        if object.is_broken() {
-            drop(inside);
-            return drop_poisoned(number);
-        }
-    }
-    let inside = OBJECTS.close(number).map_err(|why| refused::<K>(number, why))?;
-    finish(kind(&inside)?).map(|()| 0)
-}
-
-/// Drops a poisoned object without flushing; if that panics too, the rest is leaked.
-fn drop_poisoned(number: usize) -> ApiResult<i32> {
-    let closed: Option<TableGuard<ApiObject>> = OBJECTS.close(number).ok();
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(closed)));
-    Ok(0)
-}
-
-/// The defaults and the file they came from.
-static DEFAULTS: Mutex<Option<(Defaults, Option<PathBuf>)>> = Mutex::new(None);
 static FIRST: Once = Once::new();
-
-/// Returns the default options; built-in ones before `hs_init`.
-pub fn defaults() -> Defaults {
-    DEFAULTS.lock().as_ref().map(|(defaults, _)| defaults.clone()).unwrap_or_default()
-}
 
 /// Initialises with defaults, as `hs_init(NULL)`, if that has not happened.
 pub fn ensure_init() -> ApiResult<()> {
-    let started = DEFAULTS.lock().is_some();
-    if started { Ok(()) } else { init(None) }
+    if config::is_set() { Ok(()) } else { init(None) }
+}
+
+/// Returns the configured cache, and opens it at the first call.
+pub fn instance() -> ApiResult<Arc<Instance>> {
+    match cache::opened() {
+        Some(instance) => Ok(instance),
+        None => ensure_init().and_then(|()| cache::open()),
+    }
 }
 
 fn init(path: Option<PathBuf>) -> ApiResult<()> {
     let path = path.or_else(|| shm::environment::path("HOTSHELF_CONFIG"));
     let read = path.as_deref().map(config::read).transpose()?.unwrap_or_default();
-    if DEFAULTS.lock().as_ref().is_some_and(|(now, _)| *now != read) && in_use() {
+    if config::is_set() && config::defaults() != read && in_use() {
         return Err(ApiError::new(libc::EBUSY, "devices or files are open with another configuration: hs_shutdown first"));
     }
-    *DEFAULTS.lock() = Some((read, path));
+    config::set(Some(read));
     FIRST.call_once(|| {
-        fork::watch();
+        atfork::watch();
         // SAFETY: the function may run at any exit. Without memory for it the process ends without our flush, as after a kill.
         unsafe { libc::atexit(at_exit) };
     });
@@ -155,7 +43,7 @@ fn init(path: Option<PathBuf>) -> ApiResult<()> {
 }
 
 fn in_use() -> bool {
-    !OBJECTS.open().is_empty() || uopen::any_open() || cache::is_open()
+    objects::any_open() || ufiles::any_open() || cache::is_open()
 }
 
 extern "C" fn at_exit() {
@@ -163,9 +51,6 @@ extern "C" fn at_exit() {
         hs_shutdown();
     }
 }
-
-/// File systems are closed after everything open on them.
-const LAST: u32 = 8;
 
 /// Closes all objects, handles first. Returns the first error.
 fn shutdown() -> ApiResult<i32> {
@@ -175,46 +60,16 @@ fn shutdown() -> ApiResult<i32> {
             first = outcome;
         }
     };
-    let agree = |_: &Handle| Ok(());
     // In a forked child these belong to the parent.
-    let orders = if fork::is_child() { 0..0 } else { 0..LAST + 1 };
-    for order in orders {
-        if order == LAST {
-            note(nfd::close_all().map(|()| 0));
+    for order in CloseOrder::ALL.into_iter().filter(|_| !fork::is_child()) {
+        if order == CloseOrder::FileSystem {
+            note(nfiles::close_all().map(|()| 0));
         }
-        for number in OBJECTS.open() {
-            let pointer: *const u8 = std::ptr::without_provenance(number);
-            let here = match OBJECTS.enter(number).as_deref() {
-                Ok(ApiObject::Handle(_)) => 0,
-                Ok(ApiObject::Queue(_)) => 1,
-                Ok(ApiObject::Device(_)) => 2,
-                Ok(ApiObject::Requests(_)) => 3,
-                Ok(ApiObject::Dir(_)) => 4,
-                Ok(ApiObject::NAio(_)) => 5,
-                Ok(ApiObject::Tx(_)) => 6,
-                Ok(ApiObject::NDir(_)) => 7,
-                _ => LAST,
-            };
-            if here != order {
-                continue;
-            }
-            // A concurrent close has reported its error.
-            match order {
-                0 => note(end(pointer, agree, Handle::finish)),
-                1 => note(end(pointer, |_: &Queue| Ok(()), Queue::finish)),
-                2 => note(end(pointer, |_: &Device| Ok(()), Device::finish)),
-                3 => note(end(pointer, |_: &Requests| Ok(()), Requests::finish)),
-                4 => note(end(pointer, |_: &Dir| Ok(()), Dir::finish)),
-                5 => note(end(pointer, |_: &Aio| Ok(()), Aio::finish)),
-                6 => note(end(pointer, |_: &Tx| Ok(()), Tx::finish)),
-                7 => note(end(pointer, |_: &NDir| Ok(()), NDir::finish)),
-                _ => note(Mount::finish(pointer)),
-            }
-        }
+        objects::close_all(order, &mut note);
     }
-    note(uopen::close_all().map(|()| 0));
+    note(ufiles::close_all().map(|()| 0));
     note(cache::leave().map(|()| 0));
-    *DEFAULTS.lock() = None;
+    config::set(None);
     first
 }
 
@@ -263,8 +118,8 @@ pub extern "C" fn hs_shutdown() -> c_int {
 pub unsafe extern "C" fn hs_export(path: *const c_char, to: *const c_char) -> c_int {
     guard_files(|| {
         // SAFETY: the caller's promise.
-        let (path, to) = unsafe { (uopen::path(path)?, uopen::path(to)?) };
-        cache::instance()?.export(path, to)?;
+        let (path, to) = unsafe { (memory::path(path)?, memory::path(to)?) };
+        instance()?.export(path, to)?;
         Ok(0)
     })
 }
@@ -278,7 +133,7 @@ pub unsafe extern "C" fn hs_export(path: *const c_char, to: *const c_char) -> c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hs_discard(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    guard_files(|| cache::instance()?.discard(unsafe { uopen::path(path) }?).map(|()| 0).map_err(ApiError::from))
+    guard_files(|| instance()?.discard(unsafe { memory::path(path) }?).map(|()| 0).map_err(ApiError::from))
 }
 
 /// Writes the cached version of a stranded file (see hs_export) over the file: the newer pages and the length. Durable on return.
@@ -291,7 +146,7 @@ pub unsafe extern "C" fn hs_discard(path: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hs_force(path: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
-    guard_files(|| cache::instance()?.force(unsafe { uopen::path(path) }?).map(|()| 0).map_err(ApiError::from))
+    guard_files(|| instance()?.force(unsafe { memory::path(path) }?).map(|()| 0).map_err(ApiError::from))
 }
 
 /// Returns the message of this thread's last error; "" if there was none. The string is valid until the next error of the same thread;

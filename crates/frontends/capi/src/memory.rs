@@ -1,8 +1,10 @@
 //! Conversion of the program's pointers to bytes; nothing else does that.
 #![expect(unsafe_code, reason = "reads and writes memory of the program")]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use libc::iovec;
 
@@ -205,6 +207,34 @@ pub unsafe fn gather<T>(iov: *const iovec, count: c_int, take: impl FnOnce(&[IoS
     let mut few = [IoSlice::new(&[]); PARTS_FEW];
     few.iter_mut().zip(parts).for_each(|(to, part)| *to = slice(part));
     take(&few[..parts.len()])
+}
+
+/// Converts an offset of the program; EINVAL if it is negative.
+#[inline]
+pub fn offset_of(offset: i64) -> ApiResult<u64> {
+    if offset < 0 { Err(negative(offset)) } else { Ok(offset as u64) }
+}
+
+/// Converts an offset on the fast path.
+#[inline(always)]
+pub fn fast_path_from(offset: i64) -> Result<u64, cachedfs::FastPathMiss> {
+    if offset < 0 { Err(cachedfs::FastPathMiss::Done) } else { Ok(offset as u64) }
+}
+
+#[cold]
+#[inline(never)]
+fn negative(offset: i64) -> ApiError {
+    ApiError::new(libc::EINVAL, format!("the offset is negative ({offset})"))
+}
+
+/// Reads a path of the program.
+///
+/// # Safety
+/// NULL, or a string that does not change during the call.
+pub unsafe fn path<'a>(path: *const c_char) -> ApiResult<&'a Path> {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { bytes(path, "the path") }?;
+    Ok(Path::new(OsStr::from_bytes(bytes)))
 }
 
 /// Stores a result for the program.

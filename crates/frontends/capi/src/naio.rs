@@ -10,17 +10,17 @@ use stack::rawfs::fs::Fs;
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
-use crate::library::{ApiObject, end, enroll, with};
-use crate::memory::{self, Memory};
-use crate::nfd::{self, Open, share};
-use crate::nmount::Mount;
+use crate::memory::{self, Memory, offset_of};
+use crate::mounted::Mount;
+use crate::nfd;
+use crate::nfiles::{Open, share};
 use crate::nname;
 use crate::nplace::{DirPath, below_dir, below_root};
 use crate::nrequests::{Aio, CompletionNotice, QueuedRead, guarded, write_all};
 use crate::ntx;
 use crate::ntypes::*;
+use crate::objects::{ObjectKind as _, end, enroll, with};
 use crate::options::{self, Versioned};
-use crate::transfer::offset_of;
 use crate::uqueue::time_of;
 
 /// Maximum number of unreaped requests of one NVMEDFS_AIO.
@@ -54,7 +54,7 @@ pub extern "C" fn nvmedfs_aio_create(fs: *mut NVMEDFS, depth: u32) -> *mut NVMED
         if !(1..=DEPTH_MAX).contains(&depth) {
             return Err(ApiError::new(libc::EINVAL, format!("a depth of {depth}: 1 to {DEPTH_MAX}")));
         }
-        with(fs, |mount: &Arc<Mount>| mount.run(|_| enroll(ApiObject::NAio(Aio::new(mount, depth)?))))
+        with(fs, |mount: &Arc<Mount>| mount.run(|_| enroll(Aio::new(mount, depth)?)))
     })
 }
 

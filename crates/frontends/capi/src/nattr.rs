@@ -8,12 +8,12 @@ use stack::rawfs::fs::{Fs, SetAttr, SetTime, Stat, Timestamp};
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
-use crate::memory;
-use crate::nfd::{DIRECT_ALIGN, with_fs};
-use crate::nmount::{Mount, space};
+use crate::memory::{self, offset_of};
+use crate::mounted::Mount;
+use crate::nfiles::{DIRECT_ALIGN, with_fs};
+use crate::nmount::space;
 use crate::nplace::{DirPath, from_dir, from_root};
 use crate::ntypes::{NVMEDFS, NVMEDFS_READ_ONLY};
-use crate::transfer::offset_of;
 
 /// Converts attributes to stat(2).
 fn to_c_stat(fs: &Fs, from: &Stat) -> stat {

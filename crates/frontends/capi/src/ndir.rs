@@ -12,12 +12,12 @@ use stack::rawfs::fs::{DirEntry, File, FileKind};
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
-use crate::library::{ApiObject, HandleKind, end, enroll, with};
-use crate::nfd;
-use crate::nmount::MountGuard;
+use crate::memory::offset_of;
+use crate::mounted::MountGuard;
+use crate::nfiles::share;
 use crate::nplace::{DirPath, from_root};
 use crate::ntypes::{NVMEDFS, NVMEDFS_DIR};
-use crate::transfer::offset_of;
+use crate::objects::{CloseOrder, ObjectKind, end, enroll, with};
 
 /// Number of entries read at once.
 const BATCH: usize = 128;
@@ -89,18 +89,15 @@ impl NDir {
         let mut stream = self.0.lock();
         call(stream.as_mut().ok_or_else(|| ApiError::new(libc::EBADF, "the directory is closed"))?)
     }
-
-    /// Closes the stream; does nothing the second time.
-    pub fn finish(&self) -> ApiResult<()> {
-        drop(self.0.lock().take());
-        Ok(())
-    }
 }
 
-impl HandleKind for NDir {
+impl ObjectKind for NDir {
     const NAME: &'static str = "NVMEDFS_DIR";
-    fn of(object: &ApiObject) -> Option<&Arc<NDir>> {
-        if let ApiObject::NDir(dir) = object { Some(dir) } else { None }
+    const CLOSE_ORDER: CloseOrder = CloseOrder::FileSystemDirectory;
+    /// Closes the stream; does nothing the second time.
+    fn finish(&self) -> ApiResult<()> {
+        drop(self.0.lock().take());
+        Ok(())
     }
 }
 
@@ -108,7 +105,7 @@ fn stream_of(file: Arc<File>, mount: MountGuard) -> ApiResult<*mut NVMEDFS_DIR> 
     if file.node().kind() != FileKind::Dir {
         return Err(ApiError::new(libc::ENOTDIR, "it is no directory"));
     }
-    enroll(ApiObject::NDir(Arc::new(NDir(Mutex::new(Some(DirStream::new(file, mount)))))))
+    enroll(Arc::new(NDir(Mutex::new(Some(DirStream::new(file, mount))))))
 }
 
 fn open(at: &DirPath<'_>) -> ApiResult<*mut NVMEDFS_DIR> {
@@ -130,7 +127,7 @@ pub unsafe extern "C" fn nvmedfs_opendir(fs: *mut NVMEDFS, path: *const c_char) 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_fdopendir(fd: c_int) -> *mut NVMEDFS_DIR {
     ffi_guard(|| {
-        let open = nfd::share(fd)?;
+        let open = share(fd)?;
         open.mount.run(|fs| {
             let file = fs.open_node(open.file.node(), OFlags::DIRECTORY, &open.mount.creds())?;
             stream_of(Arc::new(file), open.mount.used())

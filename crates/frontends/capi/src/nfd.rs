@@ -1,108 +1,19 @@
-//! File numbers of the library file system: small numbers in a separate table, starting at 3, for all mounts.
+//! File numbers of the library file system: open, duplicates, close, fcntl.
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 use libc::{flock, mode_t};
-use rustix::fs::{OFlags, SeekFrom};
-use stack::rawfs::fs::{File, FileKind, Fs};
+use rustix::fs::OFlags;
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
-use crate::memory::Memory;
+use crate::nfiles::{FIRST, Open, close, insert, replace, share, with};
 use crate::nlock;
-use crate::nmount::{Mount, MountGuard};
 use crate::nplace::{DirPath, from_dir, from_root};
 use crate::ntypes::*;
-use crate::ufd::{TableFullError, UFDS_MAX, Ufds};
-
-/// The first number: programs use 0, 1 and 2 for standard streams.
-const FIRST: usize = 3;
-/// Alignment of offsets, lengths and memory with O_DIRECT, in bytes.
-pub const DIRECT_ALIGN: usize = 512;
-
-static FILES: Ufds<Open> = Ufds::new();
-
-/// An open file, shared by duplicates of its number.
-pub struct Open {
-    /// The file in the library file system.
-    pub file: Arc<File>,
-    /// Dropped after the file: then the mount may go.
-    pub mount: MountGuard,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        nlock::let_go(self);
-    }
-}
-
-impl Open {
-    /// Runs a call with the file.
-    pub fn run<T>(&self, call: impl FnOnce(&Arc<File>) -> ApiResult<T>) -> ApiResult<T> {
-        self.mount.watch(|| call(&self.file))
-    }
-
-    /// Returns whether the file was opened with O_DIRECT.
-    pub fn is_direct(&self) -> bool {
-        self.file.flags().contains(OFlags::DIRECT)
-    }
-
-    /// Returns EINVAL for misaligned O_DIRECT access.
-    pub fn check_direct<'m>(&self, memory: impl IntoIterator<Item = &'m Memory>, at: Option<u64>) -> ApiResult<()> {
-        if !self.is_direct() || self.file.node().kind() != FileKind::File {
-            return Ok(());
-        }
-        let at = at.map_or_else(|| self.file.seek(SeekFrom::Current(0)), Ok)?;
-        let fits = |number: usize| number.is_multiple_of(DIRECT_ALIGN);
-        let all = memory.into_iter().all(|memory| fits(memory.len()) && fits(memory.address().addr()));
-        let what = "a file opened with O_DIRECT: offset, length and memory have to be multiples of 512";
-        if all && at.is_multiple_of(DIRECT_ALIGN as u64) { Ok(()) } else { Err(ApiError::new(libc::EINVAL, what)) }
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn closed(fd: i32) -> ApiError {
-    ApiError::new(libc::EBADF, format!("file number {fd} of nvmedfs_open is not open"))
-}
-
-/// Returns a reference to an open file.
-pub fn share(fd: i32) -> ApiResult<Arc<Open>> {
-    FILES.get(fd).ok_or_else(|| closed(fd))
-}
-
-/// Runs a call with an open file.
-pub fn with<T>(fd: i32, call: impl FnOnce(&Open, &Arc<File>) -> ApiResult<T>) -> ApiResult<T> {
-    let open = share(fd)?;
-    open.run(|file| call(&open, file))
-}
-
-/// Runs a call with an open file and its file system.
-pub fn with_fs<T>(fd: i32, call: impl FnOnce(&Fs, &File, &Mount) -> ApiResult<T>) -> ApiResult<T> {
-    let open = share(fd)?;
-    open.mount.run(|fs| call(fs, &open.file, &open.mount))
-}
-
-fn insert(open: Arc<Open>, from: usize) -> ApiResult<i32> {
-    FILES.insert(open, from).map_err(|TableFullError| ApiError::new(libc::EMFILE, "too many files are open: close some"))
-}
-
-/// Drops the reference of a file number.
-fn finish(open: Arc<Open>) -> ApiResult<()> {
-    Arc::try_unwrap(open).map_or(Ok(()), |open| Ok(open.file.take_error()?))
-}
-
-/// Closes every file. Returns the first error.
-pub fn close_all() -> ApiResult<()> {
-    let mut first = Ok(());
-    for fd in FILES.open() {
-        let done = FILES.remove(fd).map_or(Ok(()), finish);
-        first = first.and(done);
-    }
-    first
-}
+use crate::ufd::UFDS_MAX;
 
 /// Opens a file and assigns a number.
 pub fn open_at(at: &DirPath<'_>, flags: c_int, mode: mode_t) -> ApiResult<c_int> {
@@ -166,7 +77,7 @@ pub unsafe extern "C" fn nvmedfs_creat(fs: *mut NVMEDFS, path: *const c_char, mo
 /// Returns 0, or -1: EBADF; EIO, ENOSPC (of earlier writes, not reported before; the number is closed in any case).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_close(fd: c_int) -> c_int {
-    ffi_guard(|| finish(FILES.remove(fd).ok_or_else(|| closed(fd))?).map(|()| 0))
+    ffi_guard(|| close(fd).map(|()| 0))
 }
 
 /// Works like dup(2): both share the file's position and flags. Thread-safe.
@@ -184,15 +95,13 @@ pub extern "C" fn nvmedfs_dup(fd: c_int) -> c_int {
 pub extern "C" fn nvmedfs_dup2(fd: c_int, to: c_int) -> c_int {
     ffi_guard(|| {
         let open = share(fd)?;
-        let no_number = |_| ApiError::new(libc::EBADF, format!("{to} is no number for a file"));
-        let fits = usize::try_from(to).ok().filter(|to| *to >= FIRST).ok_or(TableFullError).map_err(no_number)?;
+        if usize::try_from(to).is_ok_and(|to| to < FIRST) {
+            return Err(ApiError::new(libc::EBADF, format!("{to} is no number for a file")));
+        }
         if fd == to {
             return Ok(to);
         }
-        let before = FILES.replace(fits as c_int, open).map_err(no_number)?;
-        // As dup2(2): an error of this close is lost.
-        drop(before);
-        Ok(to)
+        replace(to, open).map(|()| to)
     })
 }
 

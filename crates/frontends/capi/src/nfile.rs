@@ -10,9 +10,8 @@ use stack::rawfs::fs::Advice;
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
-use crate::memory::{Memory, gather, scatter};
-use crate::nfd::{Open, with};
-use crate::transfer::offset_of;
+use crate::memory::{Memory, gather, offset_of, scatter};
+use crate::nfiles::{Open, with};
 
 /// Works like read(2). Thread-safe: reads and writes at the file's position come one after the other.
 ///
@@ -199,7 +198,7 @@ pub extern "C" fn nvmedfs_fdatasync(fd: c_int) -> c_int {
 /// Works like syncfs(2), of the file's file system; see nvmedfs_sync. Thread-safe. Returns 0, or -1: EBADF; EIO, ENOSPC.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_syncfs(fd: c_int) -> c_int {
-    ffi_guard(|| crate::nfd::with_fs(fd, |fs, _, _| Ok(fs.sync()?)).map(|()| 0))
+    ffi_guard(|| crate::nfiles::with_fs(fd, |fs, _, _| Ok(fs.sync()?)).map(|()| 0))
 }
 
 /// Works like ftruncate(2). Thread-safe. Returns 0, or -1: any error of ftruncate(2).

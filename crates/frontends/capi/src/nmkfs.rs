@@ -28,11 +28,6 @@ unsafe impl Versioned for nvmedfs_mkfs_options {
     }
 }
 
-/// Adds a prefix that says what was attempted.
-pub fn named(what: &str, fail: ApiError) -> ApiError {
-    ApiError::new(fail.errno, format!("{what}: {}", fail.text))
-}
-
 /// Parses the name of a device; EINVAL if it is not one.
 pub fn device_name(device: &str) -> ApiResult<DeviceName> {
     device.parse().map_err(|error| ApiError::new(libc::EINVAL, error))
@@ -160,6 +155,6 @@ pub unsafe extern "C" fn nvmedfs_mkfs(device: *const c_char, options: *const nvm
         ensure_init()?;
         // SAFETY: the caller's promise.
         let (device, options) = unsafe { (memory::text(device, "the device")?, options::read(options)?) };
-        mkfs(device, &options).map(|()| 0).map_err(|fail| named(device, fail))
+        mkfs(device, &options).map(|()| 0).map_err(|fail| fail.named(device))
     })
 }

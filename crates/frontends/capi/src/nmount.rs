@@ -2,158 +2,23 @@
 #![expect(unsafe_code, reason = "called by C")]
 
 use std::ffi::{c_char, c_int};
-use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use libc::{mode_t, statvfs};
-use parking_lot::{Mutex, RwLock};
 use stack::rawfs::fs::{Atime, Creds, Fs, FsSettings, Memory};
 use stack::rawfs::{BLOCK_BYTES, Disk, DiskSettings, Recovery, Settings, Store};
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
-use crate::library::{ApiObject, HandleKind, end, enroll, ensure_init, with};
+use crate::library::ensure_init;
 use crate::memory;
+use crate::mounted::Mount;
 use crate::nmkfs;
 use crate::ntypes::*;
+use crate::objects::{ObjectKind as _, end, enroll, with};
 use crate::options::{self, Versioned};
-
-/// A mounted file system of the library.
-pub struct Mount {
-    /// Taken at unmount.
-    fs: RwLock<Option<Fs>>,
-    /// Set between the start and the end of an unmount.
-    leaving: Mutex<Option<Fs>>,
-    /// Number of open files, directories, transactions and request queues.
-    uses: AtomicUsize,
-    /// A call panicked inside.
-    broken: AtomicBool,
-    flags: u32,
-    creds: Creds,
-    umask: AtomicU16,
-    device: String,
-    /// Lock of a read-only mount.
-    _no_writers: Option<File>,
-    recovery: Recovery,
-    orphans: u64,
-}
-
-/// A reference to a mount, which prevents its unmount.
-pub struct MountGuard(Arc<Mount>);
-
-impl Drop for MountGuard {
-    fn drop(&mut self) {
-        self.0.uses.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl std::ops::Deref for MountGuard {
-    type Target = Arc<Mount>;
-    fn deref(&self) -> &Arc<Mount> {
-        &self.0
-    }
-}
-
-impl HandleKind for Mount {
-    const NAME: &'static str = "NVMEDFS";
-    fn of(object: &ApiObject) -> Option<&Arc<Mount>> {
-        if let ApiObject::Mount(mount) = object { Some(mount) } else { None }
-    }
-    fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
-    }
-    fn break_down(&self) {
-        self.broken.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Marks the mount as broken if the call in its scope panics.
-struct PanicGuard<'a>(&'a Mount);
-
-impl Drop for PanicGuard<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.break_down();
-        }
-    }
-}
-
-impl Mount {
-    /// Runs a call with the file system.
-    pub fn run<T>(&self, call: impl FnOnce(&Fs) -> ApiResult<T>) -> ApiResult<T> {
-        // Recursive: a waiting unmount must not block the calls that it waits for.
-        let fs = self.fs.read_recursive();
-        let fs = fs.as_ref().ok_or_else(|| ApiError::new(libc::EBADF, "the file system is being unmounted"))?;
-        self.watch(|| call(fs))
-    }
-
-    /// Runs a call unless an earlier call panicked.
-    pub fn watch<T>(&self, call: impl FnOnce() -> ApiResult<T>) -> ApiResult<T> {
-        if self.is_broken() {
-            return Err(ApiError::new(libc::EIO, "an earlier call failed inside this file system: unmount it, and mount it again"));
-        }
-        let _watch = PanicGuard(self);
-        call()
-    }
-
-    /// Returns a reference; called within `run`, so that the mount cannot go meanwhile.
-    pub fn used(self: &Arc<Mount>) -> MountGuard {
-        self.uses.fetch_add(1, Ordering::SeqCst);
-        MountGuard(Arc::clone(self))
-    }
-
-    /// Returns the credentials of the caller.
-    pub fn creds(&self) -> Creds {
-        Creds { umask: self.umask.load(Ordering::Relaxed), ..self.creds.clone() }
-    }
-
-    /// Returns whether a flag of the mount is set.
-    pub fn is(&self, flag: u32) -> bool {
-        self.flags & flag != 0
-    }
-
-    /// Finishes a call that changed names or attributes.
-    pub fn changed<T>(&self, fs: &Fs, done: stack::rawfs::fs::Result<T>) -> ApiResult<T> {
-        let done = done?;
-        if self.is(NVMEDFS_SYNC) {
-            fs.store().sync(fs.store().applied())?;
-        }
-        Ok(done)
-    }
-
-    /// Returns the device number for `st_dev`.
-    pub fn number(fs: &Fs) -> u64 {
-        let uuid = fs.store().uuid();
-        u64::from_le_bytes(uuid[..8].try_into().expect("eight bytes"))
-    }
-
-    fn take(&self) -> ApiResult<()> {
-        let busy = |uses| {
-            let what = format!("{}: {uses} files, directories, transactions or asynchronous requests are open on it", self.device);
-            ApiError::new(libc::EBUSY, what)
-        };
-        let mut fs = self.fs.write();
-        match self.uses.load(Ordering::SeqCst) {
-            0 => {}
-            uses => return Err(busy(uses)),
-        }
-        let taken = fs.take().ok_or_else(|| ApiError::new(libc::EBADF, "the file system is being unmounted"))?;
-        *self.leaving.lock() = Some(taken);
-        Ok(())
-    }
-
-    fn close(&self) -> ApiResult<()> {
-        let fs = self.leaving.lock().take();
-        fs.map_or(Ok(()), |fs| fs.close().map_err(|error| nmkfs::named(&self.device, error.into())))
-    }
-
-    /// Unmounts at the shutdown of the library: nothing is open on it.
-    pub fn finish(pointer: *const u8) -> ApiResult<i32> {
-        end(pointer, Mount::take, Mount::close)
-    }
-}
 
 // SAFETY: integers alone, `usize` first.
 unsafe impl Versioned for nvmedfs_options {
@@ -236,7 +101,7 @@ fn mount(device: &str, options: &nvmedfs_options) -> ApiResult<Mount> {
     let (mut store, mut files) = settings(options);
     let memory = usize::try_from(options.memory_bytes).ok().filter(|bytes| *bytes > 0).map(Memory::of);
     let (creds, umask) = creds(is(NVMEDFS_CHECK));
-    let named = |fail: ApiError| nmkfs::named(device, fail);
+    let named = |fail: ApiError| fail.named(device);
     let name = nmkfs::device_name(device)?;
     let no_writers = if is(NVMEDFS_READ_ONLY) { nmkfs::keep_writers_away(&name)? } else { None };
     let disk = stack::open_disk(&name, is(NVMEDFS_READ_ONLY), &memory.map_or_else(DiskSettings::default, Memory::disk))?;
@@ -248,7 +113,7 @@ fn mount(device: &str, options: &nvmedfs_options) -> ApiResult<Mount> {
     }
     let is_new = is(NVMEDFS_CREATE) && nmkfs::is_blank(&disk).map_err(named)?;
     let opened = open(disk, is_new, &store, files).map_err(named)?;
-    Ok(over(device, opened, no_writers, (options.flags, creds, umask)))
+    Ok(Mount::new(device, opened, no_writers, (options.flags, creds, umask)))
 }
 
 fn open(disk: Disk, is_new: bool, settings: &Settings, files: FsSettings) -> ApiResult<(Fs, Recovery, u64)> {
@@ -264,27 +129,6 @@ fn open(disk: Disk, is_new: bool, settings: &Settings, files: FsSettings) -> Api
         nmkfs::own_root(&fs)?;
     }
     Ok((fs, recovery, orphans))
-}
-
-fn over(
-    device: &str,
-    (fs, recovery, orphans): (Fs, Recovery, u64),
-    no_writers: Option<File>,
-    (flags, creds, umask): (u32, Creds, u16),
-) -> Mount {
-    Mount {
-        fs: RwLock::new(Some(fs)),
-        leaving: Mutex::default(),
-        uses: AtomicUsize::new(0),
-        broken: AtomicBool::new(false),
-        flags,
-        creds,
-        umask: AtomicU16::new(umask),
-        device: device.to_owned(),
-        _no_writers: no_writers,
-        recovery,
-        orphans,
-    }
 }
 
 /// Mounts the file system in an image: a file or a block device by its path, an NVMe character device, or `memory:SIZE` (with
@@ -306,7 +150,7 @@ pub unsafe extern "C" fn nvmedfs_mount(device: *const c_char, options: *const nv
         ensure_init()?;
         // SAFETY: the caller's promise.
         let (device, options) = unsafe { (memory::text(device, "the device")?, options::read(options)?) };
-        enroll(ApiObject::Mount(Arc::new(mount(device, &options)?)))
+        enroll(Arc::new(mount(device, &options)?))
     })
 }
 
@@ -317,7 +161,7 @@ pub unsafe extern "C" fn nvmedfs_mount(device: *const c_char, options: *const nv
 /// (not everything could be written; it is unmounted in any case).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmedfs_unmount(fs: *mut NVMEDFS) -> c_int {
-    ffi_guard(|| end(fs, Mount::take, Mount::close))
+    ffi_guard(|| end(fs, Mount::take, Mount::finish))
 }
 
 /// Works like syncfs(2): everything done in the file system before survives any crash. Thread-safe.

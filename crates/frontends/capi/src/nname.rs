@@ -10,7 +10,7 @@ use stack::rawfs::fs::FileKind;
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
 use crate::memory;
-use crate::nfd::share;
+use crate::nfiles::share;
 use crate::nplace::{DirPath, below_dir, from_dir, from_root};
 use crate::ntypes::NVMEDFS;
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use stack::rawfs::fs::{Creds, Fs, Node, SetAttr};
 
 use crate::api_error::{ApiError, ApiResult};
-use crate::library::with;
 use crate::memory;
-use crate::nfd::{Open, share};
-use crate::nmount::Mount;
+use crate::mounted::Mount;
+use crate::nfiles::{Open, share};
 use crate::ntypes::NVMEDFS;
+use crate::objects::with;
 
 /// A path with its base directory and the caller's credentials.
 pub struct DirPath<'a> {
@@ -48,7 +48,7 @@ impl DirPath<'_> {
 #[cold]
 #[inline(never)]
 fn named(path: &[u8], fail: ApiError) -> ApiError {
-    ApiError::new(fail.errno, format!("{}: {}", String::from_utf8_lossy(path), fail.text))
+    fail.named(&String::from_utf8_lossy(path))
 }
 
 /// Runs a call with a path relative to the root.

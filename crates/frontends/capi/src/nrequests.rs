@@ -14,12 +14,12 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::api_error::{ApiError, ApiResult};
-use crate::library::{ApiObject, HandleKind};
 use crate::memory::Memory;
-use crate::nfd::Open;
+use crate::mounted::{Mount, MountGuard};
 use crate::nfile::{read_parts, write_parts};
-use crate::nmount::{Mount, MountGuard};
+use crate::nfiles::Open;
 use crate::ntypes::*;
+use crate::objects::{CloseOrder, ObjectKind};
 
 /// Maximum threads of one NVMEDFS_AIO. A read that waits for the device occupies one.
 const THREADS_MAX: usize = 32;
@@ -142,10 +142,20 @@ pub fn guarded(mount: &Mount, run: impl FnOnce() -> ApiResult<i64>) -> ApiResult
     done.unwrap_or_else(|_| Err(ApiError::new(libc::EIO, "a mistake inside hotshelf: please report it; unmount the file system")))
 }
 
-impl HandleKind for Aio {
+impl ObjectKind for Aio {
     const NAME: &'static str = "NVMEDFS_AIO";
-    fn of(object: &ApiObject) -> Option<&Arc<Aio>> {
-        if let ApiObject::NAio(aio) = object { Some(aio) } else { None }
+    const CLOSE_ORDER: CloseOrder = CloseOrder::FileSystemRequests;
+    /// Waits for all requests in flight.
+    fn finish(&self) -> ApiResult<()> {
+        let mut state = self.state.lock();
+        state.closed = true;
+        while state.under_way > 0 || state.threads > 0 {
+            self.to_do.notify_all();
+            self.done.wait_for(&mut state, SLICE);
+        }
+        drop(state);
+        drop(self.holds.lock().take());
+        Ok(())
     }
 }
 
@@ -289,19 +299,6 @@ impl Aio {
                 return Err(ApiError::new(libc::ETIMEDOUT, format!("{} requests are still under way", state.under_way)));
             }
         }
-    }
-
-    /// Waits for all requests in flight.
-    pub fn finish(&self) -> ApiResult<()> {
-        let mut state = self.state.lock();
-        state.closed = true;
-        while state.under_way > 0 || state.threads > 0 {
-            self.to_do.notify_all();
-            self.done.wait_for(&mut state, SLICE);
-        }
-        drop(state);
-        drop(self.holds.lock().take());
-        Ok(())
     }
 }
 

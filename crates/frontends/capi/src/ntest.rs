@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use crate::library::hs_error;
 use crate::naio::{nvmedfs_aio_create, nvmedfs_aio_destroy, nvmedfs_aio_submit, nvmedfs_aio_wait};
-use crate::nfd::{nvmedfs_close, nvmedfs_open, share};
+use crate::nfd::{nvmedfs_close, nvmedfs_open};
 use crate::nfile::{nvmedfs_fsync, nvmedfs_pread};
+use crate::nfiles::share;
 use crate::nmount::{nvmedfs_mount, nvmedfs_sync, nvmedfs_unmount};
 use crate::nrequests::guarded;
 use crate::ntypes::*;
@@ -55,7 +56,7 @@ fn a_mistake_inside_breaks_one_file_system_and_no_other() {
 fn a_request_that_is_lost_has_failed() {
     let fs = mounted();
     let aio = nvmedfs_aio_create(fs, 2);
-    let ours: Arc<crate::nrequests::Aio> = crate::library::with(aio, |aio: &Arc<_>| Ok(Arc::clone(aio))).expect("open");
+    let ours: Arc<crate::nrequests::Aio> = crate::objects::with(aio, |aio: &Arc<_>| Ok(Arc::clone(aio))).expect("open");
     drop(ours.reserve(&nvmedfs_io::default()).expect("room"));
     // SAFETY: no timeout.
     let wait = || unsafe { nvmedfs_aio_wait(aio, std::ptr::null()) };

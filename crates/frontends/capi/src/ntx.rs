@@ -11,13 +11,13 @@ use stack::rawfs::fs::{Creds, File, Fs, Transaction};
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
-use crate::library::{ApiObject, HandleKind, end, enroll, with};
-use crate::memory::{self, Memory};
-use crate::nfd::{self, Open};
-use crate::nmount::{Mount, MountGuard};
+use crate::memory::{self, Memory, offset_of};
+use crate::mounted::{Mount, MountGuard};
+use crate::nfd;
+use crate::nfiles::{self, Open};
 use crate::nplace::below_root;
 use crate::ntypes::{NVMEDFS, NVMEDFS_TX};
-use crate::transfer::offset_of;
+use crate::objects::{CloseOrder, ObjectKind, end, enroll, with};
 
 /// A transaction that is open.
 pub struct Tx {
@@ -27,10 +27,14 @@ pub struct Tx {
     mount: Mutex<Option<MountGuard>>,
 }
 
-impl HandleKind for Tx {
+impl ObjectKind for Tx {
     const NAME: &'static str = "NVMEDFS_TX";
-    fn of(object: &ApiObject) -> Option<&Arc<Tx>> {
-        if let ApiObject::Tx(tx) = object { Some(tx) } else { None }
+    const CLOSE_ORDER: CloseOrder = CloseOrder::Transaction;
+    /// Aborts the transaction without effect.
+    fn finish(&self) -> ApiResult<()> {
+        drop(self.gathered.lock().take());
+        drop(self.mount.lock().take());
+        Ok(())
     }
 }
 
@@ -50,13 +54,6 @@ impl Tx {
         let mut gathered = self.gathered.lock();
         mount.watch(|| call(gathered.as_mut().ok_or_else(ended)?))
     }
-
-    /// Aborts the transaction without effect.
-    pub fn finish(&self) -> ApiResult<()> {
-        drop(self.gathered.lock().take());
-        drop(self.mount.lock().take());
-        Ok(())
-    }
 }
 
 /// Closes the object; the caller gets the transaction and the reference to its mount.
@@ -75,7 +72,7 @@ pub fn take(tx: *const NVMEDFS_TX) -> ApiResult<(Transaction, MountGuard)> {
 
 /// Runs a call with a file of the transaction's file system.
 pub fn with_file<T>(tx: *mut NVMEDFS_TX, fd: c_int, call: impl FnOnce(&mut Transaction, &Arc<File>) -> ApiResult<T>) -> ApiResult<T> {
-    let open: Arc<Open> = nfd::share(fd)?;
+    let open: Arc<Open> = nfiles::share(fd)?;
     with(tx, |tx: &Arc<Tx>| {
         if !Arc::ptr_eq(&tx.mount()?, &open.mount) {
             return Err(ApiError::new(libc::EXDEV, "the file is in another file system than the transaction"));
@@ -101,7 +98,7 @@ pub extern "C" fn nvmedfs_begin(fs: *mut NVMEDFS) -> *mut NVMEDFS_TX {
                     return Err(ApiError::new(libc::EROFS, "the file system is mounted read-only"));
                 }
                 let (gathered, mount) = (Mutex::new(Some(fs.begin())), Mutex::new(Some(mount.used())));
-                enroll(ApiObject::Tx(Arc::new(Tx { gathered, mount })))
+                enroll(Arc::new(Tx { gathered, mount }))
             })
         })
     })

@@ -10,12 +10,12 @@ use stack::rawfs::fs::{SetAttr, Transaction};
 
 use crate::api_error::ApiResult;
 use crate::guard::ffi_guard;
-use crate::library::with;
 use crate::memory;
 use crate::nattr::{of_mode, of_owner, of_times};
 use crate::nplace::{DirPath, below_root};
 use crate::ntx::{Tx, with_file};
 use crate::ntypes::NVMEDFS_TX;
+use crate::objects::with;
 
 /// Adds a change of the file at a path.
 ///

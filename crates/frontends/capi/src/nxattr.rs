@@ -10,7 +10,7 @@ use stack::rawfs::fs::{Creds, Fs, Node};
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
 use crate::memory::{self, Memory};
-use crate::nfd::with_fs;
+use crate::nfiles::with_fs;
 use crate::nplace::from_root;
 use crate::ntypes::NVMEDFS;
 

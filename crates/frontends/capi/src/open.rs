@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::api_error::{ApiError, ApiResult};
-use crate::upin::Pins;
+use crate::pins::Pins;
 
 /// An open file, shared by duplicates of its ufd.
 pub struct Open {

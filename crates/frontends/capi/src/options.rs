@@ -9,8 +9,8 @@ use std::ffi::{c_int, c_void};
 use block::{Params, QueueOptions};
 
 use crate::api_error::{ApiError, ApiResult};
+use crate::config::defaults;
 use crate::guard::ffi_guard;
-use crate::library::defaults;
 use crate::types::*;
 
 /// A struct whose first field is its size.

@@ -9,8 +9,8 @@ use block::handle::{Key, ParamError};
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
 use crate::handle::Handle;
-use crate::library::with;
 use crate::memory::{self, store};
+use crate::objects::with;
 use crate::types::*;
 
 fn failure(error: ParamError) -> ApiError {

@@ -45,6 +45,13 @@ pub enum Found {
     Foreign,
 }
 
+/// The kind of memory of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum LentData {
+    Lent(Span),
+    Copied,
+}
+
 impl Pool {
     /// Creates a pool of this size.
     pub fn new(bytes: u64) -> ApiResult<Arc<Pool>> {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::api_error::{ApiError, ApiResult};
 use crate::device::{Children, Device};
 use crate::guard::ffi_guard;
-use crate::library::{ApiObject, HandleKind, end, enroll, with};
+use crate::objects::{CloseOrder, ObjectKind, end, enroll, with};
 use crate::options::{self, Versioned};
 use crate::types::*;
 
@@ -45,16 +45,21 @@ pub enum Binding {
     },
 }
 
-impl HandleKind for Queue {
+impl ObjectKind for Queue {
     const NAME: &'static str = "queue";
-    fn of(object: &ApiObject) -> Option<&Arc<Queue>> {
-        if let ApiObject::Queue(queue) = object { Some(queue) } else { None }
-    }
+    const CLOSE_ORDER: CloseOrder = CloseOrder::Queue;
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
     fn break_down(&self) {
         self.broken.store(true, Ordering::Relaxed);
+    }
+    /// Closes the driver's queue if it is dedicated; a shared queue closes when it is dropped.
+    fn finish(&self) -> ApiResult<()> {
+        if let Binding::Dedicated(queue) = &self.binding {
+            queue.lock().take();
+        }
+        Ok(())
     }
 }
 
@@ -99,14 +104,6 @@ impl Queue {
             None => open(&self.device, &self.params),
         }
     }
-
-    /// Closes the driver's queue if it is dedicated; a shared queue closes when it is dropped.
-    pub fn finish(&self) -> ApiResult<()> {
-        if let Binding::Dedicated(queue) = &self.binding {
-            queue.lock().take();
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Queue {
@@ -130,7 +127,7 @@ pub unsafe extern "C" fn nvmed_create_queue(device: *mut NVMED, options: *const 
         with(device, |device: &Arc<Device>| {
             // SAFETY: the caller's promise.
             let options = unsafe { options::read(options) }?;
-            enroll(ApiObject::Queue(Arc::new(Queue::create(device, &options)?)))
+            enroll(Arc::new(Queue::create(device, &options)?))
         })
     })
 }
@@ -141,7 +138,7 @@ pub extern "C" fn nvmed_queue_create(device: *mut NVMED, flags: c_int) -> *mut N
     ffi_guard(|| {
         with(device, |device: &Arc<Device>| {
             let options = nvmed_queue_options { flags: flags as u32, ..nvmed_queue_options::defaults() };
-            enroll(ApiObject::Queue(Arc::new(Queue::create(device, &options)?)))
+            enroll(Arc::new(Queue::create(device, &options)?))
         })
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::api_error::{ApiError, ApiResult};
 use crate::device::Device;
 use crate::guard::ffi_guard;
-use crate::library::with;
+use crate::objects::with;
 use crate::types::*;
 
 /// Devices opened by name are protected by the kernel: file permissions are the quota.

@@ -11,7 +11,7 @@ use block::{Arena, Completion, Error, Geometry, Op, OpenError, Queue, QueueOptio
 use crate::aio::{nvmed_aio_handle_complete, nvmed_aio_write, nvmed_submit, nvmed_wait};
 use crate::device::{Device, nvmed_close, nvmed_get_buffer, nvmed_get_info, nvmed_put_buffer};
 use crate::handle::{nvmed_handle_create, nvmed_handle_destroy};
-use crate::library::{ApiObject, enroll};
+use crate::objects::enroll;
 use crate::options::{Versioned, nvmed_aio_ctx_init};
 use crate::params::nvmed_set_param;
 use crate::queue::{nvmed_create_queue, nvmed_queue_destroy};
@@ -97,7 +97,7 @@ fn open(queue_flags: u32) -> Open {
     let answers = Arc::new(AtomicBool::new(false));
     let below = Stubborn { geometry: Geometry::plain(512, 2048), answers: Arc::clone(&answers) };
     let device = Device::over("stubborn", Arc::new(below), &nvmed_device_options::defaults()).expect("a device");
-    let device = enroll(ApiObject::Device(Arc::new(device))).expect("a place");
+    let device = enroll(Arc::new(device)).expect("a place");
     let options = nvmed_queue_options { cancel_grace_ms: 1, reset_after_ms: 0, flags: queue_flags, ..nvmed_queue_options::defaults() };
     // SAFETY: the options are what their size says.
     let queue = unsafe { nvmed_create_queue(device, &options) };

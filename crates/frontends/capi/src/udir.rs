@@ -10,14 +10,13 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, RenameFlags};
 
 use crate::api_error::{ApiError, ApiResult};
-use crate::cache::instance;
 use crate::guard::guard_files as ffi_guard;
-use crate::library::{ApiObject, HandleKind, end, enroll, with};
-use crate::memory;
-use crate::transfer::offset_of;
+use crate::library::{ensure_init, instance};
+use crate::memory::{self, offset_of, path};
+use crate::objects::{CloseOrder, ObjectKind, end, enroll, with};
 use crate::types::UDIR;
+use crate::ufiles::at;
 use crate::ulock;
-use crate::uopen::{at, path};
 use crate::ustate::tell;
 
 /// Works like stat(2), with the size and times of the cached data. Thread-safe. Returns 0, or -1: any error of stat(2).
@@ -154,9 +153,20 @@ impl Dir {
         let stream = self.0.lock();
         if stream.0.is_null() { Err(ApiError::new(libc::EBADF, "the directory is closed")) } else { call(stream.0) }
     }
+}
 
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // The error of this close is lost.
+        let _ = self.finish();
+    }
+}
+
+impl ObjectKind for Dir {
+    const NAME: &'static str = "directory";
+    const CLOSE_ORDER: CloseOrder = CloseOrder::Directory;
     /// Closes the stream of the C library; does nothing the second time.
-    pub fn finish(&self) -> ApiResult<()> {
+    fn finish(&self) -> ApiResult<()> {
         let stream = std::mem::replace(&mut self.0.lock().0, std::ptr::null_mut());
         if stream.is_null() {
             return Ok(());
@@ -169,20 +179,6 @@ impl Dir {
     }
 }
 
-impl Drop for Dir {
-    fn drop(&mut self) {
-        // The error of this close is lost.
-        let _ = self.finish();
-    }
-}
-
-impl HandleKind for Dir {
-    const NAME: &'static str = "directory";
-    fn of(object: &ApiObject) -> Option<&Arc<Dir>> {
-        if let ApiObject::Dir(dir) = object { Some(dir) } else { None }
-    }
-}
-
 /// Works like opendir(3). Thread-safe.
 ///
 /// Returns the directory, or NULL: any error of opendir(3); EMFILE.
@@ -192,7 +188,7 @@ impl HandleKind for Dir {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uopendir(path: *const c_char) -> *mut UDIR {
     ffi_guard(|| {
-        crate::library::ensure_init()?;
+        ensure_init()?;
         // SAFETY: the caller's promise.
         unsafe { memory::bytes(path, "the path") }?;
         // SAFETY: a string, as was promised.
@@ -200,7 +196,7 @@ pub unsafe extern "C" fn uopendir(path: *const c_char) -> *mut UDIR {
         if dir.is_null() {
             return Err(ApiError::last("opening a directory"));
         }
-        enroll(ApiObject::Dir(Arc::new(Dir(Mutex::new(DirStream(dir))))))
+        enroll(Arc::new(Dir(Mutex::new(DirStream(dir)))))
     })
 }
 

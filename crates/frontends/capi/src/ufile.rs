@@ -9,9 +9,8 @@ use rustix::io::Errno;
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::{ffi_fast_path, guard_files as ffi_guard, report_error};
-use crate::memory::{Memory, gather, scatter};
-use crate::transfer::{fast_path_from, offset_of};
-use crate::uopen::{checked, fast_path, with};
+use crate::memory::{Memory, fast_path_from, gather, offset_of, scatter};
+use crate::ufiles::{checked, fast_path, with};
 
 /// Works like read(2), through the cache. Thread-safe: reads and writes at the file position are serialised.
 ///

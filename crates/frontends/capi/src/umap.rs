@@ -11,10 +11,9 @@ use parking_lot::Mutex;
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::guard_files as ffi_guard;
-use crate::memory::Memory;
+use crate::memory::{Memory, offset_of};
 use crate::open::Open;
-use crate::transfer::offset_of;
-use crate::uopen::share;
+use crate::ufiles::share;
 
 const PAGE_BYTES: usize = 4096;
 

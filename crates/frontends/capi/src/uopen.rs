@@ -1,118 +1,24 @@
 //! The numbers of open files: uopen, duplicates, uclose, ufcntl.
 #![expect(unsafe_code, reason = "called by C")]
 
-use std::ffi::{OsStr, c_char, c_int};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ffi::{c_char, c_int};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
-use cachedfs::{FastPathMiss, File, Options};
+use cachedfs::Options;
 use libc::mode_t;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use crate::api_error::{ApiError, ApiResult};
-use crate::cache::instance;
 use crate::guard::guard_files as ffi_guard;
-use crate::hazard::ThreadRecord;
+use crate::library::instance;
 use crate::memory;
 use crate::open::Open;
-use crate::ufd::{TableFullError, Ufds};
+use crate::ufd::UFDS_MAX;
+use crate::ufiles::{at, close, insert, replace, share, with};
 use crate::ulock;
-
-static UFDS: Ufds<Open> = Ufds::new();
-
-/// Returns the table, with the process's three standard streams from the first use on.
-fn ufds() -> &'static Ufds<Open> {
-    static STREAMS: Once = Once::new();
-    STREAMS.call_once(|| {
-        for fd in 0..3 {
-            // Also without such a descriptor: calls then fail with EBADF, and files get numbers from 3 on.
-            let _ = UFDS.replace(fd, Arc::new(Open::stream(fd)));
-        }
-    });
-    &UFDS
-}
-
-#[cold]
-#[inline(never)]
-fn closed(ufd: i32) -> ApiError {
-    ApiError::new(libc::EBADF, format!("ufd {ufd} is not open"))
-}
-
-/// Runs a call with an open file.
-#[inline(always)]
-pub fn with<T>(ufd: i32, call: impl FnOnce(&Open) -> ApiResult<T>) -> ApiResult<T> {
-    with_record(ufd, |open, _| call(open))
-}
-
-/// Runs a call with an open file and this thread's record, unless another call of the thread is reading (in a signal handler, or
-/// interrupted by one).
-#[inline(always)]
-pub fn with_record<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static ThreadRecord>) -> ApiResult<T>) -> ApiResult<T> {
-    match UFDS.look(ufd) {
-        Some(open) if open.is_plain() => open.watched(|file| call(file, Some(open.record()))),
-        looked => {
-            drop(looked);
-            with_share(ufd, |open| call(open, None))
-        }
-    }
-}
-
-/// Runs a call on the fast path if a protected read of the file suffices.
-#[inline(always)]
-pub fn fast_path<T>(
-    ufd: i32,
-    call: impl FnOnce(&Open, &File, &'static ThreadRecord) -> Result<T, FastPathMiss>,
-) -> Result<T, FastPathMiss> {
-    let open = UFDS.protect_fast(ufd).filter(|open| open.is_plain()).ok_or(FastPathMiss::Done)?;
-    open.watched(|file| call(file, file.cached().ok_or(FastPathMiss::Done)?, open.record()))
-}
-
-/// Runs a call with a reference, if it may take long or no protection is available: in a signal handler during a read, in a thread that
-/// ends.
-#[cold]
-#[inline(never)]
-fn with_share<T>(ufd: i32, call: impl FnOnce(&Open) -> ApiResult<T>) -> ApiResult<T> {
-    share(ufd)?.run(call)
-}
-
-/// Returns an error of the arguments; EBADF comes first, as in the kernel.
-#[cold]
-#[inline(never)]
-fn open_first(ufd: i32, fail: ApiError) -> ApiError {
-    if share(ufd).is_ok() { fail } else { closed(ufd) }
-}
-
-/// Returns checked arguments of a call on a ufd.
-#[inline]
-pub fn checked<T>(ufd: i32, arguments: ApiResult<T>) -> ApiResult<T> {
-    arguments.map_err(|fail| open_first(ufd, fail))
-}
-
-/// Returns a reference to an open file, for calls that may block.
-pub fn share(ufd: i32) -> ApiResult<Arc<Open>> {
-    ufds().get(ufd).ok_or_else(|| closed(ufd))
-}
-
-/// Runs a call with the base directory of a path: AT_FDCWD, or a ufd.
-pub fn at<T>(dir: i32, call: impl FnOnce(BorrowedFd<'_>) -> ApiResult<T>) -> ApiResult<T> {
-    if dir == libc::AT_FDCWD { call(CWD) } else { call(share(dir)?.fd()) }
-}
-
-/// Reads a path of the program.
-///
-/// # Safety
-/// NULL, or a string that does not change during the call.
-pub unsafe fn path<'a>(path: *const c_char) -> ApiResult<&'a Path> {
-    // SAFETY: the caller's promise.
-    let bytes = unsafe { memory::bytes(path, "the path") }?;
-    Ok(Path::new(OsStr::from_bytes(bytes)))
-}
-
-fn insert(open: Arc<Open>, from: usize) -> ApiResult<i32> {
-    ufds().insert(open, from).map_err(|TableFullError| ApiError::new(libc::EMFILE, "too many files are open: close some"))
-}
 
 /// Files that programs map to share memory, such as the index of SQLite's write-ahead log, bypass the cache from the first open on: mapped
 /// and cached access would otherwise diverge.
@@ -129,46 +35,6 @@ fn open_at(dir: c_int, path: &Path, flags: c_int, mode: mode_t) -> ApiResult<c_i
     let options = Options { mode: is_mapped(path).then_some(cachedfs::Mode::PassThrough), ..Options::default() };
     let file = at(dir, |dir| Ok(instance.open_file(dir, path, flags, mode, &options)?))?;
     insert(Arc::new(Open::file(file)), 0)
-}
-
-/// Locks the tables before a fork.
-pub fn hold() {
-    UFDS.hold();
-}
-
-/// Unlocks the tables after a fork, in parent and child.
-///
-/// # Safety
-/// After `hold`, once in each process.
-pub unsafe fn let_go() {
-    // SAFETY: the caller's promise.
-    unsafe { UFDS.let_go() }
-}
-
-/// Drops the reference of a ufd: the last one closes the file. As in the kernel, each close returns errors that were not reported yet,
-/// also while a duplicate or a request keeps the file open.
-fn finish(open: Arc<Open>) -> ApiResult<()> {
-    ulock::closed(&open);
-    Arc::try_unwrap(open).map_or_else(|shared| shared.untold(), Open::close)
-}
-
-/// Closes every file except the standard streams. Returns the first error.
-pub fn close_all() -> ApiResult<()> {
-    let mut first = Ok(());
-    for ufd in UFDS.open() {
-        if UFDS.with(ufd, Open::is_stream) != Some(false) {
-            continue;
-        }
-        // A concurrent close has reported its error.
-        let done = UFDS.remove(ufd).map_or(Ok(()), finish);
-        first = first.and(done);
-    }
-    first
-}
-
-/// Returns whether files are open.
-pub fn any_open() -> bool {
-    UFDS.open().into_iter().any(|ufd| UFDS.with(ufd, Open::is_stream) == Some(false))
 }
 
 /// Works like open(2), through the cache: data in memory or on the cache's SSD is read without the kernel. Calls on files that cannot be
@@ -197,7 +63,7 @@ pub unsafe extern "C" fn uopen(path: *const c_char, flags: c_int, variadic: mode
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uopenat(dir: c_int, path: *const c_char, flags: c_int, variadic: mode_t) -> c_int {
     // SAFETY: the caller's promise.
-    ffi_guard(|| open_at(dir, unsafe { self::path(path) }?, flags, variadic))
+    ffi_guard(|| open_at(dir, unsafe { memory::path(path) }?, flags, variadic))
 }
 
 /// Works like creat(2); see uopen. Thread-safe.
@@ -217,7 +83,7 @@ pub unsafe extern "C" fn ucreat(path: *const c_char, mode: mode_t) -> c_int {
 /// Returns 0, or -1: EBADF; a write error that was not reported before (the ufd is closed in any case).
 #[unsafe(no_mangle)]
 pub extern "C" fn uclose(ufd: c_int) -> c_int {
-    ffi_guard(|| finish(ufds().remove(ufd).ok_or_else(|| closed(ufd))?).map(|()| 0))
+    ffi_guard(|| close(ufd).map(|()| 0))
 }
 
 /// Works like dup(2): both share the file's position and flags. Thread-safe.
@@ -238,11 +104,7 @@ pub extern "C" fn udup2(ufd: c_int, to: c_int) -> c_int {
         if ufd == to {
             return Ok(to);
         }
-        let before =
-            ufds().replace(to, open).map_err(|TableFullError| ApiError::new(libc::EBADF, format!("{to} is no number for a ufd")))?;
-        // As dup2(2): an error of this close is lost.
-        drop(before.map(finish));
-        Ok(to)
+        replace(to, open).map(|()| to)
     })
 }
 
@@ -260,8 +122,8 @@ pub unsafe extern "C" fn ufcntl(ufd: c_int, command: c_int, variadic: usize) -> 
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             let open = share(ufd)?;
             let from = usize::try_from(number).map_err(|_| ApiError::new(libc::EINVAL, format!("no ufd from {number} on")))?;
-            if from >= crate::ufd::UFDS_MAX {
-                return Err(ApiError::new(libc::EINVAL, format!("no ufd from {from} on: there are {}", crate::ufd::UFDS_MAX)));
+            if from >= UFDS_MAX {
+                return Err(ApiError::new(libc::EINVAL, format!("no ufd from {from} on: there are {}", UFDS_MAX)));
             }
             insert(open, from)
         }

@@ -9,19 +9,13 @@ use libc::timespec;
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::ffi_guard;
-use crate::library::{ApiObject, HandleKind, end, enroll, ensure_init, with};
+use crate::library::ensure_init;
+use crate::objects::{ObjectKind as _, end, enroll, with};
 use crate::types::*;
 use crate::urequests::Requests;
 
 /// Maximum number of unreaped requests of one UAIO.
 const DEPTH_MAX: u32 = 1 << 16;
-
-impl HandleKind for Requests {
-    const NAME: &'static str = "UAIO";
-    fn of(object: &ApiObject) -> Option<&Arc<Requests>> {
-        if let ApiObject::Requests(requests) = object { Some(requests) } else { None }
-    }
-}
 
 /// Creates a queue for asynchronous requests: `depth` unreaped requests, 1 to 65536. Thread-safe.
 ///
@@ -48,7 +42,7 @@ pub extern "C" fn uaio_create_with(depth: u32, flags: u32) -> *mut UAIO {
         if flags & (flags + 1) != 0 {
             return Err(ApiError::new(libc::EINVAL, "UAIO_WAITS goes with UAIO_ONE_THREAD, UAIO_POLLS with both"));
         }
-        enroll(ApiObject::Requests(Requests::new(depth, flags)?))
+        enroll(Requests::new(depth, flags)?)
     })
 }
 

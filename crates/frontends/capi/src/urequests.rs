@@ -27,11 +27,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::api_error::{ApiError, ApiResult};
-use crate::memory::Memory;
+use crate::memory::{Memory, offset_of};
+use crate::objects::{CloseOrder, ObjectKind};
 use crate::open::Open;
-use crate::transfer::offset_of;
 use crate::types::*;
-use crate::uopen::share;
+use crate::ufiles::share;
 
 /// Maximum threads of one UAIO. A read that waits for a disk occupies one.
 const THREADS_MAX: usize = 64;
@@ -679,9 +679,13 @@ impl Requests {
         let why = "reads are under way of the one thread that it was promised to (UAIO_ONE_THREAD): it has to reap them, or to end, first";
         Err(ApiError::new(libc::EBUSY, why))
     }
+}
 
+impl ObjectKind for Requests {
+    const NAME: &'static str = "UAIO";
+    const CLOSE_ORDER: CloseOrder = CloseOrder::Requests;
     /// Waits for all requests in flight, as far as this thread may.
-    pub fn finish(&self) -> ApiResult<()> {
+    fn finish(&self) -> ApiResult<()> {
         self.is_ending.store(true, Ordering::Relaxed);
         let is_ours = self.is_ours();
         let mut state = if is_ours { self.enter()? } else { self.state.lock() };

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use crate::api_error::{ApiError, ApiResult};
 use crate::guard::guard_files as ffi_guard;
-use crate::transfer::offset_of;
-use crate::uopen::{share, with};
+use crate::memory::offset_of;
+use crate::ufiles::{share, with};
 
 /// Works like fsync(2): when it returns 0, every byte of the file written before survives any crash. Thread-safe.
 ///
