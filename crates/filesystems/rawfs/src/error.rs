@@ -1,6 +1,5 @@
 //! Why a call failed.
 
-use crate::layout::version::VERSION;
 use crate::units::Block;
 
 /// Small, copied; front doors say it in words and as errno.
@@ -16,8 +15,13 @@ pub enum Error {
     #[error("no file system of hotshelf is here, or both its superblocks are damaged")]
     NoImage,
     /// Written by a later version.
-    #[error("the image has format version {0}; this program knows {known}: use the later program", known = VERSION)]
-    Later(u32),
+    #[error("the image has format version {version}; this program knows {known}: use the later program")]
+    Later {
+        /// The version of the image.
+        version: u32,
+        /// The latest version that this program opens.
+        known: u32,
+    },
     /// The device is smaller than what is on it.
     #[error("the image has {image} blocks of 4 KiB, but the device only {device}: it was cut off")]
     Truncated {
@@ -80,7 +84,7 @@ impl Error {
             Error::NoSpace | Error::NoNodes => block::Error::NoSpace.errno(),
             Error::ReadOnly => block::Error::ReadOnly.errno(),
             Error::NoResources => block::Error::NoResources.errno(),
-            Error::NoImage | Error::Later(_) | Error::Uuid | Error::Sizes(_) | Error::TooLarge(_) => block::Error::Misaligned.errno(),
+            Error::NoImage | Error::Later { .. } | Error::Uuid | Error::Sizes(_) | Error::TooLarge(_) => block::Error::Misaligned.errno(),
             Error::Truncated { .. } | Error::Damaged { .. } | Error::Missing | Error::Occupied | Error::Blocks(_) => {
                 block::Error::Media.errno()
             }

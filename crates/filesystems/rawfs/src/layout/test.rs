@@ -62,7 +62,8 @@ fn the_version_before_is_read_and_a_later_one_refused() {
         seal.put(&mut block[..512]);
         Superblock::decode(&block, at)
     };
-    assert_eq!((of(1), of(VERSION), of(VERSION + 1)), (Ok(ours), Ok(ours), Err(Error::Later(VERSION + 1))));
+    let later = Error::Later { version: VERSION + 1, known: VERSION };
+    assert_eq!((of(1), of(VERSION), of(VERSION + 1)), (Ok(ours), Ok(ours), Err(later)));
     assert!(matches!(of(0), Err(Error::Damaged { .. })));
 }
 

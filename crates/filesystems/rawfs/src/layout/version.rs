@@ -31,7 +31,7 @@ fn unchanged(_: &mut [u8]) {}
 /// Returns [`Error::Later`] for a version of a later program, and [`Error::Damaged`] for one that never was.
 pub fn migrate(version: u32, superblock: &mut [u8], at: Block) -> Result<(), Error> {
     if version > VERSION {
-        return Err(Error::Later(version));
+        return Err(Error::Later { version, known: VERSION });
     }
     let oldest = VERSIONS.iter().position(|known| known.number == version).ok_or(Error::Damaged { what: "a superblock", at })?;
     VERSIONS[oldest..].iter().filter(|known| known.number < VERSION).for_each(|known| (known.migrate)(superblock));
@@ -52,7 +52,7 @@ mod test {
     fn unknown_versions_are_refused() {
         let migrate = |version| migrate(version, &mut [], Block(0));
         assert_eq!(migrate(0), Err(Error::Damaged { what: "a superblock", at: Block(0) }));
-        assert_eq!(migrate(VERSION + 1), Err(Error::Later(VERSION + 1)));
+        assert_eq!(migrate(VERSION + 1), Err(Error::Later { version: VERSION + 1, known: VERSION }));
         assert!((1..=VERSION).all(|version| migrate(version).is_ok()));
     }
 }

@@ -4,49 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
-
 use super::inner::StoreCore;
 use crate::error::Error;
-
-/// Wakes the checkpoint thread when one is due.
-#[derive(Default)]
-pub struct CheckpointSignal {
-    asked: Mutex<CheckpointRequests>,
-    rung: Condvar,
-}
-
-#[derive(Default)]
-struct CheckpointRequests {
-    checkpoint: bool,
-    end: bool,
-}
-
-impl CheckpointSignal {
-    /// Wakes the thread because a checkpoint is due.
-    pub fn ring(&self) {
-        let mut asked = self.asked.lock();
-        if !asked.checkpoint {
-            asked.checkpoint = true;
-            self.rung.notify_all();
-        }
-    }
-
-    fn end(&self) {
-        self.asked.lock().end = true;
-        self.rung.notify_all();
-    }
-
-    /// Waits for the next wish; false: no more will come.
-    fn wait(&self) -> bool {
-        let mut asked = self.asked.lock();
-        while !asked.checkpoint && !asked.end {
-            self.rung.wait(&mut asked);
-        }
-        asked.checkpoint = false;
-        !asked.end
-    }
-}
 
 /// Ends the thread when dropped.
 pub struct CheckpointThread {

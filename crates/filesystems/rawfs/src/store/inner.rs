@@ -7,7 +7,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::batch;
 use super::cache::NodeCache;
-use super::checkpoint_thread::CheckpointSignal;
+use super::checkpoint_signal::CheckpointSignal;
 use super::logged_data::LoggedData;
 use super::settings::{Settings, Usage};
 use crate::budget::{Budget, MemoryPart};

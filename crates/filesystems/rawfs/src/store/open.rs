@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use super::batch::{self, Change, ChangeReader};
 use super::cache::NodeCache;
 use super::checkpoint::CheckpointMark;
-use super::checkpoint_thread::CheckpointSignal;
+use super::checkpoint_signal::CheckpointSignal;
 use super::format::tag;
 use super::inner::{LastCheckpoint, StoreCore, StoreState};
 use super::logged_data::LoggedData;
@@ -78,7 +78,7 @@ pub(super) fn superblock(disk: &Disk) -> Result<(Superblock, bool), Error> {
     match copies(disk)? {
         [Ok(one), Ok(other)] => Ok((if other.generation > one.generation { other } else { one }, false)),
         // A copy of a later version was not left by an accident.
-        [Err(error @ Error::Later(_)), _] | [_, Err(error @ Error::Later(_))] => Err(error),
+        [Err(error @ Error::Later { .. }), _] | [_, Err(error @ Error::Later { .. })] => Err(error),
         [Ok(one), Err(_)] | [Err(_), Ok(one)] => Ok((one, true)),
         [Err(Error::NoImage), Err(error)] | [Err(error), Err(_)] => Err(error),
     }

@@ -1,8 +1,7 @@
 //! Entries put, changed in place and taken out.
 
-use super::inner::{Child, InnerNode};
 use super::leaf::{self, Leaf};
-use super::node::{Content, Link};
+use super::node::{Child, Content, InnerNode, Link};
 use super::pack::{self, FillTarget, PrefixChange};
 use super::{ChangeContext, NODE_BYTES, Nodes, Tree, shared};
 

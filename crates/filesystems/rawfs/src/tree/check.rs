@@ -56,7 +56,7 @@ impl<N: Nodes, F: FnMut(u32)> Walk<'_, N, F> {
                 }
             }
             Content::Inner(inner) => {
-                let whole = |child: &super::inner::Child| [&self.key[..base], &child.separator].concat();
+                let whole = |child: &super::node::Child| [&self.key[..base], &child.separator].concat();
                 let bounds: Vec<Vec<u8>> = inner.children.iter().map(whole).collect();
                 for (index, child) in inner.children.iter().enumerate() {
                     let low = if index == 0 { low } else { Some(&*bounds[index]) };

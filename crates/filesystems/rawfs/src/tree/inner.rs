@@ -1,52 +1,9 @@
-//! An inner node: children in key order.
+//! The stored form of an inner node, and the search in one.
 
-use smallvec::SmallVec;
-
-use super::node::Link;
+use super::node::{CHILD_HEAD, Child, InnerNode, Link, Suffix};
 use super::{DamagedNodeError, HEADER, NODE_BYTES, NodeAt, SearchKey, shared};
 
-/// Lengths of separator, prefix and what the two share; slot and sum.
-const CHILD_HEAD: usize = 2 + 2 + 2 + 4 + 4;
-
-/// A child. Its keys are not below `separator`, and all begin with `prefix`; both are suffixes as the keys of this node are.
-#[derive(Clone)]
-pub struct Child {
-    /// The first child's is empty and says nothing.
-    pub separator: Suffix,
-    /// What all keys of the child share.
-    pub prefix: Suffix,
-    /// The link to the child node.
-    pub link: Link,
-}
-
-/// Of a key. Most are short, and lie in the node itself: a search compares many.
-pub type Suffix = SmallVec<[u8; 24]>;
-
-impl Child {
-    /// A child whose node has whole keys.
-    pub fn bare(link: Link) -> Child {
-        Child { separator: Suffix::new(), prefix: Suffix::new(), link }
-    }
-
-    /// What it takes of a page.
-    pub fn bytes(&self) -> usize {
-        CHILD_HEAD + self.separator.len() + self.prefix.len() - shared(&self.separator, &self.prefix)
-    }
-}
-
-/// An inner node: one child or more, in key order.
-#[derive(Clone)]
-pub struct InnerNode {
-    /// The children, in key order.
-    pub children: Vec<Child>,
-}
-
 impl InnerNode {
-    /// What it takes of a page.
-    pub fn bytes(&self) -> usize {
-        HEADER + self.children.iter().map(Child::bytes).sum::<usize>()
-    }
-
     /// The child that a key belongs to.
     pub fn find(&self, key: &[u8]) -> usize {
         let sought = SearchKey::new(key);

@@ -28,9 +28,8 @@ mod test;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use inner::Child;
 use leaf::Leaf;
-use node::{Content, Link, Node};
+use node::{Child, Content, Link, Node};
 use pack::{FillTarget, PrefixChange};
 
 pub use persist::NodeStamp;

@@ -1,10 +1,11 @@
-//! A node in memory, and the links between nodes.
+//! A node in memory, its children, and the links between nodes.
 
 use std::sync::{Arc, OnceLock};
 
-use super::inner::InnerNode;
+use smallvec::SmallVec;
+
 use super::leaf::Leaf;
-use super::{ChangeContext, DamagedNodeError, NodeAt, Nodes};
+use super::{ChangeContext, DamagedNodeError, HEADER, NodeAt, Nodes, shared};
 
 /// The entries of a leaf, or the children of an inner node.
 #[derive(Clone)]
@@ -50,7 +51,50 @@ impl Node {
     }
 }
 
-/// A way to a node.
+/// An inner node: one child or more, in key order.
+#[derive(Clone)]
+pub struct InnerNode {
+    /// The children, in key order.
+    pub children: Vec<Child>,
+}
+
+impl InnerNode {
+    /// Returns the bytes it takes of a page.
+    pub fn bytes(&self) -> usize {
+        HEADER + self.children.iter().map(Child::bytes).sum::<usize>()
+    }
+}
+
+/// Bytes of a child beside its keys: the lengths of separator, prefix and what the two share; slot and checksum.
+pub(super) const CHILD_HEAD: usize = 2 + 2 + 2 + 4 + 4;
+
+/// A child. Its keys are not below `separator`, and all begin with `prefix`; both are suffixes as the keys of this node are.
+#[derive(Clone)]
+pub struct Child {
+    /// The first child's is empty and says nothing.
+    pub separator: Suffix,
+    /// What all keys of the child share.
+    pub prefix: Suffix,
+    /// The link to the child node.
+    pub link: Link,
+}
+
+/// The suffix of a key. Most are short, so they are stored in the node itself: a search compares many.
+pub type Suffix = SmallVec<[u8; 24]>;
+
+impl Child {
+    /// A child whose node has whole keys.
+    pub fn bare(link: Link) -> Child {
+        Child { separator: Suffix::new(), prefix: Suffix::new(), link }
+    }
+
+    /// Returns the bytes it takes of a page.
+    pub fn bytes(&self) -> usize {
+        CHILD_HEAD + self.separator.len() + self.prefix.len() - shared(&self.separator, &self.prefix)
+    }
+}
+
+/// A reference to a node: on the device, or in memory.
 #[derive(Clone)]
 pub enum Link {
     /// Not in the tree's own memory; perhaps in the cache of nodes.

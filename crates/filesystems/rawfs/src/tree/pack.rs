@@ -1,8 +1,7 @@
 //! Entries and children into as few nodes as hold them.
 
-use super::inner::{Child, InnerNode, Suffix};
 use super::leaf::{self, Leaf};
-use super::node::{Content, Link};
+use super::node::{Child, Content, InnerNode, Link, Suffix};
 use super::{HEADER, NODE_BYTES, shared};
 
 /// How full the nodes become.

@@ -5,9 +5,8 @@
 
 use std::sync::Arc;
 
-use super::inner::InnerNode;
 use super::leaf::Leaf;
-use super::node::{Content, Link, Node};
+use super::node::{Content, InnerNode, Link, Node};
 use super::{DamagedNodeError, HEADER, LEVELS, NODE_BYTES, NodeAt, Tree};
 
 const MAGIC: [u8; 4] = *b"HSnd";

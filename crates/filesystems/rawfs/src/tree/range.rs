@@ -1,8 +1,7 @@
 //! All keys that begin alike, moved at once.
 
 use super::change::{behind, divide, join, side_by_side};
-use super::inner::{Child, InnerNode};
-use super::node::{Content, Link};
+use super::node::{Child, Content, InnerNode, Link};
 use super::pack::{self, FillTarget, PrefixChange};
 use super::{ChangeContext, DamagedNodeError, NODE_BYTES, Nodes, ScanStep, Tree};
 

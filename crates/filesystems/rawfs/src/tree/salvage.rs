@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::inner::InnerNode;
 use super::leaf::Leaf;
-use super::node::{Content, Link, Node};
+use super::node::{Content, InnerNode, Link, Node};
 use super::{DamagedNodeError, Nodes, Tree};
 
 /// What could not be kept.

@@ -155,7 +155,7 @@ fn a_later_version_and_another_image_are_told() {
         image[at + 32..at + 36].copy_from_slice(&9_u32.to_le_bytes());
         seal(&mut image[at..at + 512]);
     }
-    assert_eq!(open(&Machine::new(image)).map(drop), Err(Error::Later(9)));
+    assert!(matches!(open(&Machine::new(image)).map(drop), Err(Error::Later { version: 9, .. })));
     assert_eq!(open(&Machine::new(vec![0; BYTES])).map(drop), Err(Error::NoImage));
 }
 

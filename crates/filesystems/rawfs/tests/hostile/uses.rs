@@ -97,7 +97,7 @@ fn mend(image: &[u8], tally: &mut Tally) {
     let memory = Memory::new(image);
     let (store, ..) = match Store::salvage(memory.disk(), &settings(false), &check::owns) {
         Ok(salvaged) => salvaged,
-        Err(Error::NoImage | Error::Later(_) | Error::Truncated { .. } | Error::Sizes(_) | Error::Damaged { .. } | Error::NoNodes) => {
+        Err(Error::NoImage | Error::Later { .. } | Error::Truncated { .. } | Error::Sizes(_) | Error::Damaged { .. } | Error::NoNodes) => {
             tally.unrepaired += 1;
             return;
         }
