@@ -9,7 +9,7 @@ use super::core::FsCore;
 use super::creds::{Creds, EXEC, WRITE};
 use super::error::{Error, Result};
 use super::record::{FileKind, Record};
-use super::xattr::Attributes;
+use super::xattr_list::Attributes;
 use crate::Batch;
 
 /// The names of the attributes.

@@ -11,7 +11,7 @@ use super::name::Name;
 use super::record::{FileKind, NameValue, Record, RecordBody};
 use super::table::{Inode, InodeState, RecordLocation};
 use super::time::{SetTime, Timestamp};
-use super::trial::TrialEffect;
+use super::trial_context::TrialEffect;
 use super::walk::WalkResult;
 use crate::{BLOCK_BYTES, Batch};
 

@@ -19,7 +19,7 @@ use super::name::Name;
 use super::record::{FileKind, NameValue, Record};
 use super::table::RecordLocation;
 use super::transaction::Transaction;
-use super::trial::TrialEffect;
+use super::trial_context::TrialEffect;
 use super::walk::WalkResult;
 use crate::Batch;
 

@@ -8,17 +8,19 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::cache::BlockCache;
+use super::dir_window::CachedWindow;
 use super::error::{Error, Result};
 use super::key::{self, FileItem};
 use super::locks::Locks;
 use super::name::Name;
+use super::number_hints::NumberHints;
 use super::recent::RecentDirs;
-use super::record::{FileKind, NameValue, Record};
+use super::record::{FileKind, INO_END, NameValue, Record};
 use super::settings::FsSettings;
 use super::table::{Inode, InodeState, InodeTable, RecordLocation};
 use super::time::Timestamp;
-use super::trial::{TrialContext, TrialEffect};
-use super::writer::WriteBackSignal;
+use super::trial_context::{TrialContext, TrialEffect};
+use super::write_back_signal::WriteBackSignal;
 use crate::{Batch, Lsn, Store, TreeId};
 
 /// The number of the top directory.
@@ -63,9 +65,9 @@ pub struct FsCore {
     /// Counted up before names of a directory change, with its lock.
     pub names_changed: AtomicU64,
     /// Where files are that were looked for by their numbers.
-    pub hints: super::number::NumberHints,
+    pub hints: NumberHints,
     /// Entries of directories, as they were read last.
-    pub windows: Mutex<VecDeque<super::list::CachedWindow>>,
+    pub windows: Mutex<VecDeque<CachedWindow>>,
     numbers: Mutex<InodeNumbers>,
     last: AtomicU64,
 }
@@ -144,7 +146,7 @@ impl FsCore {
             trial: None,
             opened: AtomicUsize::new(0),
             names_changed: AtomicU64::new(0),
-            hints: super::number::NumberHints::default(),
+            hints: NumberHints::default(),
             windows: Mutex::default(),
             numbers,
             last: AtomicU64::new(0),
@@ -153,7 +155,7 @@ impl FsCore {
             .get(TreeId::Files, &key::file(0, FileItem::Numbers, 0))?
             .ok_or(Error::Malformed { ino: 0, what: "no numbers for files" })?;
         let next = u64::from_le_bytes(next.try_into().map_err(|_| Error::Malformed { ino: 0, what: "numbers of a wrong length" })?);
-        if next >= super::record::INO_END {
+        if next >= INO_END {
             return Err(Error::Malformed { ino: 0, what: "numbers for files that there are not" });
         }
         *core.numbers.lock() = InodeNumbers { next, end: next };
@@ -181,7 +183,7 @@ impl FsCore {
             trial: Some(TrialContext::beside(&self.table)),
             opened: AtomicUsize::new(0),
             names_changed: AtomicU64::new(0),
-            hints: super::number::NumberHints::default(),
+            hints: NumberHints::default(),
             windows: Mutex::default(),
             numbers: Mutex::new(InodeNumbers { next: first, end: first + numbers }),
             last: AtomicU64::new(self.last().0),

@@ -2,8 +2,6 @@
 
 use rustix::io::Errno;
 
-use super::record::MalformedRecordError;
-
 /// Why a call on the file system failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
@@ -59,6 +57,10 @@ impl Error {
         move |MalformedRecordError(what)| Error::Malformed { ino, what }
     }
 }
+
+/// Reports bytes that are not the stored form of what they should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MalformedRecordError(pub &'static str);
 
 impl From<Errno> for Error {
     fn from(errno: Errno) -> Error {

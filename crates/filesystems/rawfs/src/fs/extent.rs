@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::record::MalformedRecordError;
+use super::error::MalformedRecordError;
 use crate::{Block, Extent};
 
 /// Blocks of a run at most.

@@ -296,7 +296,7 @@ impl FsCore {
         };
         let job = Arc::new(job);
         self.bell.help(&job);
-        job.work(self);
+        job.work(|files| self.write_back_each(files, true));
         self.bell.take_back(&job);
         job.wait()
     }

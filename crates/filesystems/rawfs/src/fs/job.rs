@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::core::FsCore;
 use super::error::{Error, Result};
 
 /// Fewer files than this are no work for two.
@@ -48,12 +47,12 @@ impl WriteBackJob {
         })
     }
 
-    /// Takes pieces as long as there are any.
-    pub fn work(&self, core: &FsCore) {
+    /// Takes pieces as long as there are any; `write` writes back the files of these numbers.
+    pub fn work(&self, write: impl Fn(&[u64]) -> Result<()>) {
         while let Some(files) = self.numbers.chunks(self.piece).nth(self.next.fetch_add(1, Ordering::Relaxed)) {
             let died = Err(Error::Store(crate::Error::NoResources));
             let mut taken = ClaimedPiece { job: self, outcome: died };
-            taken.outcome = core.write_back_each(files, true);
+            taken.outcome = write(files);
         }
     }
 

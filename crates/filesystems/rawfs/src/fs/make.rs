@@ -16,7 +16,7 @@ use super::name::Name;
 use super::record::{self, FileKind, INLINE_MAX, NLINK_AT, NameValue, Record, RecordBody, TARGET_MAX, TIMES_AT};
 use super::table::RecordLocation;
 use super::time::Timestamp;
-use super::trial::TrialEffect;
+use super::trial_context::TrialEffect;
 use super::walk::{LastComponent, PathTail};
 use crate::{Batch, Lsn, TreeId};
 

@@ -9,7 +9,7 @@ use super::extent::{self, Run};
 use super::key::{self, FileItem};
 use super::record::{RUNS_MAX, Record, RecordBody};
 use super::table::{Inode, InodeState};
-use super::trial::TrialEffect;
+use super::trial_context::TrialEffect;
 use crate::{Batch, Extent, ScanStep, TreeId};
 
 /// Runs that one batch removes, at most, of what can be many.

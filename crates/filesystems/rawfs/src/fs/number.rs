@@ -5,10 +5,9 @@
 //! nowhere: then all names are read, once, and where the files near it are is remembered. What is remembered may be out of date,
 //! so it is compared before it is used.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::calls::Fs;
@@ -23,8 +22,6 @@ use crate::{ScanStep, TreeId};
 
 /// Files remembered on each side of one that was looked for, in the order of names.
 const NEAR: usize = 1 << 14;
-/// Files remembered in all.
-const MOST: usize = 1 << 16;
 /// Times that a name is looked for which is gone by the time it is used.
 const TRIES: usize = 4;
 
@@ -41,10 +38,6 @@ enum NumberLookup<'a> {
     /// There is none.
     Gone,
 }
-
-/// Keys of Names by the numbers they lead to.
-#[derive(Default)]
-pub struct NumberHints(Mutex<HashMap<u64, Box<[u8]>, foldhash::fast::RandomState>>);
 
 fn stale() -> Error {
     Errno::STALE.into()
@@ -102,7 +95,7 @@ impl FsCore {
                     wanted.pop();
                     // What was in it is elsewhere by now.
                     let Some(inside) = wanted.last() else { return Err(stale()) };
-                    self.hints.0.lock().remove(inside);
+                    self.hints.remove(*inside);
                     tries += 1;
                 }
             }
@@ -123,7 +116,7 @@ impl FsCore {
         {
             return Ok(if self.is_removed_dir(&held) { NumberLookup::Gone } else { NumberLookup::Held(held) });
         }
-        let known = self.hints.0.lock().get(&ino).cloned();
+        let known = self.hints.get(ino);
         let key = match known {
             Some(key) => key,
             None => match self.hold_linked(ino) {
@@ -146,7 +139,7 @@ impl FsCore {
         if let Some(held) = self.hold_at(ino, &key, zone.filter(|_| within.is_some()))? {
             return Ok(NumberLookup::Held(held));
         }
-        self.hints.0.lock().remove(&ino);
+        self.hints.remove(ino);
         Ok(NumberLookup::Moved)
     }
 
@@ -207,11 +200,7 @@ impl FsCore {
             if behind > NEAR { ScanStep::Stop } else { ScanStep::Go }
         })?;
         if found.is_some() {
-            let mut hints = self.hints.0.lock();
-            if hints.len() + near.len() > MOST {
-                hints.clear();
-            }
-            hints.extend(near);
+            self.hints.extend(near);
         }
         Ok(found)
     }

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use super::error::MalformedRecordError;
 use super::extent::{self, Run};
 use super::time::Timestamp;
-use super::xattr::Attributes;
+use super::xattr_list::Attributes;
 
 /// Bytes of a record before its body.
 pub const HEAD: usize = 96;
@@ -145,10 +146,6 @@ pub enum NameValue {
         kind: FileKind,
     },
 }
-
-/// Bytes that are no record, and why.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MalformedRecordError(pub &'static str);
 
 impl NameValue {
     /// Reads a value of Names.

@@ -16,7 +16,7 @@ use super::name::Name;
 use super::record::{FileKind, NLINK_AT, NameValue, Record, RecordBody, TIMES_AT, change_times};
 use super::table::{InodeState, RecordLocation};
 use super::time::Timestamp;
-use super::trial::TrialEffect;
+use super::trial_context::TrialEffect;
 use super::walk::{LastComponent, PathTail};
 use crate::{Batch, Lsn, ScanStep, TreeId};
 

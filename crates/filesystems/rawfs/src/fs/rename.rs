@@ -24,7 +24,7 @@ use super::record::{FileKind, NameValue, Record};
 use super::remove::{RemovedName, too_long};
 use super::table::InodeState;
 use super::time::Timestamp;
-use super::trial::TrialEffect;
+use super::trial_context::TrialEffect;
 use super::walk::{LastComponent, PathTail};
 use crate::{Batch, Lsn, ScanStep, TreeId};
 

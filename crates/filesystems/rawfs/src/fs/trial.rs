@@ -4,52 +4,14 @@
 //!
 //! Meanwhile nobody else is in the name space ([`super::locks`]).
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
-use super::core::FsCore;
+use super::core::{FsCore, HeldInode};
 use super::name::{Name, Trail};
 use super::record::Record;
-use super::table::{InodeTable, RecordLocation};
+use super::table::RecordLocation;
+use super::trial_context::{TrialContext, TrialEffect};
 use crate::{Batch, Lsn};
-
-/// What a core needs to know that tries something.
-pub struct TrialContext {
-    /// The files that are really in use.
-    used: Arc<InodeTable>,
-    effects: Mutex<Vec<TrialEffect>>,
-}
-
-/// What was done to something that may be in use.
-pub enum TrialEffect {
-    /// A name of anything but a directory went.
-    Removed { dir: Trail, name: Vec<u8> },
-    /// A directory went, and this is what is left of it.
-    RemovedDir { name: Trail, record: Record },
-    /// A name, and below it what there is, came elsewhere, over nothing, or in exchange; and which directories became zones.
-    Renamed { from: Trail, to: Trail, zones: [Option<u64>; 2], exchanged: bool },
-    /// A file has another count of names, and was changed now. `in_files`: its record is not with its name any more. `attributes`:
-    /// owner, permissions, times and extended attributes, too.
-    Changed { record: Record, in_files: bool, attributes: bool },
-    /// A file without names is used by nobody, unless it is really in use.
-    Left(Record),
-    /// Blocks of a file that are there no more.
-    Freed { ino: u64, blocks: Range<u64> },
-}
-
-impl TrialContext {
-    /// For a core beside one that has these files in use.
-    pub fn beside(table: &Arc<InodeTable>) -> TrialContext {
-        TrialContext { used: Arc::clone(table), effects: Mutex::default() }
-    }
-
-    /// Records an effect for the time after the batch.
-    pub fn note(&self, effect: TrialEffect) {
-        self.effects.lock().push(effect);
-    }
-}
 
 impl FsCore {
     /// Remembers what was done, if it is only tried.
@@ -61,12 +23,12 @@ impl FsCore {
 
     /// Whether a file is in use where what is tried here will be done.
     pub fn is_used_beside(&self, ino: u64) -> bool {
-        self.trial.as_ref().is_some_and(|trial| trial.used.is_used(ino))
+        self.trial.as_ref().is_some_and(|trial| trial.is_used(ino))
     }
 
     /// What was tried: one batch, and what is to be done in memory once it was applied.
     pub fn tried(&self) -> (Batch, Vec<TrialEffect>) {
-        (self.store.tried(), self.trial.as_ref().map(|trial| std::mem::take(&mut *trial.effects.lock())).unwrap_or_default())
+        (self.store.tried(), self.trial.as_ref().map(TrialContext::take_effects).unwrap_or_default())
     }
 
     /// The name, among those that are in use here, that another core knows.
@@ -136,7 +98,7 @@ impl FsCore {
 
     /// Held once and let go of, it is removed, if nobody else holds it.
     fn drop_left(&self, record: &Record) {
-        let held = super::core::HeldInode { core: self, inode: self.table.enter(record, Some(&RecordLocation::Files)) };
+        let held = HeldInode { core: self, inode: self.table.enter(record, Some(&RecordLocation::Files)) };
         drop(held);
     }
 }

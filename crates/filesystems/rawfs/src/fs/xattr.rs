@@ -1,10 +1,4 @@
-//! Extended attributes: all of a file's together in Files, at most 4 KiB as ext4 has it.
-//!
-//! ```text
-//!  name length (1) | value length (2) | name | value, one behind the other
-//! ```
-//!
-//! Access control lists are two of them, with rules of their own ([`super::acl`]).
+//! Calls on extended attributes. Two of these are access control lists, with rules of their own ([`super::acl`]).
 
 use std::sync::Arc;
 
@@ -15,39 +9,12 @@ use super::acl;
 use super::core::FsCore;
 use super::creds::{Creds, READ, WRITE};
 use super::error::{Error, Result};
-use super::key::FileItem;
 use super::record::{FileKind, Record};
 use super::table::Inode;
-use crate::Batch;
 
-/// Bytes of a name, of a value, and of all that a file has, at most.
+/// Bytes of a name and of a value, at most.
 const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = 65_536;
-const ALL_MAX: usize = super::core::LONG_MAX;
-
-/// Names and values.
-pub(super) type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
-
-fn parse(mut bytes: &[u8]) -> Option<Attributes> {
-    let mut all = Attributes::new();
-    while !bytes.is_empty() {
-        let (name, value) = (usize::from(*bytes.first()?), usize::from(u16::from_le_bytes(bytes.get(1..3)?.try_into().ok()?)));
-        all.push((bytes.get(3..3 + name)?.to_vec(), bytes.get(3 + name..3 + name + value)?.to_vec()));
-        bytes = &bytes[3 + name + value..];
-    }
-    Some(all)
-}
-
-fn bytes(all: &Attributes) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (name, value) in all {
-        bytes.push(name.len() as u8);
-        bytes.extend_from_slice(&(value.len() as u16).to_le_bytes());
-        bytes.extend_from_slice(name);
-        bytes.extend_from_slice(value);
-    }
-    bytes
-}
 
 impl FsCore {
     /// Whether a name may be asked for, or set; as the kernel has it for each name space.
@@ -88,43 +55,6 @@ impl FsCore {
 }
 
 impl FsCore {
-    /// All of a file.
-    pub(super) fn xattrs(&self, record: &Record) -> Result<Attributes> {
-        if let Some(kept) = &record.kept {
-            return Ok(Attributes::clone(kept));
-        }
-        if !record.xattrs {
-            return Ok(Attributes::new());
-        }
-        let stored = self.get_long(record.ino, FileItem::Xattrs)?;
-        parse(&stored).ok_or(Error::Malformed { ino: record.ino, what: "extended attributes that are none" })
-    }
-
-    /// A directory is being removed: its open handles still have its attributes, above all its access list.
-    pub(super) fn keep_xattrs(&self, record: &mut Record) {
-        // What is damaged is gone with the directory.
-        record.kept = self.xattrs(record).ok().map(Arc::new);
-    }
-
-    /// One of them.
-    pub(super) fn xattr_of(&self, record: &Record, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        Ok(self.xattrs(record)?.into_iter().find(|(other, _)| other == name).map(|(_, value)| value))
-    }
-
-    /// Puts all of a file; the record says whether there are any.
-    pub(super) fn put_xattrs(&self, batch: &mut Batch, record: &mut Record, all: &Attributes) -> Result<()> {
-        if all.iter().map(|(name, value)| 3 + name.len() + value.len()).sum::<usize>() > ALL_MAX {
-            return Err(Errno::NOSPC.into());
-        }
-        record.xattrs = !all.is_empty();
-        if record.kept.is_some() {
-            record.kept = Some(Arc::new(all.clone()));
-            return Ok(());
-        }
-        self.put_long(batch, record.ino, FileItem::Xattrs, &bytes(all));
-        Ok(())
-    }
-
     /// Sets or removes (`None`) one.
     pub fn set_xattr(&self, inode: &Arc<Inode>, name: &[u8], value: Option<&[u8]>, flags: XattrFlags, creds: &Creds) -> Result<()> {
         if !(XattrFlags::CREATE | XattrFlags::REPLACE).contains(flags) {
@@ -176,21 +106,5 @@ impl FsCore {
         let all = self.xattrs(&self.record(inode)?.0)?;
         let shown = all.into_iter().filter(|(name, _)| creds.is_capable() || !name.starts_with(b"trusted."));
         Ok(shown.flat_map(|(name, _)| name.into_iter().chain([0])).collect())
-    }
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn damaged_attributes_are_refused() {
-        let all = vec![(b"user.a".to_vec(), vec![7; 300]), (b"trusted.b".to_vec(), Vec::new())];
-        let stored = bytes(&all);
-        assert_eq!(parse(&stored), Some(all));
-        for len in 1..stored.len() {
-            let cut = parse(&stored[..len]);
-            assert!(cut.is_none() || len == 309, "{len}");
-        }
     }
 }

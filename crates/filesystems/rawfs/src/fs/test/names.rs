@@ -315,7 +315,8 @@ fn a_position_is_the_same_for_every_handle_and_after_changes() {
         let dir = || fs.open_at(fs.root(), b"/d", OFlags::DIRECTORY, 0, &root()).expect("opened");
         let all = some_entries(&dir(), 0, usize::MAX);
         fs.mknod(fs.root(), b"/d/new", FileKind::Fifo, 0o644, 0, &root()).expect("made");
-        let from = all.iter().map(|(_, behind)| *behind).filter(|behind| *behind <= crate::fs::list::position(b"new")).max().expect("dots");
+        let from =
+            all.iter().map(|(_, behind)| *behind).filter(|behind| *behind <= crate::fs::dir_window::position(b"new")).max().expect("dots");
         assert_eq!(some_entries(&dir(), from, 1)[0].0, b"new");
         close_clean(fs, &machine);
     }
