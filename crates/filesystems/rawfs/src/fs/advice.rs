@@ -1,20 +1,14 @@
 //! What a program says of how it will read.
 
-use std::sync::atomic::Ordering;
-
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::error::Result;
 use super::file::File;
+use super::read_ahead::ReadPattern;
 use super::record::FileKind;
 use crate::BLOCK_BYTES;
 
-const NORMAL: u8 = 0;
-/// The file will be read at random.
-pub const RANDOM: u8 = 1;
-/// The file will be read in sequence.
-pub const SEQUENTIAL: u8 = 2;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes read in one go.
 const GO: usize = 1 << 20;
@@ -46,18 +40,15 @@ impl File {
         if self.node().kind() != FileKind::File {
             return Ok(());
         }
-        let set = |advice| {
-            self.advice.store(advice, Ordering::Relaxed);
-            Ok(())
-        };
         let end = if len == 0 { u64::MAX } else { at.saturating_add(len) };
         match advice {
-            Advice::Normal => set(NORMAL),
-            Advice::Random => set(RANDOM),
-            Advice::Sequential => set(SEQUENTIAL),
-            Advice::WillNeed => self.bring(at, end),
-            Advice::DontNeed => self.forget(at, end),
+            Advice::Normal => self.read_ahead.set_pattern(ReadPattern::Any),
+            Advice::Random => self.read_ahead.set_pattern(ReadPattern::Random),
+            Advice::Sequential => self.read_ahead.set_pattern(ReadPattern::Sequential),
+            Advice::WillNeed => return self.bring(at, end),
+            Advice::DontNeed => return self.forget(at, end),
         }
+        Ok(())
     }
 
     fn bring(&self, at: u64, end: u64) -> Result<()> {

@@ -6,39 +6,34 @@ use parking_lot::Mutex;
 use rustix::fs::{OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::async_calls::AsyncCalls;
+use super::async_thread::AsyncThread;
 use super::attrs::{SetAttr, Stat, StatFs};
 use super::core::{FsCore, HeldInode, ROOT};
 use super::creds::Creds;
 use super::error::{Error, Result};
-use super::file::{File, Node};
+use super::file::File;
 use super::key::{self, FileItem};
 use super::make::NewFile;
-use super::memory::OpenFileCount;
 use super::name::Name;
+use super::node::Node;
 use super::open::sane;
+use super::open_files::OpenFileCount;
 use super::record::{FileKind, Record};
 use super::settings::FsSettings;
 use super::time::{SetTime, Timestamp};
+use super::transaction::Transaction;
 use super::walk::WalkResult;
 use super::writer::WriteBackThread;
 use super::{BLOCKS_MAX, NAME_MAX};
-use crate::{BLOCK_BYTES, Batch, Store, TreeId};
+use crate::{BLOCK_BYTES, Batch, Lsn, Store, TreeId};
 
 /// A file system in use. Paths are bytes, relative to a held directory, or absolute: from the root of this file system.
 pub struct Fs {
     root: Node,
     /// Started when it is first needed.
-    pub(super) later: Mutex<Option<AsyncCalls>>,
+    pub(super) later: Mutex<Option<AsyncThread>>,
     /// Ends with it.
     _writer: Option<WriteBackThread>,
-}
-
-impl FsCore {
-    /// Returns the name at which a path begins.
-    pub fn base(&self, at: &Node, path: &[u8]) -> Result<Arc<Name>> {
-        if path.first() == Some(&b'/') { Ok(Arc::clone(&self.root)) } else { self.dir_of(&at.inode) }
-    }
 }
 
 impl Fs {
@@ -358,6 +353,42 @@ impl Fs {
     /// EIO.
     pub fn list_xattrs(&self, node: &Node, creds: &Creds) -> Result<Vec<u8>> {
         self.core().list_xattrs(&node.inode, creds)
+    }
+
+    // ---- transactions
+
+    /// A transaction without anything in it. Dropped, it has never been.
+    pub fn begin(&self) -> Transaction {
+        Transaction::default()
+    }
+
+    /// All of it happens, and is durable when this returns; or nothing does.
+    ///
+    /// # Errors
+    /// Those of a write or a link: then nothing has happened. EIO while it was made durable: it is seen, but may be lost as a whole.
+    pub fn commit(&self, transaction: Transaction) -> Result<()> {
+        let lsn = self.apply(&transaction)?;
+        self.made_durable(&transaction, lsn)
+    }
+
+    /// All of it is seen when this returns, durable after the next sync of any of the files; or nothing is.
+    ///
+    /// # Errors
+    /// As [`Fs::commit`].
+    pub fn apply(&self, transaction: &Transaction) -> Result<Lsn> {
+        if transaction.is_empty() {
+            return Ok(self.core().last());
+        }
+        self.core().apply_transaction(transaction)
+    }
+
+    fn made_durable(&self, transaction: &Transaction, lsn: Lsn) -> Result<()> {
+        let core = self.core();
+        let outcome = core.store.sync(lsn).map_err(Error::from);
+        if let Err(error) = &outcome {
+            transaction.each(|inode| core.failed(inode, error));
+        }
+        outcome
     }
 
     // ---- durability

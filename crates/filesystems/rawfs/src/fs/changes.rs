@@ -13,59 +13,16 @@ use super::attrs::SetAttr;
 use super::core::{FsCore, HeldInode};
 use super::creds::Creds;
 use super::error::Result;
-use super::file::Node;
 use super::make::NewFile;
 use super::name::Name;
+use super::name_change::{NameChange, NameOperation, PathRef};
+use super::node::Node;
 use super::record::{FileKind, NameValue, Record};
 use super::table::RecordLocation;
 use super::transaction::Transaction;
 use super::trial_context::TrialEffect;
 use super::walk::WalkResult;
 use crate::Batch;
-
-/// A path, from where it begins.
-pub(super) struct PathRef {
-    /// The directory where the path begins.
-    pub base: Arc<Name>,
-    /// The path relative to that directory.
-    pub path: Vec<u8>,
-}
-
-pub(super) struct NameChange {
-    /// The operation to carry out.
-    pub what: NameOperation,
-    /// The credentials of the caller.
-    pub creds: Creds,
-}
-
-pub(super) enum NameOperation {
-    /// A file that has no name gets its first.
-    Name {
-        node: Node,
-        to: PathRef,
-    },
-    Link {
-        node: Node,
-        to: PathRef,
-    },
-    Make {
-        at: PathRef,
-        kind: FileKind,
-        mode: u16,
-        target: Vec<u8>,
-    },
-    Unlink(PathRef),
-    RmDir(PathRef),
-    Rename {
-        from: PathRef,
-        to: PathRef,
-        flags: RenameFlags,
-    },
-    Set {
-        node: Node,
-        set: SetAttr,
-    },
-}
 
 /// What was held before the names are locked: a file, and where its record is.
 struct KnownFile {
@@ -145,25 +102,6 @@ impl Transaction {
     pub fn set_attr(&mut self, node: &Node, set: &SetAttr, creds: &Creds) -> Result<()> {
         self.change(NameOperation::Set { node: node.clone(), set: *set }, creds);
         Ok(())
-    }
-}
-
-impl NameOperation {
-    fn node(&self) -> Option<&Node> {
-        match self {
-            NameOperation::Name { node, .. } | NameOperation::Link { node, .. } | NameOperation::Set { node, .. } => Some(node),
-            _ => None,
-        }
-    }
-
-    /// Where its paths begin.
-    fn bases(&self) -> Vec<&Arc<Name>> {
-        match self {
-            NameOperation::Name { to, .. } | NameOperation::Link { to, .. } => vec![&to.base],
-            NameOperation::Make { at, .. } | NameOperation::Unlink(at) | NameOperation::RmDir(at) => vec![&at.base],
-            NameOperation::Rename { from, to, .. } => vec![&from.base, &to.base],
-            NameOperation::Set { .. } => Vec::new(),
-        }
     }
 }
 

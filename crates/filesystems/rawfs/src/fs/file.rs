@@ -1,67 +1,28 @@
-//! Handles: nodes, which hold a file, and open files, which also know what may be done and where they are.
+//! Open files: a held file with flags, a position, and the errors that were not reported yet.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::SIZE_MAX;
-use super::advice;
-use super::attrs::Stat;
 use super::core::FsCore;
 use super::creds::Creds;
-use super::dir_window::{DOTS, DirEntry, DirWindow};
+use super::dir_cursor::DirCursor;
 use super::error::{Error, Result};
-use super::memory::OpenFileCount;
+use super::node::Node;
 use super::open::access;
+use super::open_files::OpenFileCount;
+use super::read_ahead::ReadAhead;
 use super::record::{FileKind, Record, RecordBody};
 use super::settings::Atime;
 use super::table::Inode;
-use crate::{BLOCK_BYTES, Batch, Lsn};
+use crate::{BLOCK_BYTES, Lsn};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const DAY: i64 = 86_400;
-
-/// A file that is held: it is there until this goes, whatever happens to its names.
-pub struct Node {
-    pub(super) core: Arc<FsCore>,
-    pub(super) inode: Arc<Inode>,
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.core.release(&self.inode);
-    }
-}
-
-impl Clone for Node {
-    fn clone(&self) -> Node {
-        self.core.table.hold_again(&self.inode);
-        Node { core: Arc::clone(&self.core), inode: Arc::clone(&self.inode) }
-    }
-}
-
-impl Node {
-    /// Returns the inode number of the file.
-    pub fn ino(&self) -> u64 {
-        self.inode.ino
-    }
-
-    /// Returns the type of the file.
-    pub fn kind(&self) -> FileKind {
-        self.inode.state.read().record.kind
-    }
-
-    /// Its attributes.
-    ///
-    /// # Errors
-    /// Metadata that cannot be read.
-    pub fn stat(&self) -> Result<Stat> {
-        self.core.stat(&self.inode)
-    }
-}
 
 /// An open file with its flags and position.
 pub struct File {
@@ -71,12 +32,8 @@ pub struct File {
     pub(super) at: Mutex<u64>,
     /// Errors of write-back that this handle has reported.
     seen: AtomicU64,
-    /// Where a read begins if it goes on where the last ended, and how much is read ahead then.
-    next: AtomicU64,
-    window: AtomicU64,
-    /// What the program has said of its reads.
-    pub(super) advice: AtomicU8,
-    list: Mutex<DirCursor>,
+    pub(super) read_ahead: ReadAhead,
+    pub(super) list: Mutex<DirCursor>,
     _counted: OpenFileCount,
 }
 
@@ -91,21 +48,6 @@ pub(super) enum PendingWrite {
     Sync,
 }
 
-/// Where a directory's handle is.
-#[derive(Default)]
-struct DirCursor {
-    window: Option<Arc<DirWindow>>,
-    /// The entry that comes next, if the listing goes on at this position.
-    next: (u64, usize),
-}
-
-impl DirCursor {
-    /// The number of the entry that comes next at a position.
-    fn next_at(&self, window: &DirWindow, at: u64) -> usize {
-        if self.next.0 == at { self.next.1 } else { window.first(at) }
-    }
-}
-
 impl File {
     pub(super) fn new(node: Node, flags: OFlags, creds: Creds, counted: OpenFileCount) -> File {
         let seen = AtomicU64::new(node.inode.state.read().seen_at_open());
@@ -116,9 +58,7 @@ impl File {
             flags: AtomicU32::new(kept.bits()),
             at: Mutex::new(0),
             seen,
-            next: AtomicU64::new(0),
-            window: AtomicU64::new(0),
-            advice: AtomicU8::new(0),
+            read_ahead: ReadAhead::default(),
             list: Mutex::default(),
             _counted: counted,
         }
@@ -189,7 +129,8 @@ impl File {
         let state = self.inode().state.read();
         self.may_as(flags, false, state.record.kind)?;
         is_offset(at, to.len())?;
-        let done = self.core().read(&state, at, to, self.ahead(at, to.len() as u64))?;
+        let most = self.core().settings.read_ahead_bytes as u64 / BLOCK;
+        let done = self.core().read(&state, at, to, self.read_ahead.blocks(at, to.len() as u64, most))?;
         let due = !to.is_empty() && self.is_due(&state.record);
         drop(state);
         if due {
@@ -206,20 +147,6 @@ impl File {
             self.accessed();
         }
         Ok(done)
-    }
-
-    /// Blocks worth reading behind a read: twice as many each time it goes on in order.
-    fn ahead(&self, at: u64, len: u64) -> u64 {
-        let most = self.core().settings.read_ahead_bytes as u64 / BLOCK;
-        match self.advice.load(Ordering::Relaxed) {
-            advice::RANDOM => return 0,
-            advice::SEQUENTIAL => return most,
-            _ => {}
-        }
-        let in_order = self.next.swap(at + len, Ordering::Relaxed) == at && at > 0;
-        let window = if in_order { (self.window.load(Ordering::Relaxed) * 2).clamp(4.min(most), most) } else { 0 };
-        self.window.store(window, Ordering::Relaxed);
-        window
     }
 
     /// Past the cache. Blocks are read whole, for their checksums: what is no whole block costs a copy.
@@ -274,19 +201,6 @@ impl File {
             state.changed = true;
             self.core().list(self.inode(), &mut state);
         }
-    }
-
-    fn accessed_dir(&self) -> Result<()> {
-        let now = self.core().now();
-        let due = {
-            let _names = self.core().locks.shared();
-            self.is_due(&self.core().record(self.inode())?.0)
-        };
-        let set = |record: &mut Record, _: &mut Batch| {
-            record.atime = now;
-            Ok(true)
-        };
-        if due { self.core().change(self.inode(), &mut { set }) } else { Ok(()) }
     }
 
     /// Writes at a place, or at the end with O_APPEND; returns how much, which is less than asked for only if there is no more room.
@@ -491,67 +405,6 @@ impl File {
         (state.record.mtime, state.record.ctime) = (now, now);
         state.record.mode = super::creds::mode_written(&state.record, &self.creds);
         Ok(())
-    }
-
-    /// The next entries of a directory, `.` and `..` first, each with the place behind it; `each` returns whether there is room
-    /// for more, and one it had no room for comes again.
-    ///
-    /// # Errors
-    /// ENOTDIR; EIO for metadata that is damaged.
-    pub fn read_dir(&self, each: &mut dyn FnMut(&DirEntry, u64) -> bool) -> Result<()> {
-        let core = self.core();
-        let dir = core.dir_of(self.inode())?;
-        if dir.is_gone() {
-            return Err(Errno::NOENT.into());
-        }
-        self.accessed_dir()?;
-        let mut at = self.at.lock();
-        let mut list = self.list.lock();
-        let begin = *at;
-        if *at < 2 {
-            let dots = {
-                let _names = core.locks.shared();
-                core.dots(&dir)?
-            };
-            while *at < 2 {
-                let which = usize::try_from(*at).expect("below 2");
-                let entry = DirEntry { name: [&b"."[..], b".."][which].to_vec(), ino: dots[which], kind: FileKind::Dir };
-                if !each(&entry, *at + 1) {
-                    return Ok(());
-                }
-                *at += 1;
-            }
-        }
-        if *at <= DOTS {
-            *list = DirCursor::default();
-        }
-        loop {
-            let window = match list.window.take().filter(|window| window.covers(*at)) {
-                Some(window) => window,
-                // Behind the dots is the begin: what is there now is listed.
-                None => {
-                    list.next = (0, 0);
-                    core.window(&dir, self.node.ino(), *at, *at > DOTS)?
-                }
-            };
-            let mut n = list.next_at(&window, *at);
-            list.window = Some(Arc::clone(&window));
-            while let Some((entry, behind)) = window.get(n) {
-                if !each(entry, behind) {
-                    list.next = (*at, n);
-                    return Ok(());
-                }
-                *at = behind;
-                n += 1;
-                list.next = (*at, n);
-            }
-            match window.end() {
-                Some(end) => *at = end,
-                // What could be read is listed first; the error comes when it goes on.
-                None if *at > begin => return Ok(()),
-                None => return window.outcome(),
-            }
-        }
     }
 }
 

@@ -310,6 +310,13 @@ impl FsCore {
         self.sync_to(inode, lsn)
     }
 
+    /// Records an error of earlier writes, which every handle of the file reports once.
+    pub fn failed(&self, inode: &Inode, error: &Error) {
+        let mut state = inode.state.write();
+        state.errors += 1;
+        state.error = Some(error.clone());
+    }
+
     /// Waits until a batch is durable; if it will not be, the file remembers.
     pub fn sync_to(&self, inode: &Inode, lsn: Lsn) -> Result<()> {
         if lsn <= self.store.synced() {

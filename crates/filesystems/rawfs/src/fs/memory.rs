@@ -12,7 +12,6 @@
 //! What is full is made room in, except for open files: one more is ENFILE. What is given out is counted to the byte; what the
 //! allocator takes beside it is a guess, right for the one our programs have (decisions/31).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
@@ -101,27 +100,6 @@ impl Memory {
 /// In use, taken, and copies of pages that a checkpoint writes.
 fn bitmaps(blocks: u64) -> usize {
     usize::try_from(blocks / 2).unwrap_or(usize::MAX)
-}
-
-/// Counts an open file until it is dropped.
-pub struct OpenFileCount(Arc<FsCore>);
-
-impl OpenFileCount {
-    /// One more.
-    ///
-    /// # Errors
-    /// ENFILE: there are as many as there may be.
-    pub fn new(core: &Arc<FsCore>) -> Result<OpenFileCount> {
-        let counted = OpenFileCount(Arc::clone(core));
-        // Dropped, it is taken back.
-        if core.opened.fetch_add(1, Ordering::Relaxed) < core.settings.open_max { Ok(counted) } else { Err(Errno::NFILE.into()) }
-    }
-}
-
-impl Drop for OpenFileCount {
-    fn drop(&mut self) {
-        self.0.opened.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Fs {

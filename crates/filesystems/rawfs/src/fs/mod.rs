@@ -6,31 +6,35 @@
 //!  a file in use: table.rs, one lock each; pages that are not written yet; written back to runs of blocks (flush.rs)
 //! ```
 //!
-//! - [`calls`]: what can be called. [`file`]: what is held and open. `walk`, `open`, `make`, `remove`, `rename`, `attrs`, `xattr`, `acl`,
-//!   `list`: one kind of call each.
-//! - `read`, `write`, `space`, `flush`, `group`, `job`: the path of data. [`transaction`]: writes to many files that happen all or not at
-//!   all.
-//! - [`key`], [`record`], [`extent`]: what is on the device. `map`: which blocks a file has. `orphan`: what a crash left.
-//!   [`changes`]: names and attributes in them; `trial`: how those are tried first.
-//! - `vectored`, `copy`, `advice`: more that an open file can do. `later`: calls that return at once.
-//! - `number`: files by their numbers, for handles. `name`, `table`, `locks`: what is in memory, and what may touch it. `cache`: blocks
-//!   for the next reader.
-//! - [`check`]: whether all of it is true.
+//! - [`calls`]: the calls. `node`, [`file`]: held files and open files. `walk`, `open`, `make`, `remove`, `rename`, `attrs`, `xattr`,
+//!   `acl`, `list`: one kind of call each.
+//! - `core`: the state that all calls share; its parts are in the files below it (`table`, `name`, `locks`, `cache`, `recent`,
+//!   `dir_window`, `number_hints`, `trial_context`, `write_back_signal`).
+//! - `read`, `write`, `space`, `flush`, `group`, `job`, `writer`: the path of data.
+//! - [`transaction`]: writes to many files that happen all or not at all; `commit`: how. `name_change`, [`changes`]: names and attributes
+//!   in transactions; `trial`: how those are tried first.
+//! - [`key`], [`record`], [`extent`], `xattr_list`: what is on the device. `map`: which blocks a file has. `orphan`: what a crash left.
+//! - `read_dir`, `vectored`, `copy`, `advice`: more that an open file can do. `async_calls`, `async_thread`: calls that return at once.
+//! - `number`: files by their numbers, for handles.
+//! - [`check`]: whether all of it is consistent.
 //!
 //! Metadata changes are in the store, in order, when a call returns; data and sizes follow with write-back or a sync.
 
 mod acl;
 mod advice;
 mod async_calls;
+mod async_thread;
 pub mod attrs;
 mod cache;
 pub mod calls;
 pub mod changes;
 pub mod check;
+mod commit;
 mod copy;
 mod core;
 pub mod creds;
 pub mod describe;
+mod dir_cursor;
 mod dir_window;
 pub mod error;
 pub mod extent;
@@ -46,11 +50,16 @@ mod make;
 mod map;
 pub mod memory;
 mod name;
+mod name_change;
+mod node;
 mod number;
 mod number_hints;
 mod open;
+mod open_files;
 mod orphan;
 mod read;
+mod read_ahead;
+mod read_dir;
 pub mod recent;
 pub mod record;
 mod relocate;
@@ -82,8 +91,9 @@ pub use self::calls::Fs;
 pub use self::creds::Creds;
 pub use self::dir_window::DirEntry;
 pub use self::error::{Error, Result};
-pub use self::file::{File, Node};
+pub use self::file::File;
 pub use self::memory::Memory;
+pub use self::node::Node;
 pub use self::record::FileKind;
 pub use self::settings::{Atime, FsSettings};
 pub use self::time::{SetTime, Timestamp};
