@@ -81,7 +81,7 @@ enum RemainingStep {
 type WrittenFiles = HashMap<u64, Result<Lsn>>;
 
 impl AsyncThread {
-    /// Starts the thread.
+    /// Starts the thread that carries out calls.
     pub fn start(core: &Arc<FsCore>) -> Result<AsyncThread> {
         let (jobs, taken) = sync_channel(WAITING);
         let core = Arc::clone(core);
@@ -201,7 +201,7 @@ impl RemainingStep {
 }
 
 impl CompletionTarget {
-    /// Passes on the result.
+    /// Passes the result on to the receiver.
     pub fn complete(self, outcome: Result<u64>) {
         match self {
             CompletionTarget::Itself => {}

@@ -61,7 +61,7 @@ impl WriteBackSignal {
         }
     }
 
-    /// Ends the thread.
+    /// Requests that the thread ends.
     pub fn end(&self) {
         self.asked.lock().end = true;
         self.heard.notify_all();
