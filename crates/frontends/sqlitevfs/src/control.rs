@@ -8,7 +8,7 @@ use libsqlite3_sys as sys;
 use crate::api;
 use crate::database::Database;
 use crate::error::{Outcome, VfsError};
-use crate::methods::OpenedFile;
+use crate::opened_file::OpenedFile;
 
 /// SQLITE_FCNTL_NULL_IO and what else is not said to be known, is not.
 const UNKNOWN: VfsError = VfsError { code: sys::SQLITE_NOTFOUND, words: String::new() };

@@ -1,22 +1,22 @@
 //! The images that this process has open: each once, as long as a database in it is.
 
 use std::collections::HashMap;
+use std::ffi::c_int;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use libsqlite3_sys::SQLITE_CANTOPEN;
+use libsqlite3_sys as sys;
 use parking_lot::Mutex;
-use rawfs::fs::{Atime, Creds, Error, Fs, FsSettings, Memory};
+use rawfs::fs::{Atime, Creds, Error, File, Fs, FsSettings, Memory};
 use rawfs::{DiskSettings, Settings, Store};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use stack::DeviceName;
 
-use crate::database::{Database, commit_together};
 use crate::error::{Outcome, VfsError};
-use crate::name;
 
 /// What was committed without waiting (`synchronous` OFF, or NORMAL with a WAL) is durable after so long.
 const COMMIT: Duration = Duration::from_secs(5);
@@ -29,26 +29,19 @@ pub struct Image {
     pub fs: Fs,
     /// Whose the files are that are made.
     pub creds: Creds,
-    /// The databases in use, by path; taken also while one is opened or its files are made and removed.
-    pub databases: Mutex<HashMap<Vec<u8>, Weak<Database>>>,
     /// Super-journals by path; they are in memory alone.
     pub supers: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
 }
 
 impl Image {
-    /// Removes a super-journal, which commits the transactions of all databases it names; `false`: there is none.
-    pub fn remove_super(&self, path: &[u8]) -> Outcome<bool> {
-        let Some(names) = self.supers.lock().get(path).cloned() else { return Ok(false) };
-        let journals = names.split(|byte| *byte == 0).filter_map(name::parts).filter(|(image, _)| *image == self.name);
-        let mut paths: Vec<&[u8]> = journals.filter_map(|(_, path)| path.strip_suffix(b"-journal")).collect();
-        paths.sort_unstable();
-        paths.dedup();
-        let databases: Vec<Arc<Database>> = {
-            let known = self.databases.lock();
-            paths.iter().filter_map(|path| known.get(*path).and_then(Weak::upgrade)).collect()
-        };
-        commit_together(self, &databases)?;
-        Ok(self.supers.lock().remove(path).is_some())
+    /// Opens a file with SQLite's flags.
+    pub fn open_file(&self, path: &[u8], flags: c_int) -> Result<File, Error> {
+        let asked = |flag: c_int| flags & flag != 0;
+        let mut how = if asked(sys::SQLITE_OPEN_READONLY) { OFlags::RDONLY } else { OFlags::RDWR };
+        how.set(OFlags::CREATE, asked(sys::SQLITE_OPEN_CREATE));
+        how.set(OFlags::EXCL, asked(sys::SQLITE_OPEN_EXCLUSIVE) && asked(sys::SQLITE_OPEN_CREATE));
+        let creds = Creds { umask: 0, ..self.creds.clone() };
+        self.fs.open_at(self.fs.root(), path, how, 0o644, &creds)
     }
 }
 
@@ -88,7 +81,7 @@ impl Drop for OpenImage {
         drop(ticker);
         let fs = Arc::into_inner(image).expect("the last one").fs;
         if let Err(error) = fs.close() {
-            crate::api::log(libsqlite3_sys::SQLITE_IOERR_CLOSE, &format!("closing {}: {error}", name.display()));
+            crate::api::log(sys::SQLITE_IOERR_CLOSE, &format!("closing {}: {error}", name.display()));
         }
     }
 }
@@ -107,7 +100,7 @@ pub fn hold(path: &Path, memory: Option<Memory>) -> Outcome<OpenImage> {
     let images = images.get_or_insert_default();
     if !images.contains_key(path) {
         let fs = open(path, memory)?;
-        put(images, path, fs, false).map_err(VfsError::of(SQLITE_CANTOPEN, "opening the image"))?;
+        put(images, path, fs, false).map_err(VfsError::of(sys::SQLITE_CANTOPEN, "opening the image"))?;
     }
     let slot = images.get_mut(path).expect("there now");
     slot.users += 1;
@@ -142,18 +135,18 @@ pub fn unmount(name: &Path) -> Result<Fs, Error> {
 fn put(images: &mut HashMap<PathBuf, ImageSlot>, path: &Path, fs: Fs, kept: bool) -> Result<(), Error> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let creds = Creds { uid, gid, groups: Vec::new(), umask: 0o022, check: false };
-    let image = Arc::new(Image { name: path.to_owned(), fs, creds, databases: Mutex::default(), supers: Mutex::default() });
+    let image = Arc::new(Image { name: path.to_owned(), fs, creds, supers: Mutex::default() });
     let ticker = Ticker::start(&image)?;
     images.insert(path.to_owned(), ImageSlot { image, users: 0, kept, ticker });
     Ok(())
 }
 
 fn open(path: &Path, memory: Option<Memory>) -> Outcome<Fs> {
-    let refused = |why: &dyn std::fmt::Display| VfsError::new(SQLITE_CANTOPEN, format!("{}: {why}", path.display()));
+    let refused = |why: &dyn std::fmt::Display| VfsError::new(sys::SQLITE_CANTOPEN, format!("{}: {why}", path.display()));
     let buffers = memory.map_or_else(DiskSettings::default, Memory::disk);
     // The words of the driver name the path already.
     let disk = stack::open_disk(&DeviceName::Path(path.to_owned()), false, &buffers);
-    let disk = disk.map_err(|error| VfsError::new(SQLITE_CANTOPEN, error.to_string()))?;
+    let disk = disk.map_err(|error| VfsError::new(sys::SQLITE_CANTOPEN, error.to_string()))?;
     let (mut settings, mut files) = (Settings::default(), FsSettings { atime: Atime::Never, ..FsSettings::default() });
     if let Some(memory) = memory {
         let least = || refused(&format!("memory: this image needs {} bytes at least", Memory::least(disk.blocks())));

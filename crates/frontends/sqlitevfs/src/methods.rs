@@ -2,68 +2,24 @@
 #![expect(unsafe_code, reason = "SQLite calls these functions with pointers")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use libsqlite3_sys as sys;
-use rawfs::fs::{Error, File};
+use rawfs::fs::Error;
 use rustix::io::Errno;
 
 use crate::control;
 use crate::database::Database;
 use crate::error::{Outcome, VfsError};
+use crate::ffi_guard::ffi_guard;
 use crate::image::OpenImage;
-use crate::vfs::{OPEN_LOCK, answer};
+use crate::opened_file::{OPEN_LOCK, OpenedFile};
 
 /// What SQLite has for a file: its own part, then ours.
 #[repr(C)]
 pub struct Handle {
     base: sys::sqlite3_file,
     open: *mut OpenedFile,
-}
-
-/// A file that SQLite has opened through the VFS.
-pub enum OpenedFile {
-    /// A connection to a database.
-    Database {
-        /// Shared with the other connections.
-        database: Arc<Database>,
-        /// The connection's number.
-        who: u64,
-        /// It may not write.
-        read_only: bool,
-        /// The WAL stays when the last connection is closed.
-        persist_wal: bool,
-        /// SQLite may rely on it that a write harms nothing beside it; true here, and SQLite may wish not to know.
-        powersafe: bool,
-    },
-    /// A rollback journal.
-    Journal(Arc<Database>),
-    /// A super-journal: what the image has by this path.
-    Super {
-        /// In the image.
-        path: Vec<u8>,
-        /// It.
-        image: OpenImage,
-    },
-    /// A WAL.
-    Wal {
-        /// Its number among the connections.
-        who: u64,
-        /// It.
-        file: File,
-        /// Whose it is; behind the file, which it has to outlive.
-        database: Arc<Database>,
-    },
-    /// Any other file.
-    File {
-        /// It.
-        file: File,
-        /// Removed when it is closed.
-        gone: Option<Vec<u8>>,
-        /// Behind the file, which it has to outlive.
-        image: OpenImage,
-    },
 }
 
 /// Fills in the memory SQLite gave for a file.
@@ -118,8 +74,8 @@ const PLAIN: sys::sqlite3_io_methods = sys::sqlite3_io_methods {
 };
 
 unsafe extern "C" fn close(file: *mut sys::sqlite3_file) -> c_int {
-    answer(|| {
-        let _door = OPEN_LOCK.lock();
+    ffi_guard(|| {
+        let _lock = OPEN_LOCK.lock();
         // SAFETY: SQLite closes a file once; what `begin` put there is taken back.
         let open = unsafe {
             let handle = &mut *file.cast::<Handle>();
@@ -153,7 +109,7 @@ fn of_super<T>(image: &OpenImage, path: &[u8], with: impl FnOnce(&mut Vec<u8>) -
 }
 
 unsafe extern "C" fn read(file: *mut sys::sqlite3_file, to: *mut c_void, len: c_int, at: sys::sqlite3_int64) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: an open file, and memory for so many bytes that is nobody else's meanwhile.
         let (open, to) = unsafe { (open_of(file), std::slice::from_raw_parts_mut(to.cast::<u8>(), len as usize)) };
         let at = at as u64;
@@ -179,7 +135,7 @@ unsafe extern "C" fn read(file: *mut sys::sqlite3_file, to: *mut c_void, len: c_
 }
 
 unsafe extern "C" fn write(file: *mut sys::sqlite3_file, from: *const c_void, len: c_int, at: sys::sqlite3_int64) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: an open file, and so many bytes that nobody changes meanwhile.
         let (open, from) = unsafe { (open_of(file), std::slice::from_raw_parts(from.cast::<u8>(), len as usize)) };
         let at = at as u64;
@@ -205,7 +161,7 @@ unsafe extern "C" fn write(file: *mut sys::sqlite3_file, from: *const c_void, le
 }
 
 unsafe extern "C" fn truncate(file: *mut sys::sqlite3_file, len: sys::sqlite3_int64) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: an open file.
         match unsafe { open_of(file) } {
             OpenedFile::Database { database, .. } => database.set_len(len as u64),
@@ -222,7 +178,7 @@ unsafe extern "C" fn truncate(file: *mut sys::sqlite3_file, len: sys::sqlite3_in
 }
 
 unsafe extern "C" fn sync(file: *mut sys::sqlite3_file, _: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: an open file.
         match unsafe { open_of(file) } {
             OpenedFile::Database { database, .. } => database.sync(),
@@ -236,7 +192,7 @@ unsafe extern "C" fn sync(file: *mut sys::sqlite3_file, _: c_int) -> c_int {
 }
 
 unsafe extern "C" fn size(file: *mut sys::sqlite3_file, out: *mut sys::sqlite3_int64) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: an open file.
         let len = match unsafe { open_of(file) } {
             OpenedFile::Database { database, .. } => database.len(),
@@ -264,13 +220,13 @@ fn granted(yes: bool) -> Outcome<()> {
 unsafe extern "C" fn lock(file: *mut sys::sqlite3_file, level: c_int) -> c_int {
     // SAFETY: an open file.
     let open = unsafe { open_of(file) };
-    answer(|| connection(open).map_or(Ok(()), |(database, who)| granted(database.locks.lock(who, level))))
+    ffi_guard(|| connection(open).map_or(Ok(()), |(database, who)| granted(database.locks.lock(who, level))))
 }
 
 unsafe extern "C" fn unlock(file: *mut sys::sqlite3_file, level: c_int) -> c_int {
     // SAFETY: an open file.
     let open = unsafe { open_of(file) };
-    answer(|| {
+    ffi_guard(|| {
         let Some((database, who)) = connection(open) else { return Ok(()) };
         let writes = database.locks.level(who) >= sys::SQLITE_LOCK_RESERVED;
         if writes {
@@ -282,7 +238,7 @@ unsafe extern "C" fn unlock(file: *mut sys::sqlite3_file, level: c_int) -> c_int
 }
 
 unsafe extern "C" fn check_reserved(file: *mut sys::sqlite3_file, out: *mut c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: an open file.
         let is = connection(unsafe { open_of(file) }).is_some_and(|(database, _)| database.locks.is_reserved());
         // SAFETY: a place for a number.
@@ -295,7 +251,7 @@ unsafe extern "C" fn file_control(file: *mut sys::sqlite3_file, op: c_int, arg: 
     // SAFETY: an open file.
     let open = unsafe { open_of(file) };
     // SAFETY: what `arg` is follows from `op`, as SQLite says.
-    answer(|| unsafe { control::control(open, op, arg) })
+    ffi_guard(|| unsafe { control::control(open, op, arg) })
 }
 
 unsafe extern "C" fn sector_size(_: *mut sys::sqlite3_file) -> c_int {
@@ -319,7 +275,7 @@ unsafe extern "C" fn characteristics(file: *mut sys::sqlite3_file) -> c_int {
 }
 
 unsafe extern "C" fn shm_map(file: *mut sys::sqlite3_file, index: c_int, bytes: c_int, make: c_int, out: *mut *mut c_void) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: an open file.
         let (database, who) = connection(unsafe { open_of(file) }).ok_or(VfsError::quiet(sys::SQLITE_IOERR_SHMMAP))?;
         let region = database.shm.lock().map(who, index as usize, bytes as usize, make != 0);
@@ -330,7 +286,7 @@ unsafe extern "C" fn shm_map(file: *mut sys::sqlite3_file, index: c_int, bytes: 
 }
 
 unsafe extern "C" fn shm_lock(file: *mut sys::sqlite3_file, at: c_int, count: c_int, flags: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: an open file.
         let (database, who) = connection(unsafe { open_of(file) }).ok_or(VfsError::quiet(sys::SQLITE_IOERR_SHMLOCK))?;
         let range = at as usize..(at + count) as usize;
@@ -359,7 +315,7 @@ unsafe extern "C" fn shm_barrier(_: *mut sys::sqlite3_file) {
 unsafe extern "C" fn shm_unmap(file: *mut sys::sqlite3_file, _: c_int) -> c_int {
     // SAFETY: an open file.
     let open = unsafe { open_of(file) };
-    answer(|| {
+    ffi_guard(|| {
         if let Some((database, who)) = connection(open) {
             database.shm.lock().leave(who);
         }

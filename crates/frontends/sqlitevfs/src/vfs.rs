@@ -1,35 +1,31 @@
 //! The VFS: names become files.
 #![expect(unsafe_code, reason = "SQLite calls these functions with pointers")]
 
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use libsqlite3_sys as sys;
-use parking_lot::Mutex;
-use rawfs::fs::{Creds, Error, File, Memory};
-use rustix::fs::OFlags;
+use rawfs::fs::{Error, Memory};
 use rustix::io::Errno;
 use stack::cachedfs::Size;
 
 use crate::api::{self, Api, api};
-use crate::database::Database;
-use crate::error::{Outcome, VfsError, remember};
+use crate::databases;
+use crate::error::{Outcome, VfsError};
+use crate::ffi_guard::ffi_guard;
 use crate::image::{self, OpenImage};
-use crate::methods::{self, Handle, OpenedFile};
+use crate::methods::{self, Handle};
 use crate::name;
+use crate::opened_file::{OPEN_LOCK, OpenedFile};
+use crate::super_journal;
 
 /// Bytes of a full name, at most.
 const NAME_MAX: c_int = 2048;
 const TEMPORARY: c_int =
     sys::SQLITE_OPEN_TEMP_DB | sys::SQLITE_OPEN_TRANSIENT_DB | sys::SQLITE_OPEN_TEMP_JOURNAL | sys::SQLITE_OPEN_SUBJOURNAL;
 
-/// One database is opened or closed at a time: an open sees all that the last connection wrote.
-pub static OPEN_LOCK: Mutex<()> = Mutex::new(());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Makes SQLite know the VFS `hotshelf`; not its default. Once is enough; again does nothing.
@@ -77,20 +73,6 @@ pub fn register(functions: Api) -> Result<(), c_int> {
         sys::SQLITE_OK => Ok(()),
         code => Err(code),
     }
-}
-
-/// Runs what SQLite asked for; words go to its log, and no panic gets past.
-pub fn answer(work: impl FnOnce() -> Outcome<()>) -> c_int {
-    let outcome = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-        Err(VfsError::new(sys::SQLITE_INTERNAL, format!("a mistake inside hotshelf ({}): please report it", said.unwrap_or("no words"))))
-    });
-    let Err(fault) = outcome else { return sys::SQLITE_OK };
-    if !fault.words.is_empty() {
-        remember(&fault);
-        api::log(fault.code, &fault.words);
-    }
-    fault.code
 }
 
 /// Bytes of a name of SQLite's.
@@ -141,7 +123,7 @@ unsafe extern "C" fn open(
         // SAFETY: the default VFS, with a file of at least its size; it puts its own methods there.
         return unsafe { (*below).xOpen.map_or(sys::SQLITE_CANTOPEN, |open| open(below, name, file, flags, out)) };
     }
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: SQLite's names end with a zero.
         let bytes = unsafe { bytes(name) }.unwrap_or_default();
         // SAFETY: it is the name of a database.
@@ -159,16 +141,16 @@ unsafe extern "C" fn open(
 }
 
 fn open_named(name: &[u8], flags: c_int, memory: Option<Memory>) -> Outcome<(OpenedFile, c_int)> {
-    let _door = OPEN_LOCK.lock();
+    let _lock = OPEN_LOCK.lock();
     let (image, path) = place_with(name, memory)?;
     if flags & sys::SQLITE_OPEN_MAIN_DB != 0 {
-        let database = database(image, path, flags)?;
+        let database = databases::open(image, path, flags)?;
         let who = NEXT.fetch_add(1, Ordering::Relaxed);
         let read_only = flags & sys::SQLITE_OPEN_READONLY != 0;
         return Ok((OpenedFile::Database { database, who, read_only, persist_wal: false, powersafe: true }, flags));
     }
     if flags & sys::SQLITE_OPEN_MAIN_JOURNAL != 0
-        && let Some(database) = of_journal(&image, path)
+        && let Some(database) = databases::find_by_journal(&image, path)
     {
         if !database.open_the_journal(flags & sys::SQLITE_OPEN_CREATE != 0)? {
             return Err(VfsError::quiet(sys::SQLITE_CANTOPEN));
@@ -184,9 +166,9 @@ fn open_named(name: &[u8], flags: c_int, memory: Option<Memory>) -> Outcome<(Ope
         image.supers.lock().entry(path.clone()).or_default();
         return Ok((OpenedFile::Super { path, image }, flags));
     }
-    let file = open_file(&image, path, flags).map_err(VfsError::of(sys::SQLITE_CANTOPEN, String::from_utf8_lossy(name)))?;
+    let file = image.open_file(path, flags).map_err(VfsError::of(sys::SQLITE_CANTOPEN, String::from_utf8_lossy(name)))?;
     if flags & sys::SQLITE_OPEN_WAL != 0
-        && let Some(database) = of_file(&image, path, b"-wal")
+        && let Some(database) = databases::find_owner(&image, path, b"-wal")
     {
         database.open_wal(&file)?;
         let who = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -196,54 +178,14 @@ fn open_named(name: &[u8], flags: c_int, memory: Option<Memory>) -> Outcome<(Ope
     Ok((OpenedFile::File { file, gone, image }, flags))
 }
 
-fn open_file(image: &OpenImage, path: &[u8], flags: c_int) -> rawfs::fs::Result<File> {
-    let asked = |flag: c_int| flags & flag != 0;
-    let mut how = if asked(sys::SQLITE_OPEN_READONLY) { OFlags::RDONLY } else { OFlags::RDWR };
-    how.set(OFlags::CREATE, asked(sys::SQLITE_OPEN_CREATE));
-    how.set(OFlags::EXCL, asked(sys::SQLITE_OPEN_EXCLUSIVE) && asked(sys::SQLITE_OPEN_CREATE));
-    let creds = Creds { umask: 0, ..image.creds.clone() };
-    image.fs.open_at(image.fs.root(), path, how, 0o644, &creds)
-}
-
-/// The database of a path, one for all connections.
-fn database(image: OpenImage, path: &[u8], flags: c_int) -> Outcome<Arc<Database>> {
-    let known = |databases: &mut HashMap<Vec<u8>, Weak<Database>>| {
-        databases.retain(|_, database| database.strong_count() > 0);
-        databases.get(path).and_then(Weak::upgrade)
-    };
-    if let Some(database) = known(&mut image.databases.lock()) {
-        return Ok(database);
-    }
-    let shown = format!("{}/{}", image.name.display(), String::from_utf8_lossy(path));
-    // Others of this process may write, whatever this connection may.
-    let file = open_file(&image, path, flags & !sys::SQLITE_OPEN_READONLY).map_err(VfsError::of(sys::SQLITE_CANTOPEN, &*shown))?;
-    let other = image.databases.lock().values().filter_map(Weak::upgrade).find(|other| other.ino() == file.node().ino());
-    if other.is_some() {
-        return Err(VfsError::new(sys::SQLITE_CANTOPEN, format!("{shown} is open by another name: use one for all connections")));
-    }
-    let database = Arc::new(Database::new(image, path.to_vec(), file)?);
-    database.image().databases.lock().insert(path.to_vec(), Arc::downgrade(&database));
-    Ok(database)
-}
-
-/// The database in use whose journal this is.
-fn of_journal(image: &OpenImage, path: &[u8]) -> Option<Arc<Database>> {
-    of_file(image, path, b"-journal")
-}
-
-/// The database in use to which a file with this ending belongs.
-fn of_file(image: &OpenImage, path: &[u8], ending: &[u8]) -> Option<Arc<Database>> {
-    image.databases.lock().get(path.strip_suffix(ending)?).and_then(Weak::upgrade)
-}
-
 unsafe extern "C" fn delete(_: *mut sys::sqlite3_vfs, name: *const c_char, sync: c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: SQLite's names end with a zero.
         let name = unsafe { bytes(name) }.unwrap_or_default();
         let (image, path) = place(name)?;
-        let there = match of_journal(&image, path) {
+        let there = match databases::find_by_journal(&image, path) {
             Some(database) => database.remove_journal()?,
-            None if image.remove_super(path)? => true,
+            None if super_journal::remove(&image, path)? => true,
             None => match image.fs.unlink(image.fs.root(), path, &image.creds) {
                 Ok(()) => true,
                 Err(error) if error.errno() == Errno::NOENT => false,
@@ -263,12 +205,12 @@ unsafe extern "C" fn delete(_: *mut sys::sqlite3_vfs, name: *const c_char, sync:
 }
 
 unsafe extern "C" fn access(_: *mut sys::sqlite3_vfs, name: *const c_char, flags: c_int, out: *mut c_int) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: SQLite's names end with a zero.
         let name = unsafe { bytes(name) }.unwrap_or_default();
         let (image, path) = place(name)?;
         let stat = || image.fs.stat(image.fs.root(), path, true, &image.creds);
-        let known = of_journal(&image, path).and_then(|database| database.has_journal());
+        let known = databases::find_by_journal(&image, path).and_then(|database| database.has_journal());
         let known = known.or_else(|| image.supers.lock().contains_key(path).then_some(true));
         let is = match known.map_or_else(|| stat().map(|stat| flags != sys::SQLITE_ACCESS_EXISTS || stat.size > 0), Ok) {
             Ok(is) => is,
@@ -282,7 +224,7 @@ unsafe extern "C" fn access(_: *mut sys::sqlite3_vfs, name: *const c_char, flags
 }
 
 unsafe extern "C" fn full_pathname(_: *mut sys::sqlite3_vfs, name: *const c_char, room: c_int, out: *mut c_char) -> c_int {
-    answer(|| {
+    ffi_guard(|| {
         // SAFETY: SQLite gives a name of sqlite3_open's with its URI's parameters behind it, since 3.31 also with zeros before it.
         let image = unsafe { bytes((api().uri_parameter)(name, c"image".as_ptr())) };
         // SAFETY: it ends with a zero.

@@ -4,55 +4,14 @@
 //!   taken, so that a checkpoint never lacks room, and rows can always be removed.
 //! - A transaction is committed by one frame. If the sync behind it fails, SQLite says that the statement failed, and leaves the frame,
 //!   which the next opening would take for a commit: it is cut off.
-//!
-//! ```text
-//!  header (32 bytes: magic, version, size of pages, ...)   then frames: header (24 bytes: page, pages of the database or 0, ...), page
-//! ```
 
 use libsqlite3_sys as sys;
 use rawfs::fs::{Error, File};
 use rustix::io::Errno;
 
-use crate::database::Database;
-use crate::error::Outcome;
-
-const HEADER: usize = 32;
-const FRAME: usize = 24;
-/// What ends a WAL that cannot be cut: no frame has page 0.
-const NO_FRAME: [u8; FRAME] = [0; FRAME];
-
-/// What is known of it.
-#[derive(Default)]
-pub struct Wal {
-    /// Connections that have it open.
-    opened: usize,
-    /// Bytes of a page; 0: not known yet.
-    page: u64,
-    /// The frame that commits the transaction under way.
-    commit_at: Option<u64>,
-    /// The connection that wrote it, by a number of its open WAL.
-    writer: Option<u64>,
-    /// The transaction under way makes the database longer.
-    grows: bool,
-    /// A frame that has not happened, and could not be cut off yet.
-    to_cut: Option<u64>,
-}
-
-impl Wal {
-    /// Whether a connection uses it.
-    pub fn is_open(&self) -> bool {
-        self.opened > 0
-    }
-
-    /// The transaction under way is over.
-    pub fn is_committed(&mut self) {
-        (self.commit_at, self.grows) = (None, false);
-    }
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    u64::from(u32::from_be_bytes(bytes.try_into().expect("4 bytes")))
-}
+use super::Database;
+use crate::error::{Outcome, VfsError};
+use crate::wal_state::{FRAME, HEADER, NO_FRAME, WalState, number};
 
 impl Database {
     /// A connection opens the WAL.
@@ -90,7 +49,7 @@ impl Database {
         let mut wal = self.wal.lock();
         wal.opened -= 1;
         if wal.opened == 0 {
-            *wal = Wal::default();
+            *wal = WalState::default();
             drop(wal);
             self.wal_ends();
         }
@@ -201,6 +160,34 @@ impl Database {
         wal.to_cut = None;
         Ok(())
     }
+
+    /// Has blocks promised for pages that are in the WAL: up to a place in the file. `grows`: the transaction makes the database longer;
+    /// if not, it may have some of those that are promised for other things.
+    fn promise_wal(&self, end: u64, grows: bool) -> Outcome<()> {
+        let inner = &mut *self.inner.write();
+        let grown = inner.grown(end);
+        let wanted = grown + if grows { self.reserve } else { self.reserve / 4 };
+        self.file.reserve(wanted).map_err(self.fault(sys::SQLITE_FULL, "writing the WAL"))?;
+        inner.wal_end = inner.wal_end.max(end);
+        Ok(())
+    }
+
+    /// The last connection has closed the WAL.
+    fn wal_ends(&self) {
+        self.wal_begins();
+        self.inner.write().before_checkpoint = None;
+    }
+
+    /// The WAL begins anew: its pages are in the file.
+    fn wal_begins(&self) {
+        let inner = &mut *self.inner.write();
+        inner.wal_end = 0;
+        let _ = self.file.reserve(inner.grown(0) + self.reserve);
+    }
+
+    fn file_fault(&self, code: i32) -> impl Fn(Error) -> VfsError {
+        self.fault(code, "the WAL")
+    }
 }
 
 fn is_full(done: &rawfs::fs::Result<usize>) -> bool {
@@ -246,12 +233,5 @@ mod test {
         database.take_back(1, &wal);
         assert_eq!(len(&wal), HEADER as u64);
         database.close_wal();
-    }
-
-    #[test]
-    fn a_transaction_ends() {
-        let mut wal = Wal { opened: 1, commit_at: Some(32), grows: true, ..Wal::default() };
-        wal.is_committed();
-        assert!(wal.is_open() && wal.commit_at.is_none() && !wal.grows);
     }
 }
