@@ -26,7 +26,7 @@ pub fn in_background(args: &MountArgs, options: &Options) -> anyhow::Result<bool
         open_log(path)?;
     }
     let given: Vec<_> = std::env::args_os().collect();
-    let words = match crate::mount_cmd::as_mount_helper(&given) {
+    let words = match crate::mount_helper::as_own_command(&given) {
         Some(rewritten) => rewritten?,
         None => given,
     };

@@ -25,6 +25,7 @@ mod doctor;
 mod fs;
 mod generate;
 mod mount_cmd;
+mod mount_helper;
 mod mount_settings;
 mod nocache;
 mod nvme;
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let given: Vec<std::ffi::OsString> = std::env::args_os().collect();
-    let cli = match mount_cmd::as_mount_helper(&given) {
+    let cli = match mount_helper::as_own_command(&given) {
         Some(Ok(rewritten)) => Cli::try_parse_from(rewritten),
         Some(Err(error)) => return fail(&error),
         None => Cli::try_parse_from(given),

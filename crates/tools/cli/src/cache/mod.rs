@@ -6,6 +6,7 @@ mod create;
 mod destroy;
 mod locate;
 mod prometheus;
+mod report;
 mod resize;
 mod serve;
 mod settings;
@@ -18,8 +19,9 @@ mod work;
 use self::args::{CacheArgs, CacheCommand};
 pub use self::check::check_path;
 pub use self::locate::is_cache;
+pub use self::report::Report;
 pub use self::show::report as show;
-pub use self::status::{Report, all, prometheus_text, status_of};
+pub use self::status::{all, prometheus_text, status_of};
 
 /// Runs the given `hotshelf cache` command.
 pub fn cache(args: &CacheArgs) -> anyhow::Result<bool> {

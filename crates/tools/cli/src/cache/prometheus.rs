@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use cachedfs::{Latency, Mode, Status, mode_name};
 
-use super::status::Report;
+use super::report::Report;
 
 const MODES: [Mode; 5] = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::ReadOnly, Mode::PassThrough];
 

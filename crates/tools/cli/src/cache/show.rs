@@ -2,8 +2,8 @@
 
 use cachedfs::{Latency, Ssd, Status, Tier, mode_name};
 
+use super::report::Report;
 use super::size;
-use super::status::Report;
 
 /// Prints the state of one cache as a compact panel.
 pub fn report(report: &Report) {

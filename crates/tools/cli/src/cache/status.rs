@@ -1,25 +1,13 @@
 //! `hotshelf cache status`: of a cache that is used, and of one that is not.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cachedfs::{Config, Instance, Ssd, Status, image};
-use serde::Serialize;
 
 use super::args::{StatusArgs, Which};
 use super::locate::{self, Located};
+use super::report::Report;
 use super::{prometheus, show};
-
-/// What is known of a cache.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Report {
-    /// Whether at least one process is attached to the cache.
-    pub in_use: bool,
-    /// Path of the configuration file, if the settings come from one.
-    pub settings: Option<PathBuf>,
-    /// The state of the cache as its shared memory reports it.
-    #[serde(flatten)]
-    pub status: Status,
-}
 
 /// Runs `hotshelf cache status` and prints the report.
 pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {

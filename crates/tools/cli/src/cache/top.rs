@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::args::TopArgs;
 use super::locate;
+use super::report::Report;
 use super::{show, size, status};
 
 /// The shortest interval.
@@ -49,7 +50,7 @@ pub fn top(args: &TopArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn panel(before: &Status, now: &status::Report, seconds: f64) {
+fn panel(before: &Status, now: &Report, seconds: f64) {
     let status = &now.status;
     if !now.in_use {
         say!("{}: not in use", status.name);

@@ -6,16 +6,9 @@ use anyhow::{Context, bail};
 use rustix::fs::OFlags;
 use stack::rawfs::fs::{File, Transaction};
 
-use super::session::Session;
+use super::open_transaction::OpenTransaction;
+use super::session::{Session, join};
 use super::shown;
-
-/// The changes since `begin`, which `commit` writes together.
-pub struct OpenTransaction {
-    /// The transaction that collects the changes since `begin`.
-    pub transaction: Transaction,
-    /// By path, whether they have a name already or get it.
-    files: BTreeMap<Vec<u8>, File>,
-}
 
 /// Begins a transaction; the following changes are part of it.
 pub fn begin(session: &mut Session) -> anyhow::Result<()> {
@@ -63,7 +56,7 @@ impl Session {
         let fs = self.fs()?;
         let file = match fs.open_at(fs.root(), path, OFlags::RDWR, 0, &self.creds) {
             Err(error) if error.errno() == rustix::io::Errno::NOENT => {
-                let dir = super::session::join(path, b"..");
+                let dir = join(path, b"..");
                 let unnamed = fs.open_at(fs.root(), &dir, OFlags::TMPFILE | OFlags::RDWR, 0o666, &self.creds);
                 let file = unnamed.with_context(|| shown(&dir))?;
                 gathered.transaction.name(&file, fs.root(), path).with_context(|| shown(path))?;

@@ -1,17 +1,19 @@
-//! `hotshelf fs shell`: a file system at the fingertips, as testFS's shell was (paper 002), also for scripts.
+//! `hotshelf fs shell`: a file system at the fingertips, as testFS's shell was, also for scripts.
 //!
-//! `words` parses text into commands, `verbs` defines the commands, `session` holds their state. The other modules implement them:
-//! `look`, `names`, `content`, `attrs`, `transfer`, `gather`, `image`, `benches`. `prompt` and `complete` are for people, `script`
-//! for programs.
+//! `words` parses text into commands, `verbs` defines the commands, `session` holds their state, `dispatch` runs them. They are
+//! implemented in `look`, `names`, `content`, `attrs`, `transfer`, `gather`, `image`, `benches`. `prompt` and `complete` serve people,
+//! `script` serves programs.
 
 mod attrs;
 mod benches;
 mod complete;
 mod content;
+mod dispatch;
 mod gather;
 mod image;
 mod look;
 mod names;
+mod open_transaction;
 mod prompt;
 mod script;
 mod session;
@@ -59,7 +61,7 @@ pub fn manual() -> String {
          Without a terminal there is no prompt: errors go to standard error with their line; the exit code is 1 if any failed.\n\n\
          Example:\n  hotshelf fs shell /ssd/image\n  hotshelf fs shell /ssd/image -c 'mkdir a; import notes.txt a; ls -l a'\n  \
          hotshelf fs shell memory:1GiB -c 'mkfs; bench e2e_write 100 5 50'",
-        session::verbs_table()
+        dispatch::verbs_table()
     )
 }
 

@@ -14,7 +14,8 @@ use rustyline::{CompletionType, Editor};
 use signal_hook::consts::{SIGHUP, SIGINT};
 
 use super::complete::Helper;
-use super::session::{Next, Session};
+use super::dispatch::{self, Next};
+use super::session::Session;
 use super::words::{self, QuotingError};
 use super::{complain, is_broken_pipe, shown};
 
@@ -90,7 +91,7 @@ fn one(session: &mut Session, line: &str) -> anyhow::Result<Next> {
         QuotingError::Operator { byte, .. } => anyhow!("`{}` has no meaning here: put it in quotes", char::from(byte)),
     })?;
     for typed in commands {
-        let next = session.run(&typed.words)?;
+        let next = dispatch::run(session, &typed.words)?;
         session.out.flush()?;
         if next == Next::Quit {
             return Ok(Next::Quit);

@@ -10,7 +10,8 @@ use anyhow::{Context, anyhow};
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::session::{Next, Session};
+use super::dispatch::{self, Next};
+use super::session::Session;
 use super::words::{self, QuotingError};
 use super::{complain, is_broken_pipe};
 
@@ -157,7 +158,7 @@ impl Script<'_> {
     }
 
     fn carry_out(&mut self, line: usize, words: &[Vec<u8>]) -> anyhow::Result<ScriptProgress> {
-        let outcome = self.session.run(words).and_then(|next| {
+        let outcome = dispatch::run(self.session, words).and_then(|next| {
             self.session.out.flush()?;
             Ok(next)
         });

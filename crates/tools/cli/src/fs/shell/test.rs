@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use super::complete::candidates;
-use super::session::{Next, Session};
+use super::dispatch::{self, Next};
+use super::session::Session;
 use super::{definitions, in_a_line, words};
 
 /// What was said.
@@ -41,7 +42,7 @@ impl Shell {
 
     fn run(&mut self, script: &str) -> anyhow::Result<String> {
         for typed in words::commands(script.as_bytes()).expect("whole") {
-            if self.session.run(&typed.words)? == Next::Quit {
+            if dispatch::run(&mut self.session, &typed.words)? == Next::Quit {
                 break;
             }
         }
@@ -204,7 +205,7 @@ fn every_command_has_help_and_a_wrong_word_is_one_line() {
     assert!(shell.refuses("cat ''").contains("empty"));
     shell.session.history.push("pwd".into());
     assert_eq!(shell.does("history"), "    1  pwd\n");
-    assert_eq!(shell.session.run(&[b"exit".to_vec()]).expect("quits"), Next::Quit);
+    assert_eq!(dispatch::run(&mut shell.session, &[b"exit".to_vec()]).expect("quits"), Next::Quit);
 }
 
 #[test]
@@ -282,7 +283,7 @@ fn random_commands_never_panic() {
         }
         let Ok(commands) = words::commands(line.as_bytes()) else { continue };
         for typed in commands {
-            if let Err(error) = shell.session.run(&typed.words) {
+            if let Err(error) = dispatch::run(&mut shell.session, &typed.words) {
                 assert!(!in_a_line(&error).is_empty());
             }
             shell.said.0.lock().expect("said").clear();

@@ -1,0 +1,13 @@
+//! A transaction that a session has begun.
+
+use std::collections::BTreeMap;
+
+use stack::rawfs::fs::{File, Transaction};
+
+/// The changes since `begin`, which `commit` writes together.
+pub struct OpenTransaction {
+    /// The transaction that collects the changes since `begin`.
+    pub transaction: Transaction,
+    /// The files it changes, by path; new ones get their names with the commit.
+    pub files: BTreeMap<Vec<u8>, File>,
+}
