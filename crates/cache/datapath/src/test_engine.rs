@@ -12,7 +12,7 @@ use ssdcache::{FileKey, Mode};
 use crate::Worker;
 use crate::engine::{BackingFile, CacheEngine, Environment, Layout, Limits, Open, OpenOptions, Parts, Sizes, Stamp};
 
-/// A file in memory, with a clock of its own: each look at it is later than the one before.
+/// A file in memory with its own clock, which every reading advances.
 #[derive(Default)]
 pub(crate) struct File {
     pub(crate) bytes: Mutex<Vec<u8>>,

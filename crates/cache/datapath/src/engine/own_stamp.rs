@@ -233,7 +233,7 @@ mod test {
         Open,
         /// The file is changed.
         Changed,
-        /// The word was read; it tells whether the writer is alone.
+        /// The word was read; it shows whether the writer is alone.
         Read(u64),
         /// The stamp was taken.
         Taken(u64, u8),

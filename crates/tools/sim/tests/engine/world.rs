@@ -91,7 +91,7 @@ pub struct Machine {
     below: Drive,
     files: Mutex<BTreeMap<u64, SimFile>>,
     clock_ms: AtomicU32,
-    /// The time of day, ns: each look at it is later than the one before.
+    /// The time of day, ns; every reading advances it.
     clock_ns: AtomicU64,
     moment: Mutex<Option<Moment>>,
     pub reports: Mutex<Vec<String>>,
