@@ -6,7 +6,7 @@ use crate::tree::{Finding, Tree};
 
 /// Lowest first. Crates of one layer do not know each other.
 const LAYERS: &[&[&str]] = &[
-    &["shm", "policy", "fusedev"],
+    &["shm", "policy", "fusedev", "sizes"],
     &["block", "pci"],
     &["pagecache", "ssdcache", "nvme"],
     &["datapath"],
@@ -19,7 +19,7 @@ const LAYERS: &[&[&str]] = &[
 
 /// The folders below `crates`, lowest layer first, and the crates of each. The README of a folder says what may not be in it.
 const FOLDERS: &[(&str, &[&str])] = &[
-    ("base", &["shm", "policy", "fusedev"]),
+    ("base", &["shm", "policy", "fusedev", "sizes"]),
     ("devices", &["block", "pci", "nvme"]),
     ("cache", &["pagecache", "ssdcache", "datapath", "cachedfs"]),
     ("filesystems", &["rawfs", "hybridfs"]),

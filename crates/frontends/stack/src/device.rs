@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use block::driver::{FaultyDevice, FileDevice, FileOptions, MemoryDevice, NullDevice, Passthrough};
 use block::{Device, Geometry, Lba, OpenError};
-use hybridfs::Size;
 use nvme::named::{FunctionName, open_namespace};
+use sizes::Size;
 
 /// Block size of memory devices, in bytes.
 const BLOCK_BYTES: u32 = 512;

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
-use hybridfs::Size;
 use nvme::Status;
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -20,6 +19,7 @@ use signal_hook::iterator::Signals;
 use sim::nvme::faults::{ControllerFaultRule, Fault};
 use sim::nvme::served::Server;
 use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig};
+use sizes::Size;
 
 /// A software NVMe controller behind a vfio-user socket.
 #[derive(Parser)]
