@@ -18,9 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use block::broker::{BrokerDevice, ConnectOptions, GrantSpec, Journal, Server, ServerOptions, Who};
-use block::{
-    Arena, Completion, Device, DeviceCapabilities, Geometry, Handle, OpenError, Params, Queue, QueueOptions, Request, Span, Submit, Tag,
-};
+use block::{Arena, Device, DeviceCapabilities, Geometry, Handle, OpenError, Params, Queue, QueueOptions};
 use nvme::Namespace;
 use nvme::named::{FunctionName, open_namespace};
 use parking_lot::Mutex;
@@ -251,51 +249,16 @@ struct OwnedQueue {
     _tenure: Arc<Tenure>,
 }
 
-impl Queue for OwnedQueue {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
+impl block::QueueWrapper for OwnedQueue {
+    type Inner = dyn Queue;
+    const CHANGES_POLLING: bool = false;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.queue
     }
-    fn depth(&self) -> u32 {
-        self.queue.depth()
-    }
-    fn register(&mut self, arena: &Arena) -> Result<(), block::Error> {
-        self.queue.register(arena)
-    }
-    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
-        self.queue.submit(request, data)
-    }
-    fn ring(&mut self) {
-        self.queue.ring();
-    }
-    fn poll(&mut self, completions: &mut [Completion]) -> usize {
-        self.queue.poll(completions)
-    }
-    fn in_flight(&self) -> u32 {
-        self.queue.in_flight()
-    }
-    fn wait(&mut self, at_most: Duration) {
-        self.queue.wait(at_most);
-    }
-    fn event(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.queue.event()
-    }
-    fn arm(&mut self) -> block::Armed {
-        self.queue.arm()
-    }
-    fn expected(&self) -> Option<block::Time> {
-        self.queue.expected()
-    }
-    fn cancel(&mut self, tag: Tag) {
-        self.queue.cancel(tag);
-    }
-    fn owns_buffer(&self, tag: Tag) -> bool {
-        self.queue.owns_buffer(tag)
-    }
-    fn take_released(&mut self) -> Option<Tag> {
-        self.queue.take_released()
-    }
-    fn reset(&mut self) -> Result<(), block::Error> {
-        self.queue.reset()
+
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        &mut *self.queue
     }
 }
 

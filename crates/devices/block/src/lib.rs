@@ -6,7 +6,7 @@
 //!
 //! - [`units`], [`request`], [`error`], [`geometry`]: the types of requests and their results.
 //! - [`buffer`]: memory that devices can access, allocated and translated once.
-//! - [`queue`], [`device`]: the interfaces that a driver implements.
+//! - [`queue`], [`device`]: the interfaces that a driver implements. [`wrapper`]: a queue around another queue.
 //! - [`driver`]: the drivers.
 //! - [`scheduler`]: the order of requests.
 //! - [`handle`]: the interface through which a thread does I/O.
@@ -31,6 +31,7 @@ pub mod scheduler;
 mod sync;
 pub mod tracked;
 pub mod units;
+pub mod wrapper;
 
 pub use buffer::{Arena, Buf, Span};
 pub use clock::{Clock, Time};
@@ -43,3 +44,4 @@ pub use request::{Class, Completion, Op, Request, Status, Urgency};
 pub use scheduler::Scheduler;
 pub use tracked::Tracked;
 pub use units::{Lba, Tag};
+pub use wrapper::QueueWrapper;

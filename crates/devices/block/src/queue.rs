@@ -34,6 +34,8 @@ pub enum Armed {
 /// A pair of a submission and a completion queue, with one owner. Only [`Queue::wait`] and [`Queue::reset`] block, and only
 /// [`Queue::register`] allocates.
 ///
+/// A queue around another queue implements [`QueueWrapper`](crate::wrapper::QueueWrapper) instead, which passes every call on.
+///
 /// The implementation reports at most one completion for each request that was `Queued`, and none after `reset` returned `Ok`. It
 /// checks each request against its geometry, so that an invalid request completes with an error. The submitter uses distinct tags
 /// for
@@ -100,7 +102,7 @@ pub trait Queue: Send {
     fn cancel(&mut self, tag: Tag);
 
     /// Returns whether the device still uses the memory of a request that was reported: the request was given up, not completed. Without
-    /// a default, as [`Queue::take_released`]: a queue around another one that forgot to forward it would corrupt memory.
+    /// a default, as [`Queue::take_released`]: a driver that overlooks it would corrupt memory.
     fn owns_buffer(&self, tag: Tag) -> bool;
 
     /// Returns a request of those whose memory the device has released since then. Each is named once.
@@ -119,58 +121,4 @@ pub trait Doorbell: Send + Sync {
     /// dropped. Returns false if some requests were not sent: the queue's own `ring` has to do it.
     #[must_use]
     fn ring(&self) -> bool;
-}
-
-impl<Q: Queue + ?Sized> Queue for Box<Q> {
-    fn geometry(&self) -> &Geometry {
-        (**self).geometry()
-    }
-    fn depth(&self) -> u32 {
-        (**self).depth()
-    }
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        (**self).register(arena)
-    }
-    fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
-        (**self).submit(request, data)
-    }
-    fn ring(&mut self) {
-        (**self).ring();
-    }
-    fn poll(&mut self, completions: &mut [Completion]) -> usize {
-        (**self).poll(completions)
-    }
-    fn in_flight(&self) -> u32 {
-        (**self).in_flight()
-    }
-    fn wait(&mut self, at_most: Duration) {
-        (**self).wait(at_most);
-    }
-    fn wait_and_poll(&mut self, at_most: Duration, completions: &mut [Completion]) -> usize {
-        (**self).wait_and_poll(at_most, completions)
-    }
-    fn event(&self) -> Option<BorrowedFd<'_>> {
-        (**self).event()
-    }
-    fn arm(&mut self) -> Armed {
-        (**self).arm()
-    }
-    fn doorbell(&mut self) -> Option<Arc<dyn Doorbell>> {
-        (**self).doorbell()
-    }
-    fn expected(&self) -> Option<Time> {
-        (**self).expected()
-    }
-    fn cancel(&mut self, tag: Tag) {
-        (**self).cancel(tag);
-    }
-    fn owns_buffer(&self, tag: Tag) -> bool {
-        (**self).owns_buffer(tag)
-    }
-    fn take_released(&mut self) -> Option<Tag> {
-        (**self).take_released()
-    }
-    fn reset(&mut self) -> Result<(), Error> {
-        (**self).reset()
-    }
 }

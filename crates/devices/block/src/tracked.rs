@@ -21,14 +21,12 @@
 //! all requests, also future ones, are reported as Gone, and memory in flight stays with the device.
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::buffer::{Arena, Span};
+use crate::buffer::Span;
 use crate::clock::{Clock, Monotonic, Time};
 use crate::driver::CompletionRing;
 use crate::error::Error;
-use crate::geometry::Geometry;
 use crate::queue::{Armed, Doorbell, Queue, Submit};
 use crate::request::{Completion, Request, Status};
 use crate::units::Tag;
@@ -382,17 +380,16 @@ fn parts(tag: Tag) -> (u32, u32) {
     ((tag.0 & 0xffff_ffff) as u32, (tag.0 >> 32) as u32)
 }
 
-impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
+impl<Q: Queue, C: Clock> crate::wrapper::QueueWrapper for Tracked<Q, C> {
+    type Inner = Q;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &Q {
+        &self.queue
     }
 
-    fn depth(&self) -> u32 {
-        self.queue.depth()
-    }
-
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.queue.register(arena)
+    fn inner_mut(&mut self) -> &mut Q {
+        &mut self.queue
     }
 
     #[inline]
@@ -402,10 +399,6 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
             None => Time::NEVER,
         };
         self.submit_by(request, data, deadline)
-    }
-
-    fn ring(&mut self) {
-        self.queue.ring();
     }
 
     #[inline]
@@ -418,8 +411,8 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
     #[inline]
     fn wait_and_poll(&mut self, at_most: Duration, completions: &mut [Completion]) -> usize {
         if self.own.len() > 0 {
-            self.ring();
-            return self.poll(completions);
+            Queue::ring(self);
+            return Queue::poll(self, completions);
         }
         let below = self.queue.wait_and_poll(self.at_most(at_most), completions);
         self.report(0, below, completions)
@@ -431,25 +424,18 @@ impl<Q: Queue, C: Clock> Queue for Tracked<Q, C> {
 
     fn wait(&mut self, at_most: Duration) {
         if self.own.len() > 0 {
-            return self.ring();
+            return Queue::ring(self);
         }
         self.queue.wait(self.at_most(at_most));
     }
 
-    fn event(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.event()
-    }
-
+    // This queue holds back no request, so nothing is rung past it.
     fn doorbell(&mut self) -> Option<std::sync::Arc<dyn Doorbell>> {
         self.queue.doorbell()
     }
 
     fn arm(&mut self) -> Armed {
         if self.own.len() > 0 { Armed::Ready } else { self.queue.arm() }
-    }
-
-    fn expected(&self) -> Option<Time> {
-        self.queue.expected()
     }
 
     fn cancel(&mut self, tag: Tag) {
@@ -484,6 +470,8 @@ mod test {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::buffer::Arena;
+    use crate::geometry::Geometry;
     use crate::units::Lba;
 
     #[derive(Clone, Default)]

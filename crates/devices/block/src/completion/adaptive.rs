@@ -4,7 +4,6 @@
 //! released its buffer. The modes `Polling` and `Interrupt` read no clock on the request path; `Adaptive` reads it once for each batch
 //! submitted. Only `wait` trains the predictors: a caller that never waits needs no prediction.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +15,9 @@ use super::pace::Pace;
 use super::plan::{Lead, Limits, Outlook, Plan};
 use super::predictor::Kind;
 use super::sleeper::{Sleeper, System};
-use crate::buffer::{Arena, Span};
+use crate::buffer::Span;
 use crate::clock::{Clock, Monotonic, Time};
 use crate::error::Error;
-use crate::geometry::Geometry;
 use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Op, Request};
 use crate::units::Tag;
@@ -302,23 +300,22 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
     }
 }
 
-impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
+impl<Q: Queue, C: Clock, S: Sleeper> crate::wrapper::QueueWrapper for Adaptive<Q, C, S> {
+    type Inner = Q;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &Q {
+        &self.queue
     }
 
-    fn depth(&self) -> u32 {
-        self.queue.depth()
-    }
-
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.queue.register(arena)
+    fn inner_mut(&mut self) -> &mut Q {
+        &mut self.queue
     }
 
     #[inline]
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
         let Some(tag) = self.flight.next() else { return Submit::Full };
-        if self.in_flight() >= self.queue.depth() || self.queue.submit(&Request { tag, ..*request }, data) == Submit::Full {
+        if Queue::in_flight(self) >= self.queue.depth() || self.queue.submit(&Request { tag, ..*request }, data) == Submit::Full {
             return Submit::Full;
         }
         let mut flown = Flown { tag: request.tag, since: Time::NEVER, kind: Kind(0), urgency: request.urgency };
@@ -353,7 +350,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
     }
 
     fn wait(&mut self, at_most: Duration) {
-        self.ring();
+        Queue::ring(self);
         if !self.held.is_empty() {
             return;
         }
@@ -372,10 +369,6 @@ impl<Q: Queue, C: Clock, S: Sleeper> Queue for Adaptive<Q, C, S> {
             }
         }
         self.account();
-    }
-
-    fn event(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.event()
     }
 
     fn arm(&mut self) -> Armed {

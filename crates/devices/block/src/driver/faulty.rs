@@ -3,19 +3,18 @@
 //! The simulator has richer faults; this device is part of the product, and is opened by name (`fault:eio@LBA-LBA:DEVICE`).
 
 use std::ops::RangeInclusive;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::ring::CompletionRing;
-use crate::buffer::{Arena, Span};
+use crate::buffer::Span;
 use crate::clock::Time;
 use crate::device::{Device, OpenError, QueueOptions};
 use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Op, Request};
-use crate::units::{Lba, Tag};
+use crate::units::Lba;
 
 /// A device whose reads and writes of a bad block fail with a media error and do not reach the device behind it.
 pub struct FaultyDevice {
@@ -55,87 +54,68 @@ impl FaultyQueue {
     }
 }
 
-impl Queue for FaultyQueue {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
+impl crate::wrapper::QueueWrapper for FaultyQueue {
+    type Inner = dyn Queue;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.queue
     }
 
-    fn depth(&self) -> u32 {
-        self.queue.depth()
-    }
-
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.queue.register(arena)
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        &mut *self.queue
     }
 
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
-        if self.in_flight() >= self.depth() {
+        if Queue::in_flight(self) >= Queue::depth(self) {
             return Submit::Full;
         }
         if !self.is_bad(request) {
-            return self.queue.submit(request, data);
+            return self.inner_mut().submit(request, data);
         }
         // An invalid request gets the error that the wrapped device would report.
-        let status = self.queue.geometry().check(request, data).and(Err(Error::Media));
+        let status = self.inner().geometry().check(request, data).and(Err(Error::Media));
         self.failed.push(Completion { tag: request.tag, status });
         Submit::Queued
     }
 
-    fn ring(&mut self) {
-        self.queue.ring();
-    }
-
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let failed = self.failed.take(completions);
-        failed + self.queue.poll(&mut completions[failed..])
+        failed + self.inner_mut().poll(&mut completions[failed..])
     }
 
     fn in_flight(&self) -> u32 {
-        self.queue.in_flight() + u32::try_from(self.failed.len()).expect("no more than the depth")
+        self.inner().in_flight() + u32::try_from(self.failed.len()).expect("no more than the depth")
     }
 
     fn wait(&mut self, at_most: Duration) {
         let at_most = if self.failed.len() > 0 { Duration::ZERO } else { at_most };
-        self.queue.wait(at_most);
-    }
-
-    fn event(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.event()
+        self.inner_mut().wait(at_most);
     }
 
     fn arm(&mut self) -> Armed {
-        match self.queue.arm() {
+        match self.inner_mut().arm() {
             Armed::Waiting if self.failed.len() == 0 => Armed::Waiting,
             _ => Armed::Ready,
         }
     }
 
     fn expected(&self) -> Option<Time> {
-        if self.failed.len() > 0 { Some(Time::default()) } else { self.queue.expected() }
-    }
-
-    fn cancel(&mut self, tag: Tag) {
-        self.queue.cancel(tag);
-    }
-
-    fn owns_buffer(&self, tag: Tag) -> bool {
-        self.queue.owns_buffer(tag)
-    }
-
-    fn take_released(&mut self) -> Option<Tag> {
-        self.queue.take_released()
+        if self.failed.len() > 0 { Some(Time::default()) } else { self.inner().expected() }
     }
 
     fn reset(&mut self) -> Result<(), Error> {
         self.failed.clear();
-        self.queue.reset()
+        self.inner_mut().reset()
     }
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::buffer::Arena;
     use crate::driver::MemoryDevice;
+    use crate::units::Tag;
 
     #[test]
     fn only_what_touches_a_bad_block_fails() {

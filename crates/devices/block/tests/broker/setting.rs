@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use block::broker::client::Admin;
 use block::broker::{BrokerDevice, BrokerError, ConnectOptions, GrantId, GrantSpec, Journal, Refusal, Server, ServerOptions, Who};
 use block::driver::MemoryDevice;
-use block::{Arena, Completion, Device, Error, Geometry, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag};
+use block::{Completion, Device, Error, Geometry, OpenError, Queue, QueueOptions, Request, Span, Submit, Tag};
 
 /// The size of the device in blocks.
 pub const BLOCKS: u64 = 4096;
@@ -61,24 +61,31 @@ impl Device for Holding {
     }
 }
 
-impl Queue for HoldingQueue {
+impl block::QueueWrapper for HoldingQueue {
+    type Inner = block::driver::memory::MemoryQueue;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &block::driver::memory::MemoryQueue {
+        &self.below
+    }
+
+    fn inner_mut(&mut self) -> &mut block::driver::memory::MemoryQueue {
+        &mut self.below
+    }
+
     fn geometry(&self) -> &Geometry {
         self.device.geometry()
     }
-    fn depth(&self) -> u32 {
-        self.below.depth()
-    }
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.below.register(arena)
-    }
+
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
-        if self.in_flight() >= self.depth() {
+        if Queue::in_flight(self) >= Queue::depth(self) {
             return Submit::Full;
         }
         self.held.push((*request, data.to_vec()));
         self.device.taken.fetch_add(1, Ordering::AcqRel);
         Submit::Queued
     }
+
     fn ring(&mut self) {}
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         if !self.device.hold.load(Ordering::Acquire) {
@@ -90,9 +97,11 @@ impl Queue for HoldingQueue {
         self.ended.drain(..own).zip(&mut *completions).for_each(|(ended, to)| *to = ended);
         own + self.below.poll(&mut completions[own..])
     }
+
     fn in_flight(&self) -> u32 {
         u32::try_from(self.held.len() + self.ended.len()).expect("small") + self.below.in_flight()
     }
+
     fn wait(&mut self, _: Duration) {}
     fn cancel(&mut self, tag: Tag) {
         if self.device.stuck.load(Ordering::Acquire) {
@@ -103,6 +112,7 @@ impl Queue for HoldingQueue {
             self.ended.push(Completion { tag, status: Err(Error::Cancelled) });
         }
     }
+
     fn reset(&mut self) -> Result<(), Error> {
         if self.device.stuck.load(Ordering::Acquire) {
             return Err(Error::Gone);
@@ -117,6 +127,18 @@ impl Queue for HoldingQueue {
     }
 
     fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
+
+    fn event(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&mut self) -> block::Armed {
+        block::Armed::Ready
+    }
+
+    fn expected(&self) -> Option<block::Time> {
         None
     }
 }

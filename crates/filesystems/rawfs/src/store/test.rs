@@ -280,46 +280,22 @@ struct GatedQueue {
     gate: Arc<AtomicBool>,
 }
 
-impl block::Queue for GatedQueue {
-    fn geometry(&self) -> &block::Geometry {
-        self.queue.geometry()
+impl block::QueueWrapper for GatedQueue {
+    type Inner = dyn block::Queue;
+    const CHANGES_POLLING: bool = false;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.queue
     }
-    fn depth(&self) -> u32 {
-        self.queue.depth()
+
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        &mut *self.queue
     }
-    fn register(&mut self, arena: &block::Arena) -> Result<(), block::Error> {
-        self.queue.register(arena)
-    }
+
     fn submit(&mut self, request: &block::Request, data: &[block::Span]) -> block::Submit {
         while (request.op == block::Op::Flush || request.fua) && self.gate.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        self.queue.submit(request, data)
-    }
-    fn ring(&mut self) {
-        self.queue.ring();
-    }
-    fn poll(&mut self, completions: &mut [block::Completion]) -> usize {
-        self.queue.poll(completions)
-    }
-    fn in_flight(&self) -> u32 {
-        self.queue.in_flight()
-    }
-    fn wait(&mut self, at_most: std::time::Duration) {
-        self.queue.wait(at_most);
-    }
-    fn cancel(&mut self, tag: block::Tag) {
-        self.queue.cancel(tag);
-    }
-    fn reset(&mut self) -> Result<(), block::Error> {
-        self.queue.reset()
-    }
-
-    fn owns_buffer(&self, tag: block::Tag) -> bool {
-        self.queue.owns_buffer(tag)
-    }
-
-    fn take_released(&mut self) -> Option<block::Tag> {
-        self.queue.take_released()
+        self.inner_mut().submit(request, data)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::clock::Monotonic;
 use block::driver::MemoryDevice;
-use block::{Arena, Completion, Device, Error, Geometry, Op, OpenError, Params, Queue, QueueOptions, Request, Span, Submit, Tag};
+use block::{Device, Geometry, Op, OpenError, Params, Queue, QueueOptions, Request, Span, Submit};
 use nvme::Namespace;
 use parking_lot::Mutex;
 use rawfs::{Disk, DiskSettings};
@@ -133,46 +133,22 @@ struct Watched<Q> {
     machine: Arc<Machine>,
 }
 
-impl<Q: Queue> Queue for Watched<Q> {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
+impl<Q: Queue> block::QueueWrapper for Watched<Q> {
+    type Inner = Q;
+    const CHANGES_POLLING: bool = false;
+
+    fn inner(&self) -> &Q {
+        &self.queue
     }
-    fn depth(&self) -> u32 {
-        self.queue.depth()
+
+    fn inner_mut(&mut self) -> &mut Q {
+        &mut self.queue
     }
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.queue.register(arena)
-    }
+
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
         if request.op != Op::Read {
             self.machine.moment();
         }
         self.queue.submit(request, data)
-    }
-    fn ring(&mut self) {
-        self.queue.ring();
-    }
-    fn poll(&mut self, completions: &mut [Completion]) -> usize {
-        self.queue.poll(completions)
-    }
-    fn in_flight(&self) -> u32 {
-        self.queue.in_flight()
-    }
-    fn wait(&mut self, at_most: std::time::Duration) {
-        self.queue.wait(at_most);
-    }
-    fn cancel(&mut self, tag: Tag) {
-        self.queue.cancel(tag);
-    }
-    fn reset(&mut self) -> Result<(), Error> {
-        self.queue.reset()
-    }
-
-    fn owns_buffer(&self, tag: Tag) -> bool {
-        self.queue.owns_buffer(tag)
-    }
-
-    fn take_released(&mut self) -> Option<Tag> {
-        self.queue.take_released()
     }
 }

@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::driver::MemoryDevice;
-use block::{
-    Arena, Armed, Clock, Completion, Device, Error, Geometry, OpenError, Params, Queue, QueueOptions, Request, Span, Submit, Tag, Time,
-};
+use block::{Armed, Clock, Completion, Device, Geometry, OpenError, Params, Queue, QueueOptions, Request, Span, Submit, Time};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
@@ -85,25 +83,20 @@ struct MeteredQueue<Q> {
     meter: Arc<TimeMeter>,
 }
 
-impl<Q: Queue> Queue for MeteredQueue<Q> {
-    fn geometry(&self) -> &Geometry {
-        self.below.geometry()
+impl<Q: Queue> block::QueueWrapper for MeteredQueue<Q> {
+    type Inner = Q;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &Q {
+        &self.below
     }
 
-    fn depth(&self) -> u32 {
-        self.below.depth()
-    }
-
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.below.register(arena)
+    fn inner_mut(&mut self) -> &mut Q {
+        &mut self.below
     }
 
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
         self.meter.without(|| self.below.submit(request, data))
-    }
-
-    fn ring(&mut self) {
-        self.below.ring();
     }
 
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
@@ -118,10 +111,6 @@ impl<Q: Queue> Queue for MeteredQueue<Q> {
         })
     }
 
-    fn in_flight(&self) -> u32 {
-        self.below.in_flight()
-    }
-
     fn wait(&mut self, at_most: Duration) {
         self.meter.without(|| self.below.wait(at_most));
     }
@@ -131,24 +120,8 @@ impl<Q: Queue> Queue for MeteredQueue<Q> {
     }
 
     fn arm(&mut self) -> Armed {
-        self.wait(Duration::from_secs(1));
+        Queue::wait(self, Duration::from_secs(1));
         Armed::Ready
-    }
-
-    fn cancel(&mut self, tag: Tag) {
-        self.below.cancel(tag);
-    }
-
-    fn reset(&mut self) -> Result<(), Error> {
-        self.below.reset()
-    }
-
-    fn owns_buffer(&self, tag: Tag) -> bool {
-        self.below.owns_buffer(tag)
-    }
-
-    fn take_released(&mut self) -> Option<Tag> {
-        self.below.take_released()
     }
 }
 

@@ -323,17 +323,23 @@ impl Watched {
     }
 }
 
-impl Queue for Watched {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
+impl block::QueueWrapper for Watched {
+    type Inner = dyn Queue;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.queue
     }
-    fn depth(&self) -> u32 {
-        self.queue.depth()
+
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        &mut *self.queue
     }
+
     fn register(&mut self, arena: &Arena) -> Result<(), Error> {
         self.arenas.push(arena.clone());
-        self.queue.register(arena)
+        self.inner_mut().register(arena)
     }
+
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
         if request.op != block::Op::Read {
             self.machine.trace(|| format!("  ssd: {:?} {:?}+{}", request.op, request.lba, request.blocks));
@@ -349,40 +355,42 @@ impl Queue for Watched {
             self.hanging.push(Hanging { tag: request.tag, how, memory: data.to_vec() });
             return Submit::Queued;
         }
-        self.queue.submit(request, data)
+        self.inner_mut().submit(request, data)
     }
-    fn ring(&mut self) {
-        self.queue.ring();
-    }
+
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         self.spoil();
         let count = self.failed.len().min(completions.len());
         completions.iter_mut().zip(self.failed.drain(..count)).for_each(|(to, failed)| *to = failed);
-        count + self.queue.poll(&mut completions[count..])
+        count + self.inner_mut().poll(&mut completions[count..])
     }
+
     fn in_flight(&self) -> u32 {
-        self.queue.in_flight() + (self.failed.len() + self.hanging.len()) as u32
+        self.inner().in_flight() + (self.failed.len() + self.hanging.len()) as u32
     }
+
     fn wait(&mut self, at_most: std::time::Duration) {
         if self.failed.is_empty() && self.hanging.is_empty() {
-            self.queue.wait(at_most);
+            self.inner_mut().wait(at_most);
         }
     }
+
     fn cancel(&mut self, tag: Tag) {
         let ends = |hanging: &Hanging| hanging.tag == tag && hanging.how == Hang::UntilCancelled;
         if let Some(at) = self.hanging.iter().position(ends) {
             self.hanging.remove(at);
             self.failed.push(Completion { tag, status: Err(Error::Cancelled) });
         }
-        self.queue.cancel(tag);
+        self.inner_mut().cancel(tag);
     }
+
     fn reset(&mut self) -> Result<(), Error> {
         self.spoil();
         if *self.machine.hang.lock() == Hang::ForEver {
             return Err(Error::Timeout);
         }
         self.hanging.clear();
-        self.queue.reset()
+        self.inner_mut().reset()
     }
 
     fn owns_buffer(&self, _: Tag) -> bool {
@@ -390,6 +398,18 @@ impl Queue for Watched {
     }
 
     fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
+
+    fn event(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&mut self) -> block::Armed {
+        block::Armed::Ready
+    }
+
+    fn expected(&self) -> Option<block::Time> {
         None
     }
 }

@@ -1,12 +1,10 @@
 //! The [`Queue`] interface of a stage.
 
-use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::buffer::{Arena, Span};
+use crate::buffer::Span;
 use crate::clock::{Clock, Time};
 use crate::error::Error;
-use crate::geometry::Geometry;
 use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Op, Request};
 use crate::units::{Lba, Tag};
@@ -15,17 +13,20 @@ use super::super::order::Order;
 use super::super::slots::RequestState;
 use super::{Stage, device_tag};
 
-impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
+impl<Q: Queue, O: Order, C: Clock> crate::wrapper::QueueWrapper for Stage<Q, O, C> {
+    type Inner = Q;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &Q {
+        &self.queue
+    }
+
+    fn inner_mut(&mut self) -> &mut Q {
+        &mut self.queue
     }
 
     fn depth(&self) -> u32 {
         self.slots.len()
-    }
-
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.queue.register(arena)
     }
 
     /// Completes invalid requests with an error, so that waiting requests can be merged without another check.
@@ -90,10 +91,6 @@ impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
         self.queue.wait(limit);
     }
 
-    fn event(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.event()
-    }
-
     /// Returns `Ready` also if requests wait for their time and the inner queue has none whose completion could signal.
     fn arm(&mut self) -> Armed {
         self.go_on();
@@ -141,6 +138,10 @@ impl<Q: Queue, O: Order, C: Clock> Queue for Stage<Q, O, C> {
     }
 
     fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
+
+    fn expected(&self) -> Option<Time> {
         None
     }
 }

@@ -1,10 +1,8 @@
 //! The queue that tracks durability.
 
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
-use block::{Arena, Armed, Completion, Error, Geometry, Op, Queue, Request, Span, Status, Submit, Tag};
+use block::{Arena, Completion, Error, Geometry, Op, Queue, Request, Span, Status, Submit, Tag};
 
 use super::medium::{FlushStart, Medium};
 
@@ -99,13 +97,20 @@ impl<Q: Queue> VolatileQueue<Q> {
     }
 }
 
-impl<Q: Queue> Queue for VolatileQueue<Q> {
-    fn geometry(&self) -> &Geometry {
-        &self.geometry
+impl<Q: Queue> block::QueueWrapper for VolatileQueue<Q> {
+    type Inner = Q;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &Q {
+        &self.queue
     }
 
-    fn depth(&self) -> u32 {
-        self.queue.depth()
+    fn inner_mut(&mut self) -> &mut Q {
+        &mut self.queue
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.geometry
     }
 
     fn register(&mut self, arena: &Arena) -> Result<(), Error> {
@@ -130,10 +135,6 @@ impl<Q: Queue> Queue for VolatileQueue<Q> {
         Submit::Queued
     }
 
-    fn ring(&mut self) {
-        self.queue.ring();
-    }
-
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         let below = self.queue.poll(completions);
         let mut count = 0;
@@ -155,18 +156,6 @@ impl<Q: Queue> Queue for VolatileQueue<Q> {
 
     fn in_flight(&self) -> u32 {
         (self.slots.len() - self.free.len()) as u32
-    }
-
-    fn wait(&mut self, at_most: Duration) {
-        self.queue.wait(at_most);
-    }
-
-    fn event(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.event()
-    }
-
-    fn arm(&mut self) -> Armed {
-        self.queue.arm()
     }
 
     fn cancel(&mut self, tag: Tag) {

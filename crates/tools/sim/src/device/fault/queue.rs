@@ -4,12 +4,11 @@ mod damage;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use block::buffer::ArenaId;
-use block::{Arena, Armed, Clock, Completion, Error, Geometry, Lba, Queue, Request, Span, Status, Submit, Tag, Time};
+use block::{Arena, Armed, Clock, Completion, Error, Lba, Queue, Request, Span, Status, Submit, Tag, Time};
 use shm::{PageSize, Region};
 
 use self::damage::flip;
@@ -337,9 +336,16 @@ impl<Q: Queue, C: Clock> FaultyQueue<Q, C> {
     }
 }
 
-impl<Q: Queue, C: Clock> Queue for FaultyQueue<Q, C> {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
+impl<Q: Queue, C: Clock> block::QueueWrapper for FaultyQueue<Q, C> {
+    type Inner = Q;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &Q {
+        &self.queue
+    }
+
+    fn inner_mut(&mut self) -> &mut Q {
+        &mut self.queue
     }
 
     fn depth(&self) -> u32 {
@@ -356,7 +362,7 @@ impl<Q: Queue, C: Clock> Queue for FaultyQueue<Q, C> {
 
     #[inline]
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
-        if self.in_flight() >= self.depth() || self.scratch_free.is_empty() || self.torn.is_some() {
+        if Queue::in_flight(self) >= Queue::depth(self) || self.scratch_free.is_empty() || self.torn.is_some() {
             return Submit::Full;
         }
         let fits = if self.gone { Err(Error::Gone) } else { self.queue.geometry().check(request, data) };
@@ -384,11 +390,6 @@ impl<Q: Queue, C: Clock> Queue for FaultyQueue<Q, C> {
             self.fail_all_as_gone();
         }
         taken
-    }
-
-    #[inline]
-    fn ring(&mut self) {
-        self.queue.ring();
     }
 
     #[inline]
@@ -425,17 +426,13 @@ impl<Q: Queue, C: Clock> Queue for FaultyQueue<Q, C> {
     }
 
     fn wait(&mut self, at_most: Duration) {
-        self.ring();
+        Queue::ring(self);
         let next = self.next_delayed();
         let now = self.clock.now();
         if !self.local.is_empty() || !self.spurious.is_empty() || next <= now {
             return;
         }
         self.queue.wait(if next == Time::NEVER { at_most } else { at_most.min(next.since(now)) });
-    }
-
-    fn event(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.event()
     }
 
     /// Returns `Ready` while completions are delayed: they have no event.
@@ -477,6 +474,10 @@ impl<Q: Queue, C: Clock> Queue for FaultyQueue<Q, C> {
     }
 
     fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
+
+    fn expected(&self) -> Option<block::Time> {
         None
     }
 }

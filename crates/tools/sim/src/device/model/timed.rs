@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use block::{Arena, Armed, Completion, Error, Geometry, Queue, Request, Span, Submit, Tag, Time};
+use block::{Armed, Completion, Error, Queue, Request, Span, Submit, Tag, Time};
 
 use super::fixed::Reservations;
 use super::{DeviceModel, ReservationModel};
@@ -164,22 +164,25 @@ impl<Q: Queue, M: DeviceModel, T: DeviceClock> TimedQueue<Q, M, T> {
     }
 }
 
-impl<Q: Queue, M: DeviceModel, T: DeviceClock> Queue for TimedQueue<Q, M, T> {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
+impl<Q: Queue, M: DeviceModel, T: DeviceClock> block::QueueWrapper for TimedQueue<Q, M, T> {
+    type Inner = Q;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &Q {
+        &self.queue
+    }
+
+    fn inner_mut(&mut self) -> &mut Q {
+        &mut self.queue
     }
 
     fn depth(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.queue.register(arena)
-    }
-
     #[inline]
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
-        if self.in_flight() >= self.depth() {
+        if Queue::in_flight(self) >= Queue::depth(self) {
             return Submit::Full;
         }
         if let Err(error) = self.queue.geometry().check(request, data) {
@@ -239,7 +242,7 @@ impl<Q: Queue, M: DeviceModel, T: DeviceClock> Queue for TimedQueue<Q, M, T> {
     }
 
     fn wait(&mut self, at_most: Duration) {
-        self.ring();
+        Queue::ring(self);
         let now = self.timing.now();
         let next = self.next();
         if next <= now {
@@ -281,7 +284,7 @@ impl<Q: Queue, M: DeviceModel, T: DeviceClock> Queue for TimedQueue<Q, M, T> {
             }
             _ => {}
         }
-        self.ring();
+        Queue::ring(self);
     }
 
     fn reset(&mut self) -> Result<(), Error> {
@@ -291,7 +294,7 @@ impl<Q: Queue, M: DeviceModel, T: DeviceClock> Queue for TimedQueue<Q, M, T> {
         self.local.clear();
         self.due.clear();
         self.below = 0;
-        for index in 0..self.depth() {
+        for index in 0..Queue::depth(self) {
             if self.slots[index as usize].state != SlotState::Free {
                 self.release(index);
             }
@@ -304,6 +307,10 @@ impl<Q: Queue, M: DeviceModel, T: DeviceClock> Queue for TimedQueue<Q, M, T> {
     }
 
     fn take_released(&mut self) -> Option<Tag> {
+        None
+    }
+
+    fn expected(&self) -> Option<block::Time> {
         None
     }
 }

@@ -1,10 +1,8 @@
 //! The queue that records.
 
 use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
-use block::{Arena, Armed, Clock, Completion, Error, Geometry, Queue, Request, Span, Status, Submit, Tag, Time};
+use block::{Clock, Completion, Queue, Request, Span, Status, Submit, Tag, Time};
 
 use super::format::{EVENT_BYTES_MAX, Encoder, FRAME_BYTES_MAX, FRAME_HEAD_BYTES, HEADER_BYTES, QueueEvent, RecordingHeader, frame_crc};
 
@@ -82,17 +80,16 @@ impl<Q: Queue, C: Clock, W: Write> RecordingQueue<Q, C, W> {
     }
 }
 
-impl<Q: Queue, C: Clock, W: Write + Send> Queue for RecordingQueue<Q, C, W> {
-    fn geometry(&self) -> &Geometry {
-        self.queue.geometry()
+impl<Q: Queue, C: Clock, W: Write + Send> block::QueueWrapper for RecordingQueue<Q, C, W> {
+    type Inner = Q;
+    const CHANGES_POLLING: bool = true;
+
+    fn inner(&self) -> &Q {
+        &self.queue
     }
 
-    fn depth(&self) -> u32 {
-        self.queue.depth()
-    }
-
-    fn register(&mut self, arena: &Arena) -> Result<(), Error> {
-        self.queue.register(arena)
+    fn inner_mut(&mut self) -> &mut Q {
+        &mut self.queue
     }
 
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
@@ -117,30 +114,6 @@ impl<Q: Queue, C: Clock, W: Write + Send> Queue for RecordingQueue<Q, C, W> {
             }
         }
         count
-    }
-
-    fn in_flight(&self) -> u32 {
-        self.queue.in_flight()
-    }
-
-    fn wait(&mut self, at_most: Duration) {
-        self.queue.wait(at_most);
-    }
-
-    fn event(&self) -> Option<BorrowedFd<'_>> {
-        self.queue.event()
-    }
-
-    fn arm(&mut self) -> Armed {
-        self.queue.arm()
-    }
-
-    fn owns_buffer(&self, tag: Tag) -> bool {
-        self.queue.owns_buffer(tag)
-    }
-
-    fn take_released(&mut self) -> Option<Tag> {
-        self.queue.take_released()
     }
 
     fn cancel(&mut self, tag: Tag) {
