@@ -296,6 +296,9 @@ mod test {
             let error = options(&[bad]).expect_err(bad);
             assert!(error.downcast_ref::<Usage>().is_some(), "{bad}: {error}");
         }
+        let message = |word: &str| options(&[word]).expect_err(word).to_string();
+        assert!(message("threads=many").starts_with("-o threads: `many` is not a number"));
+        assert!(message("threads=0").starts_with("-o threads: 0 is not in 1..=256"));
     }
 
     #[test]

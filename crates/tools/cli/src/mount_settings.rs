@@ -177,6 +177,10 @@ fn check(definition: &Command, setting: &Setting) -> Result<(), String> {
     let has_name = find(definition, &setting.name).is_some_and(|arg| arg.get_long().is_some());
     let words = has_name.then(|| word(definition, setting));
     let Err(error) = definition.clone().try_get_matches_from(words) else { return Ok(()) };
+    let is_number = find(definition, &setting.name).is_some_and(|arg| ValueType::of(arg) == ValueType::Number);
+    if is_number && setting.value.to_str().is_none_or(|text| text.parse::<i128>().is_err()) {
+        return Err(format!("`{}` is not a number", setting.value.display()));
+    }
     if let Some(source) = std::error::Error::source(&error) {
         return Err(source.to_string());
     }
