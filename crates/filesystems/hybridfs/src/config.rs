@@ -59,7 +59,7 @@ impl Default for Config {
         Config {
             ssd: PathBuf::new(),
             hdd: PathBuf::new(),
-            policy: "s3-fifo".into(),
+            policy: "lru".into(),
             high: Size::Percent(90),
             low: Size::Percent(80),
             reserve: Size::Percent(2),
