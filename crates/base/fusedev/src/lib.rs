@@ -3,13 +3,17 @@
 //! One of the walls around unsafe code (docs: ARCHITECTURE.md). A [`Port`] is one slot of one CPU's queue where the kernel
 //! puts requests (FUSE over io_uring, Linux 6.14). An [`Entry`] is the memory that it puts them into: the holder of the entry has
 //! exclusive access to its bytes, and while the kernel has it nobody does. A [`Backing`] is a file that opens may go straight to.
-//! An [`Identity`] is the user for whom a thread creates and writes files.
+//! An [`Identity`] is the user for whom a thread creates and writes files. A [`Caller`] is the process that made a request.
 
+mod attributes;
+mod caller;
 mod calls;
 mod entry;
 mod identity;
 mod port;
 
+pub use attributes::{SetAttr, SetTime};
+pub use caller::{Caller, Permissions, SET_GID, SET_UID, without_set_id};
 pub use calls::{Backing, clone_of};
 pub use entry::{Entry, Request};
 pub use identity::{Identity, give_up_reserved_resources};

@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use fusedev::{Caller, SET_GID, SET_UID, SetAttr, SetTime, without_set_id};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
-use crate::caller::{CAP_CHOWN, CAP_FOWNER, Caller};
 use crate::errno::Result;
 use crate::names::Attr;
 use crate::nodes::NodeKind;
@@ -18,45 +19,6 @@ use crate::pair::TieredFs;
 use crate::path::proc_path;
 use crate::report::TierName;
 use crate::stat::Stat;
-
-/// Gives the new value of a timestamp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetTime {
-    /// The moment of the call.
-    Now,
-    /// Seconds and nanoseconds since 1970.
-    At(i64, u32),
-}
-
-/// The attributes to change; `None` stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct SetAttr {
-    /// New permission bits of the file.
-    pub mode: Option<u32>,
-    /// New user ID of the owner.
-    pub uid: Option<u32>,
-    /// New group ID of the file.
-    pub gid: Option<u32>,
-    /// New size of the file in bytes.
-    pub size: Option<u64>,
-    /// New time of the last access.
-    pub atime: Option<SetTime>,
-    /// Last change of the data.
-    pub mtime: Option<SetTime>,
-    /// The caller of a truncation may not keep set-id bits (the kernel has looked at its capabilities).
-    pub kill_set_id: bool,
-}
-
-impl SetAttr {
-    /// Whether all stays: see [`TieredFs::owner_to_what_it_is`].
-    fn changes_nothing(&self) -> bool {
-        let SetAttr { mode, uid, gid, size, atime, mtime, kill_set_id: _ } = self;
-        mode.is_none() && uid.is_none() && gid.is_none() && size.is_none() && atime.is_none() && mtime.is_none()
-    }
-}
-
-const SET_UID: u32 = 0o4000;
-pub(crate) const SET_GID: u32 = 0o2000;
 
 impl TieredFs {
     /// Changes attributes by number; `handle` is the open file that the request named, if any.
@@ -91,15 +53,15 @@ impl TieredFs {
     fn may_change(&self, caller: Caller, ino: u64, stat: &Stat, set: &SetAttr) -> Result<()> {
         // A writer takes set-id bits in the name of whoever writes.
         let only_takes_set_id = |mode: u32| mode & !stat.mode & 0o7777 == 0 && (stat.mode & !mode) & 0o1777 == 0;
-        let owner = set.uid.is_none() && set.gid.is_none() || caller.owns_or_may(stat, CAP_CHOWN);
-        let mode = set.mode.is_none_or(|mode| only_takes_set_id(mode) || caller.owns_or_may(stat, CAP_FOWNER));
+        let owner = set.uid.is_none() && set.gid.is_none() || caller.owns_or_has(stat.permissions(), CapabilitySet::CHOWN);
+        let mode = set.mode.is_none_or(|mode| only_takes_set_id(mode) || caller.owns_or_has(stat.permissions(), CapabilitySet::FOWNER));
         self.known_owner(ino, owner && mode)
     }
 
     /// Compares the caller of open(2) or truncate(2) with the mode of now. The kernel has compared it with what it remembers, for an hour
     /// by default: whoever makes a file private in the backing directory does not wait for that.
     pub(crate) fn may_open(&self, caller: Caller, ino: u64, stat: &Stat, read: bool, write: bool) -> Result<()> {
-        if !self.privileged || caller.may_still_open(stat, read, write) {
+        if !self.privileged || caller.may_still_open(stat.permissions(), read, write) {
             return Ok(());
         }
         self.tell_changed(ino);
@@ -146,7 +108,7 @@ impl TieredFs {
     /// Before a change of the data that does not say whether the caller may keep set-id bits (fallocate, copy_file_range): anybody but
     /// root may not.
     pub(crate) fn drop_set_id(&self, caller: Caller, ino: u64, tier: TierName, file: BorrowedFd<'_>) -> Result<()> {
-        if caller.privileged() { Ok(()) } else { self.take_set_id(caller, ino, tier, file) }
+        if caller.is_root() { Ok(()) } else { self.take_set_id(caller, ino, tier, file) }
     }
 
     /// Takes the bits that a change of data or owner by this caller takes, and lets the kernel know before the change: what it
@@ -156,7 +118,7 @@ impl TieredFs {
         if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
             return Ok(());
         }
-        let kept = without_set_id(stat.mode, caller.privileged() || caller.in_group(stat.gid));
+        let kept = without_set_id(stat.mode, caller.is_root() || caller.in_group(stat.gid));
         if kept != stat.mode & 0o7777 {
             // The descriptor may be one that only names the file.
             rustix::fs::chmod(&*proc_path(file), Mode::from_raw_mode(kept))?;
@@ -172,7 +134,7 @@ impl TieredFs {
         if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
             return Ok(());
         }
-        if caller.privileged() {
+        if caller.is_root() {
             // Root's write takes file capabilities only, and is announced by their removal.
             let announced = self.capabilities_removed.lock().remove(&ino) == Some(caller.pid);
             return if announced && self.has_writers(ino) { Ok(()) } else { self.take_set_id(caller, ino, tier, file) };
@@ -272,7 +234,7 @@ impl TieredFs {
         let (_, file) = self.primary_handle(ino)?;
         let all = crate::copy::list(&proc_path(file.as_fd()))?;
         let mut shown = Vec::with_capacity(all.len());
-        let hidden = |name: &[u8]| number::is_ours(name) || name.starts_with(b"trusted.") && !caller.privileged();
+        let hidden = |name: &[u8]| number::is_ours(name) || name.starts_with(b"trusted.") && !caller.is_root();
         for name in all.split_inclusive(|byte| *byte == 0).filter(|name| !hidden(name)) {
             shown.extend_from_slice(name);
         }
@@ -325,7 +287,7 @@ impl TieredFs {
         if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
             return Ok(());
         }
-        if caller.privileged() {
+        if caller.is_root() {
             let mut removed = self.capabilities_removed.lock();
             if removed.len() >= MOST {
                 removed.clear();
@@ -335,7 +297,7 @@ impl TieredFs {
         }
         let taken = without_set_id(stat.mode, caller.in_group(stat.gid)) != stat.mode & 0o7777;
         // A truncation by its name needs no open file.
-        let may_write = || caller.may_write(&stat) || value_exists(file, "system.posix_acl_access");
+        let may_write = || caller.may_write_by_mode(stat.permissions()) || value_exists(file, "system.posix_acl_access");
         if !taken || caller.uid == stat.uid || self.has_writers(ino) || may_write() { Ok(()) } else { Err(Errno::PERM) }
     }
 
@@ -354,7 +316,7 @@ impl TieredFs {
             return self.may_open(caller, ino, stat, false, true);
         }
         let is_acl = name.as_bytes().starts_with(b"system.posix_acl_");
-        self.known_owner(ino, !is_acl || caller.owns_or_may(stat, CAP_FOWNER))
+        self.known_owner(ino, !is_acl || caller.owns_or_has(stat.permissions(), CapabilitySet::FOWNER))
     }
 
     /// An ACL set by somebody outside the file's group takes the set-group-id bit, as chmod(2) does.
@@ -363,7 +325,7 @@ impl TieredFs {
         if stat.mode & SET_GID == 0 {
             return Ok(());
         }
-        if caller.privileged() || caller.in_group(stat.gid) {
+        if caller.is_root() || caller.in_group(stat.gid) {
             return Ok(());
         }
         rustix::fs::chmod(&*proc_path(file), Mode::from_raw_mode(stat.mode & 0o7777 & !SET_GID))
@@ -404,13 +366,6 @@ fn of_owner_alone(mode: u32) -> Vec<u8> {
 /// The kernel reads these at each first write, ls(1) and cp(1) for each file. File systems list them.
 fn asked_all_the_time(name: &OsStr) -> bool {
     matches!(name.as_bytes(), b"security.capability" | b"security.selinux" | b"system.posix_acl_access")
-}
-
-/// The permission bits of a file after an unprivileged write: set-group-id without execution by the group means
-/// nothing, and stays to those of the group.
-fn without_set_id(mode: u32, of_group: bool) -> u32 {
-    let taken = if mode & 0o010 != 0 || !of_group { SET_UID | SET_GID } else { SET_UID };
-    mode & 0o7777 & !taken
 }
 
 /// Owner before mode: a change of owner takes set-id bits, as it does on any file system. A change of nothing
@@ -481,12 +436,5 @@ mod test {
         assert_eq!(seen(), Ok(of_owner_alone(0o700)), "only the other half has it");
         rustix::fs::removexattr(fs.at("hdd/d"), ACCESS_LIST).expect("removed");
         assert_eq!(seen(), Err(Errno::NODATA));
-    }
-
-    #[test]
-    fn set_gid_without_group_execute_stays_to_the_group() {
-        assert_eq!(without_set_id(0o106_755, true), 0o755);
-        assert_eq!(without_set_id(0o102_644, true), 0o2644);
-        assert_eq!(without_set_id(0o103_644, false), 0o1644);
     }
 }

@@ -14,8 +14,6 @@ use fusedev::Identity;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::attrs::SET_GID;
-use crate::caller::Caller;
 use crate::dirs::DirPair;
 use crate::errno::Result;
 use crate::names::Attr;
@@ -26,6 +24,8 @@ use crate::pair::TieredFs;
 use crate::path::{HIDDEN, proc_path, valid_name};
 use crate::report::TierName;
 use crate::stat::Stat;
+use fusedev::Caller;
+use fusedev::SET_GID;
 
 /// Describes the file, directory or link to create.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +132,7 @@ impl TieredFs {
     /// capabilities, and it does not look.
     fn without_foreign_set_gid(&self, caller: Caller, dir: BorrowedFd<'_>, mode: u32) -> Result<u32> {
         const RUNS_AS_GROUP: u32 = SET_GID | 0o010;
-        if mode & RUNS_AS_GROUP != RUNS_AS_GROUP || !self.privileged || caller.privileged() {
+        if mode & RUNS_AS_GROUP != RUNS_AS_GROUP || !self.privileged || caller.is_root() {
             return Ok(mode);
         }
         let stat = rustix::fs::fstat(dir)?;

@@ -10,7 +10,6 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::thread::CapabilitySet;
 
-use crate::caller::Caller;
 use crate::errno::Result;
 use crate::names::Attr;
 use crate::nodes::NodeKind;
@@ -18,6 +17,7 @@ use crate::open::{FileHandle, OpenDescriptors, OpenInode, UNKNOWN};
 use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::stat::Stat;
+use fusedev::Caller;
 
 /// Tells how far a write came.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl TieredFs {
         let tier = {
             let mut io = inode.io.write();
             self.must_be_named(ino, &io)?;
-            if self.privileged && !caller.privileged() {
+            if self.privileged && !caller.is_root() {
                 self.may_open(caller, ino, &self.tier(io.tier).stat_fd(io.any().as_fd())?, read, write)?;
             }
             let (can_read, can_write) = (io.must_rd().is_ok(), io.must_rw().is_ok());

@@ -15,7 +15,6 @@
 
 pub mod abilities;
 mod attrs;
-mod caller;
 pub mod check;
 mod clock;
 pub mod config;
@@ -62,13 +61,12 @@ mod testing;
 mod tier;
 mod times;
 
-pub use attrs::{SetAttr, SetTime};
-pub use caller::Caller;
 pub use config::{Config, HonouredFeatures, Promotion, Size};
 pub use create::NewNode;
 pub use dirs::DirPair;
 pub use errno::Result;
 pub use files::WriteOutcome;
+pub use fusedev::{Caller, SetAttr, SetTime};
 pub use hidden_dir::{OpenError, UntrustedHiddenDirError, make_hidden, open_hidden};
 pub use listing::{DOTS, Listing, ListingEntry, behind, first_at};
 pub use moves::job::{MoveOutcome, MoveReason};

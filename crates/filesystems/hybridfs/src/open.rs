@@ -189,7 +189,7 @@ pub struct FileHandle {
     /// Whether the file was opened for writing.
     pub write: bool,
     /// Who opened it, for set-id bits.
-    pub caller: crate::caller::Caller,
+    pub caller: fusedev::Caller,
 }
 
 #[cfg(test)]

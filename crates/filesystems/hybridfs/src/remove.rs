@@ -10,7 +10,6 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
-use crate::caller::Caller;
 use crate::dirs::DirPair;
 use crate::errno::Result;
 use crate::names::FoundName;
@@ -18,6 +17,7 @@ use crate::nodes::NodeKind;
 use crate::pair::TieredFs;
 use crate::path::NAME_ONLY;
 use crate::report::TierName;
+use fusedev::Caller;
 
 impl TieredFs {
     /// Removes a name that is no directory (Algorithm 2: from the policy's queue and from its side).
@@ -119,7 +119,7 @@ impl TieredFs {
     /// of what it believes to have the name; by now that may be another's file, which the file system below does not give to the caller.
     pub(crate) fn unless_sticky<T>(&self, caller: Caller, dirs: &[BorrowedFd<'_>], change: impl FnOnce() -> Result<T>) -> Result<T> {
         const STICKY: u32 = 0o1000;
-        if !self.privileged || caller.privileged() {
+        if !self.privileged || caller.is_root() {
             return change();
         }
         for dir in dirs {
@@ -155,9 +155,9 @@ mod test {
 
     use rustix::io::Errno;
 
-    use crate::attrs::{SetAttr, SetTime};
     use crate::number::ROOT;
     use crate::testing::{TestPair, me};
+    use fusedev::{SetAttr, SetTime};
 
     #[test]
     fn who_looks_whether_a_directory_is_empty_has_not_read_it() {

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::caller::Caller;
 use crate::dirs::DirPair;
 use crate::errno::Result;
 use crate::intent::{IntentStep, RecordedStep};
@@ -23,6 +22,7 @@ use crate::pair::TieredFs;
 use crate::path::{HIDDEN, valid_name};
 use crate::recover::passes;
 use crate::report::TierName;
+use fusedev::Caller;
 
 const SIDES: [TierName; 2] = [TierName::Ssd, TierName::Hdd];
 
@@ -100,7 +100,7 @@ impl TieredFs {
     /// A directory gets another parent only from who may write it. The kernel above us has looked at the one that it believes to have the
     /// name; whoever may write the directory below may have given the name to another's, and would carry that away.
     fn may_move_away(&self, caller: Caller, found: &FoundName) -> Result<()> {
-        let may = || caller.may_write_directory(&found.stat) || self.has_access_list(found);
+        let may = || caller.may_write_directory(found.stat.permissions()) || self.has_access_list(found);
         if found.kind != NodeKind::Directory || !self.privileged || may() { Ok(()) } else { Err(Errno::ACCESS) }
     }
 

@@ -69,6 +69,11 @@ impl Stat {
         FileType::from_raw_mode(self.mode)
     }
 
+    /// Returns what decides about access to the file.
+    pub fn permissions(&self) -> fusedev::Permissions {
+        fusedev::Permissions { uid: self.uid, gid: self.gid, mode: self.mode }
+    }
+
     /// Returns whether the file is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == FileType::Directory

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::caller::Caller;
 use crate::config::{Config, Size};
 use crate::number::ROOT;
 use crate::pair::TieredFs;
+use fusedev::Caller;
 
 /// The open pair; the directories go away with it.
 pub struct TestPair {

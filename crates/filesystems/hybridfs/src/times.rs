@@ -126,11 +126,11 @@ mod test {
 
     use super::passes::COUNTS;
     use super::*;
-    use crate::attrs::{SetAttr, SetTime};
     use crate::create::NewNode;
     use crate::moves::job::Duplicate;
     use crate::report::TierName;
     use crate::testing::{TestPair, as_nobody, me};
+    use fusedev::{SetAttr, SetTime};
 
     const OLD: (i64, u32) = (1_000_000_000, 5);
 

@@ -7,13 +7,13 @@ use rustix::io::ReadWriteFlags;
 use super::job::{MoveJob, TRIES_MAX};
 use super::queue::Mover;
 use super::*;
-use crate::attrs::SetAttr;
 use crate::config::Size;
 use crate::number::ROOT;
 use crate::open::FileHandle;
 use crate::persist::{MoveRecord, OpenMove};
 use crate::stat::InodeId;
 use crate::testing::{TestPair, me};
+use fusedev::SetAttr;
 
 fn write(fs: &TieredFs, handle: &FileHandle, at: u64, byte: u8) {
     fs.write(handle, at, &vec![byte; 1 << 20], ReadWriteFlags::empty(), None).expect("written");

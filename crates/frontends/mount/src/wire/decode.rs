@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use hybridfs::{SetAttr, SetTime};
+use fusedev::{SetAttr, SetTime};
 
 use super::opcodes as op;
 
