@@ -1,6 +1,6 @@
 //! Sizes as people write them, `10GiB` or `80%`, for every front end.
 //!
-//! A crate of its own, so that devices and their simulator know sizes without the file systems.
+//! A separate crate, so that devices and their simulator know sizes without the file systems.
 #![forbid(unsafe_code)]
 
 use std::str::FromStr;

@@ -101,7 +101,8 @@ impl Instance {
             rustix::io::fcntl_dupfd_cloexec(fd, 0)
         } else {
             let access = if flags & OFlags::RWMODE == OFlags::RDONLY { OFlags::RDONLY } else { OFlags::RDWR };
-            reopen(fd.as_fd(), access)
+            // Whoever opened it so may do so again.
+            reopen(fd.as_fd(), access | flags & OFlags::NOATIME)
         };
         // A process that may only write or append bypasses the cache; others notice its writes as changes by another program.
         let Ok(below) = below else { return Ok(None) };
@@ -249,7 +250,13 @@ impl Instance {
         if !self.part().ok()?.engine.knows(key_of(fd.as_fd()).ok()?) {
             return None;
         }
-        let below = reopen(fd.as_fd(), OFlags::RDWR).or_else(|_| reopen(fd.as_fd(), OFlags::RDONLY)).ok()?;
+        self.take_known(fd.as_fd())
+    }
+
+    /// Registers a file that the cache has a record of, for one call. `file` may be an `O_PATH` descriptor.
+    pub(crate) fn take_known(&self, file: BorrowedFd<'_>) -> Option<Arc<Cached>> {
+        let below = reopen(file, OFlags::RDWR).or_else(|_| reopen(file, OFlags::RDONLY)).ok()?;
+        let path = path_of(file).unwrap_or_default();
         let local = Arc::new(Local::new(below, false));
         let opening = Opening { local, how: OpenOptions::default(), advice: Advice::Normal, pin: false, discard: false, dirty_age: None };
         self.take_in(&opening, &path.into()).ok()

@@ -28,6 +28,7 @@ mod instance;
 mod key;
 mod limits;
 mod note;
+mod number_calls;
 mod open_file;
 mod options;
 mod place;

@@ -74,12 +74,29 @@ fn seek_end(fd: BorrowedFd<'_>) -> Outcome<u64> {
 pub fn as_cached(stat: &mut Stat, size: u64, written_ns: u64) {
     stat.st_size = size as _;
     let below = crate::below::stamp_of(stat);
-    let Ok(written) = i64::try_from(written_ns) else { return };
+    // 0: no write. The file's own times may lie before 1970.
+    let Some(written) = i64::try_from(written_ns).ok().filter(|written| *written > 0) else { return };
     let (seconds, ns) = (written_ns / 1_000_000_000, written_ns % 1_000_000_000);
     if written > below.mtime {
         (stat.st_mtime, stat.st_mtime_nsec) = (seconds as _, ns as _);
     }
     if written > below.ctime {
         (stat.st_ctime, stat.st_ctime_nsec) = (seconds as _, ns as _);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_stay_where_nothing_was_written() {
+        let file = tempfile::tempfile().expect("a file");
+        let mut stat = rustix::fs::fstat(&file).expect("its attributes");
+        stat.st_mtime = -2;
+        as_cached(&mut stat, 7, 0);
+        assert_eq!((stat.st_size, stat.st_mtime), (7, -2));
+        as_cached(&mut stat, 7, 3_000_000_001);
+        assert_eq!((stat.st_mtime, stat.st_mtime_nsec), (3, 1));
     }
 }

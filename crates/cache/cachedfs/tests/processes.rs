@@ -410,7 +410,7 @@ fn what_others_change_is_noticed_while_it_is_open() {
     assert_eq!(fs::read(&path).expect("below"), b"theirs, and longer");
     let status = instance.status();
     assert!(status.lost.iter().any(|lost| lost.path == path), "{status:?}");
-    file.discard().expect("what is below counts");
+    file.discard().expect("the backing file is valid");
     assert_eq!(&*file.view(0..100).expect("read"), b"theirs, and longer");
     file.sync(false).expect("synced");
     drop(file);

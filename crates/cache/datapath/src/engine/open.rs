@@ -102,7 +102,7 @@ impl CacheEngine {
         Ok(open)
     }
 
-    /// Records that a call of this process moved directories, all at once: files below them are found there. Each pair is the old and the
+    /// Records that a call of this process moved directories, all at once: files in them are found there. Each pair is the old and the
     /// new path.
     pub fn directories_moved(&self, moved: &[(PathBuf, PathBuf)]) {
         // Without the lock, the files are still found by the processes that have them open.

@@ -228,6 +228,11 @@ impl CacheEngine {
         (record.key() == Some(key)).then_some(found)
     }
 
+    /// Returns whether a file has pages that its backing file does not have yet; true if that cannot be found out.
+    pub fn has_newer_pages(&self, key: FileKey) -> bool {
+        self.records.find(key).is_some_and(|no| self.is_dirty(no).unwrap_or(true))
+    }
+
     /// Returns whether a file has a record.
     pub fn knows(&self, key: FileKey) -> bool {
         self.records.find(key).is_some()

@@ -385,8 +385,11 @@ impl Open {
             // The truncation may still happen: the next owner of the lock that is able to completes it.
             return told;
         }
-        if told.is_err() {
-            record.size().store(before, Ordering::Release);
+        match told {
+            // The leader gives the backing file the time of the last write.
+            Ok(()) if record.written().load(Ordering::Relaxed) != 0 => self.note_time(record, self.engine.world.realtime_ns()),
+            Ok(()) => {}
+            Err(_) => record.size().store(before, Ordering::Release),
         }
         record.truncations().fetch_add(1, Ordering::AcqRel);
         told
@@ -438,6 +441,9 @@ impl Open {
         let told = self.engine.ask(RequestKind::Punch, self.no, first, last).map(drop);
         if told == Err(STALLED) {
             return told;
+        }
+        if told.is_ok() && record.written().load(Ordering::Relaxed) != 0 {
+            self.note_time(record, self.engine.world.realtime_ns());
         }
         record.truncations().fetch_add(1, Ordering::AcqRel);
         told

@@ -104,7 +104,7 @@ impl Worker {
         }
         engine.header.set(Word::SsdErrno, error.errno() as u32);
         engine.header.set(Word::SsdFailed, FAILED);
-        engine.world.report(&format!("the SSD failed ({why}): from now on reads and writes go to the files below"));
+        engine.world.report(&format!("the SSD failed ({why}): from now on reads and writes go to the backing files"));
         self.name_debts(engine);
     }
 

@@ -1,4 +1,4 @@
-//! How a process leads: in a thread of its own, or in steps that the requesters run.
+//! How a process leads: in a separate thread, or in steps that the requesters run.
 
 use std::sync::Arc;
 use std::time::Duration;

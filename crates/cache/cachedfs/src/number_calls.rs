@@ -1,0 +1,57 @@
+//! Calls on files by descriptor, for front ends that know files by inode number and not by path.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Stat};
+use rustix::io::Errno;
+use ssdcache::Mode;
+
+use crate::cached::Cached;
+use crate::instance::Instance;
+use crate::key::key_of;
+
+impl Instance {
+    /// Runs a change of a file's mode, owner or extended attributes, so that the cache does not treat it as a change by another program.
+    /// `file` may be an `O_PATH` descriptor.
+    ///
+    /// # Errors
+    /// Those of the change.
+    pub fn change_attributes<T>(self: &Arc<Self>, file: BorrowedFd<'_>, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        match self.known_file(file) {
+            Some(cached) => cached.open.ours(change),
+            None => change(),
+        }
+    }
+
+    /// Runs a change of a file's times after writing all its dirty pages back, since a later write-back would change them again.
+    ///
+    /// # Errors
+    /// Those of the change and of the write-back.
+    pub fn change_times<T>(self: &Arc<Self>, file: BorrowedFd<'_>, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        let Some(cached) = self.known_file(file) else { return change() };
+        cached.open.clean()?;
+        let changed = cached.open.ours_timed(change)?;
+        cached.open.times_were_set();
+        Ok(changed)
+    }
+
+    /// Returns the attributes of a regular file of which the cache may have newer data, with the cache's size and times; none if those of
+    /// the file system are valid. `file` may be an `O_PATH` descriptor.
+    pub fn stat_if_newer(self: &Arc<Self>, file: BorrowedFd<'_>) -> Option<Stat> {
+        // In all other modes the backing file has every write.
+        if self.mode() != Mode::WriteBack || !self.part().ok()?.engine.has_newer_pages(key_of(file).ok()?) {
+            return None;
+        }
+        self.stat(file, Path::new(""), AtFlags::EMPTY_PATH).ok()
+    }
+
+    /// Opens a file for a change if the cache has a record of it.
+    pub(crate) fn known_file(self: &Arc<Self>, file: BorrowedFd<'_>) -> Option<Arc<Cached>> {
+        if !self.part().ok()?.engine.knows(key_of(file).ok()?) {
+            return None;
+        }
+        self.take_known(file)
+    }
+}
