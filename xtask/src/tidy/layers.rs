@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["block", "pci"],
     &["pagecache", "ssdcache", "nvme"],
     &["datapath"],
-    &["rawfs", "hybridfs", "cachedfs"],
+    &["rawfs", "hybridfs", "directoryfs", "cachedfs"],
     &["stack"],
     &["mount", "preload", "capi", "sqlitevfs"],
     &["bench"],
@@ -22,7 +22,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("base", &["shm", "policy", "fusedev", "sizes"]),
     ("devices", &["block", "pci", "nvme"]),
     ("cache", &["pagecache", "ssdcache", "datapath", "cachedfs"]),
-    ("filesystems", &["rawfs", "hybridfs"]),
+    ("filesystems", &["rawfs", "hybridfs", "directoryfs"]),
     ("frontends", &["stack", "mount", "preload", "capi", "sqlitevfs"]),
     ("tools", &["bench", "cli", "nocache", "sim"]),
 ];

@@ -1,0 +1,112 @@
+//! Attributes: reading and changing them.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use fusedev::{Caller, SET_GID, SET_UID, SetAttr, SetTime};
+use rustix::fs::{AtFlags, Gid, Timespec, Timestamps, Uid};
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+
+use crate::cache::FileCache;
+use crate::directory::{DirectoryFs, proc_path};
+use crate::nodes::Node;
+use crate::{Result, Stat};
+
+impl<C: FileCache> DirectoryFs<C> {
+    /// Reads the attributes of a file, with the size and time of data that the cache has not written back.
+    ///
+    /// # Errors
+    /// ESTALE, or as statx(2).
+    pub fn getattr(&self, number: u64) -> Result<Stat> {
+        self.stat_of(&*self.node(number)?)
+    }
+
+    /// Reads the attributes of a node as [`DirectoryFs::getattr`] does.
+    ///
+    /// # Errors
+    /// As statx(2).
+    pub fn stat_of(&self, node: &Node) -> Result<Stat> {
+        let mut stat = node.stat()?;
+        if stat.is_file() {
+            self.cache.correct(node.as_fd(), &mut stat);
+        }
+        Ok(stat)
+    }
+
+    /// Changes attributes, but not the size: that belongs to whoever has the data.
+    ///
+    /// # Errors
+    /// EPERM, or as chown(2), chmod(2), utimensat(2).
+    pub fn setattr(&self, caller: Caller, number: u64, set: &SetAttr) -> Result<()> {
+        let node = self.node(number)?;
+        self.may_change(caller, &node.stat()?, set)?;
+        if set.uid.is_some() || set.gid.is_some() {
+            self.take_set_id(caller, &node)?;
+        } else if set.changes_nothing() {
+            self.owner_to_what_it_is(caller, &node)?;
+        }
+        let file = node.as_fd();
+        let mut change = || apply(file, set);
+        let is_timed = set.atime.is_some() || set.mtime.is_some();
+        if is_timed && node.is_file() { self.cache.change_times(file, &mut change) } else { self.cache.change(file, &mut change) }
+    }
+
+    /// Compares the caller with the present owner. The kernel has compared the owner that it remembers.
+    fn may_change(&self, caller: Caller, stat: &Stat, set: &SetAttr) -> Result<()> {
+        let file = stat.permissions();
+        // A writer takes set-ID bits in the name of whoever writes.
+        let only_takes_set_id = |mode: u32| mode & !stat.mode & 0o7777 == 0 && (stat.mode & !mode) & 0o1777 == 0;
+        let owner = set.uid.is_none() && set.gid.is_none() || caller.owns_or_has(file, CapabilitySet::CHOWN);
+        let mode = set.mode.is_none_or(|mode| only_takes_set_id(mode) || caller.owns_or_has(file, CapabilitySet::FOWNER));
+        if owner && mode { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// Compares the caller of open(2) or truncate(2) with the present mode. The kernel has compared the mode that it remembers.
+    ///
+    /// # Errors
+    /// EACCES: the file may not be opened any more.
+    pub fn may_open(&self, caller: Caller, node: &Node, read: bool, write: bool) -> Result<()> {
+        if !self.is_privileged || caller.is_root() || caller.may_still_open(node.stat()?.permissions(), read, write) {
+            Ok(())
+        } else {
+            Err(Errno::ACCESS)
+        }
+    }
+}
+
+/// Changes the owner before the mode: a change of the owner takes set-ID bits, as on any file system.
+fn apply(file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        rustix::fs::chownat(file, c"", set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw), AtFlags::EMPTY_PATH)?;
+    }
+    if set.changes_nothing() {
+        // A change of the owner to what it is updates the time of the last change, and takes set-ID bits, which may have to stay.
+        let stat = Stat::of(file)?;
+        if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
+            rustix::fs::chownat(file, c"", None, None, AtFlags::EMPTY_PATH)?;
+        }
+    }
+    if let Some(mode) = set.mode {
+        rustix::fs::chmod(&*proc_path(file), rustix::fs::Mode::from_raw_mode(mode & 0o7777))?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        set_times(file, &Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) })?;
+    }
+    Ok(())
+}
+
+/// Sets times by descriptor. Kernels before 5.8 know no empty path here; a symbolic link has times only by it.
+fn set_times(file: BorrowedFd<'_>, times: &Timestamps) -> Result<()> {
+    match rustix::fs::utimensat(file, c"", times, AtFlags::EMPTY_PATH) {
+        Err(Errno::INVAL) => rustix::fs::utimensat(rustix::fs::CWD, &*proc_path(file), times, AtFlags::empty()),
+        set => set,
+    }
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+        Some(SetTime::At(sec, nsec)) => Timespec { tv_sec: sec, tv_nsec: i64::from(nsec) as _ },
+    }
+}

@@ -1,0 +1,67 @@
+//! What a cache of file data has to take part in.
+
+use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{AtFlags, RenameFlags};
+
+use crate::{Result, Stat};
+
+/// A cache of the data of regular files. It compares a file's size and times with what it remembers, so each call that changes them goes
+/// through it.
+pub trait FileCache: Send + Sync {
+    /// Removes a name that is not a directory.
+    ///
+    /// # Errors
+    /// As unlinkat(2).
+    fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()>;
+
+    /// Renames `from` to `to`, each a directory and a name.
+    ///
+    /// # Errors
+    /// As renameat2(2).
+    fn rename(&self, from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr), flags: RenameFlags) -> Result<()>;
+
+    /// Runs a change of a file's mode, owner, links or extended attributes. `file` may be an `O_PATH` descriptor.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    fn change(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+
+    /// Runs a change of a regular file's times, which must be the last change of them.
+    ///
+    /// # Errors
+    /// Those of `change`, or of writing data back before it.
+    fn change_times(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+
+    /// Sets the size and the modification time of a regular file that the cache has newer data of.
+    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat);
+}
+
+/// No cache: each call goes to the file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCache;
+
+impl FileCache for NoCache {
+    fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+        rustix::fs::unlinkat(dir, name, AtFlags::empty())
+    }
+
+    fn rename(&self, from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr), flags: RenameFlags) -> Result<()> {
+        if flags.is_empty() {
+            rustix::fs::renameat(from.0, from.1, to.0, to.1)
+        } else {
+            rustix::fs::renameat_with(from.0, from.1, to.0, to.1, flags)
+        }
+    }
+
+    fn change(&self, _file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        change()
+    }
+
+    fn change_times(&self, _file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        change()
+    }
+
+    fn correct(&self, _file: BorrowedFd<'_>, _stat: &mut Stat) {}
+}

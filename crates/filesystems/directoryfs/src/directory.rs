@@ -1,0 +1,146 @@
+//! The directory that is served.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fusedev::Caller;
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags, StatVfs};
+use rustix::io::Errno;
+
+use crate::cache::FileCache;
+use crate::nodes::{Node, Nodes};
+use crate::{Result, Stat};
+
+/// Names a file without opening it: no data, no permission, no link followed.
+pub(crate) const NAME_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The reason why a directory cannot be served.
+#[derive(Debug)]
+pub struct OpenError {
+    /// The path as the caller gave it.
+    pub path: PathBuf,
+    /// The error of the system call.
+    pub source: Errno,
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the directory {}: {}", self.path.display(), std::io::Error::from(self.source))
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// A directory and what is below it, by inode number.
+pub struct DirectoryFs<C> {
+    pub(crate) nodes: Nodes,
+    pub(crate) cache: C,
+    /// Whether the daemon may act for other users.
+    pub(crate) is_privileged: bool,
+    pub(crate) set_id: Mutex<SetIdState>,
+}
+
+/// What decides about set-ID bits beside the files themselves.
+#[derive(Debug, Default)]
+pub struct SetIdState {
+    /// How many open files may be written, by inode number.
+    pub(crate) writers: HashMap<u64, u32>,
+    /// Files whose capabilities the kernel has just removed in the name of a process of root: a write or a change of the owner follows.
+    pub(crate) capabilities_removed: HashMap<u64, u32>,
+}
+
+impl<C: FileCache> DirectoryFs<C> {
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// It does not exist, is not a directory, or may not be entered.
+    pub fn open(path: &Path, cache: C) -> std::result::Result<DirectoryFs<C>, OpenError> {
+        let opened = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .and_then(|root| Stat::of(root.as_fd()).map(|stat| (root, stat)));
+        let (root, stat) = opened.map_err(|source| OpenError { path: path.to_owned(), source })?;
+        Ok(DirectoryFs {
+            nodes: Nodes::new(root, &stat),
+            cache,
+            is_privileged: rustix::process::geteuid().is_root(),
+            set_id: Mutex::default(),
+        })
+    }
+
+    /// Returns the cache of file data.
+    pub fn cache(&self) -> &C {
+        &self.cache
+    }
+
+    /// Returns the node of an inode number; ESTALE if the kernel does not know the number.
+    pub fn node(&self, number: u64) -> Result<Arc<Node>> {
+        self.nodes.get(number)
+    }
+
+    /// Subtracts `times` from the kernel's lookup count of an inode.
+    pub fn forget(&self, number: u64, times: u64) {
+        self.nodes.forget(number, times);
+    }
+
+    /// Returns how many files the kernel knows, the top directory aside.
+    pub fn known_files(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Drops all nodes when the mount ends.
+    pub fn close(&self) {
+        self.nodes.clear();
+    }
+
+    /// Runs a call; if the daemon is refused where the kernel has let the caller pass, runs it once more as the caller. The server of a
+    /// network file system may give root less rights than the user has (`root_squash` of NFS).
+    pub fn also_as_caller<T>(&self, caller: Caller, call: impl Fn() -> Result<T>) -> Result<T> {
+        match call() {
+            Err(Errno::ACCESS | Errno::PERM) if self.is_privileged && !caller.is_root() => caller.identity().act(call)?,
+            other => other,
+        }
+    }
+
+    /// Runs a call that creates in the name of the caller, who owns what is made and pays for it.
+    pub(crate) fn as_caller<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.is_privileged { caller.identity().act(call)? } else { call() }
+    }
+
+    /// Returns the space of the file system.
+    ///
+    /// # Errors
+    /// As fstatvfs(3).
+    pub fn statfs(&self) -> Result<StatVfs> {
+        rustix::fs::fstatvfs(self.nodes.get(crate::ROOT)?.as_fd())
+    }
+
+    /// Makes the names of a directory durable.
+    ///
+    /// # Errors
+    /// As fsync(2).
+    pub fn sync_dir(&self, number: u64) -> Result<()> {
+        let dir = self.node(number)?;
+        match rustix::fs::openat(dir.as_fd(), c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(readable) => rustix::fs::fsync(readable),
+            // A user may own a directory without being allowed to read it.
+            Err(Errno::ACCESS) => {
+                let root = self.nodes.get(crate::ROOT)?;
+                let top = rustix::fs::openat(root.as_fd(), c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+                rustix::fs::syncfs(top)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns the path by which the kernel opens what a descriptor stands for.
+pub(crate) fn proc_path(file: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Opens a name of a directory as a name only.
+pub(crate) fn open_name(dir: BorrowedFd<'_>, name: &std::ffi::OsStr) -> Result<OwnedFd> {
+    rustix::fs::openat(dir, name, NAME_ONLY, Mode::empty())
+}

@@ -1,0 +1,34 @@
+//! One directory of another file system, served by inode number.
+//!
+//! A [`DirectoryFs`] answers the requests of a FUSE front end with calls on one directory and what is below it. Each call is relative to
+//! an open descriptor and one name, never follows a symbolic link, and creates in the name of the caller. The file system below decides
+//! about everything that it can decide: modes, access control lists, quotas, times.
+//!
+//! File data is not read or written here. A front end that caches data implements [`FileCache`], which takes part in those calls that
+//! change a file: so the cache knows that the change is its own.
+//!
+//! - `nodes.rs`: the inodes that the kernel knows, each with an open descriptor. Read first.
+//! - `names.rs`: lookups, links, renames, removals. `create.rs`: new files. `listing.rs`: directories.
+//! - `attributes.rs`: attributes and their changes. `set_id.rs`: when set-ID bits go. `xattrs.rs`: extended attributes.
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod cache;
+mod create;
+mod directory;
+mod listing;
+mod names;
+mod nodes;
+mod set_id;
+mod stat;
+mod xattrs;
+
+pub use cache::{FileCache, NoCache};
+pub use create::NewNode;
+pub use directory::{DirectoryFs, OpenError};
+pub use listing::{Entry, Listing};
+pub use nodes::{Node, ROOT};
+pub use stat::Stat;
+
+/// A call that failed gives the error of the system call.
+pub type Result<T> = std::result::Result<T, rustix::io::Errno>;

@@ -1,0 +1,182 @@
+//! Names: lookups, links, renames and removals.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use fusedev::Caller;
+use rustix::fs::{AtFlags, RenameFlags};
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+
+use crate::cache::FileCache;
+use crate::directory::{DirectoryFs, open_name, proc_path};
+use crate::nodes::{Node, ROOT};
+use crate::{Result, Stat};
+
+const STICKY: u32 = 0o1000;
+
+/// Refuses names that are no names of one directory.
+pub(crate) fn check_name(name: &OsStr) -> Result<()> {
+    match name.as_bytes() {
+        b"" | b"." | b".." => Err(Errno::INVAL),
+        name if name.contains(&b'/') || name.contains(&0) => Err(Errno::INVAL),
+        _ => Ok(()),
+    }
+}
+
+impl<C: FileCache> DirectoryFs<C> {
+    /// Looks up a name, and adds one reference of the kernel to what it stands for.
+    ///
+    /// # Errors
+    /// ENOENT, or as openat(2).
+    pub fn lookup(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<(Arc<Node>, Stat)> {
+        check_name(name)?;
+        let dir = self.node(parent)?;
+        self.also_as_caller(caller, || self.find(&dir, name))
+    }
+
+    /// Adds one reference of the kernel to what a name stands for.
+    pub(crate) fn find(&self, dir: &Node, name: &OsStr) -> Result<(Arc<Node>, Stat)> {
+        loop {
+            let file = open_name(dir.as_fd(), name)?;
+            let mut stat = Stat::of(file.as_fd())?;
+            if stat.nlink == 0 {
+                // Removed between the two calls. A later look finds what has the name now.
+                continue;
+            }
+            if stat.is_file() {
+                self.cache.correct(file.as_fd(), &mut stat);
+            }
+            return Ok((self.nodes.remember(file, &stat), stat));
+        }
+    }
+
+    /// Returns the inode number of what a name stands for, if the kernel knows it.
+    pub fn known_number(&self, parent: u64, name: &OsStr) -> Option<u64> {
+        let file = open_name(self.node(parent).ok()?.as_fd(), name).ok()?;
+        self.nodes.number_of(&Stat::of(file.as_fd()).ok()?)
+    }
+
+    /// Looks up the directory itself (`.`) or its parent (`..`), which an NFS server asks for by number.
+    ///
+    /// # Errors
+    /// ESTALE: the kernel has forgotten the number.
+    pub fn lookup_dots(&self, number: u64, is_parent: bool) -> Result<(Arc<Node>, Stat)> {
+        let node = self.node(number)?;
+        if number == ROOT || !is_parent {
+            let file = rustix::io::fcntl_dupfd_cloexec(node.as_fd(), 0)?;
+            let stat = Stat::of(file.as_fd())?;
+            return Ok((self.nodes.remember(file, &stat), stat));
+        }
+        let file = rustix::fs::openat(node.as_fd(), c"..", crate::directory::NAME_ONLY, rustix::fs::Mode::empty())?;
+        let stat = Stat::of(file.as_fd())?;
+        Ok((self.nodes.remember(file, &stat), stat))
+    }
+
+    /// Returns the target of a symbolic link.
+    ///
+    /// # Errors
+    /// As readlinkat(2).
+    pub fn readlink(&self, number: u64) -> Result<Vec<u8>> {
+        let node = self.node(number)?;
+        Ok(rustix::fs::readlinkat(node.as_fd(), c"", Vec::with_capacity(256))?.into_bytes())
+    }
+
+    /// Adds a name to a file, and one reference of the kernel.
+    ///
+    /// # Errors
+    /// As linkat(2).
+    pub fn link(&self, caller: Caller, number: u64, parent: u64, name: &OsStr) -> Result<(Arc<Node>, Stat)> {
+        check_name(name)?;
+        let (node, dir) = (self.node(number)?, self.node(parent)?);
+        let stat = node.stat()?;
+        if stat.nlink == 0 && stat.is_file() {
+            // The kernel below would link a file of O_TMPFILE; by its number this one is gone.
+            return Err(Errno::NOENT);
+        }
+        let mut link = || rustix::fs::linkat(rustix::fs::CWD, &*proc_path(node.as_fd()), dir.as_fd(), name, AtFlags::SYMLINK_FOLLOW);
+        self.cache.change(node.as_fd(), &mut || self.also_as_caller_mut(caller, &mut link))?;
+        let (found, stat) = self.find(&dir, name)?;
+        if found.number() == number {
+            return Ok((found, stat));
+        }
+        self.forget(found.number(), 1);
+        Err(Errno::STALE)
+    }
+
+    fn also_as_caller_mut(&self, caller: Caller, call: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        match call() {
+            Err(Errno::ACCESS | Errno::PERM) if self.is_privileged && !caller.is_root() => caller.identity().act(call)?,
+            other => other,
+        }
+    }
+
+    /// Removes a name that is not a directory.
+    ///
+    /// # Errors
+    /// As unlinkat(2).
+    pub fn unlink(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
+        check_name(name)?;
+        let dir = self.node(parent)?;
+        self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], || self.cache.unlink(dir.as_fd(), name)))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As unlinkat(2).
+    pub fn rmdir(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
+        check_name(name)?;
+        let dir = self.node(parent)?;
+        let remove = || rustix::fs::unlinkat(dir.as_fd(), name, AtFlags::REMOVEDIR);
+        self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], remove))
+    }
+
+    /// Renames `from` to `to`, each a directory and a name.
+    ///
+    /// # Errors
+    /// As renameat2(2); EINVAL for flags that FUSE does not pass on.
+    pub fn rename(&self, caller: Caller, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags) -> Result<()> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        if !(flags - RenameFlags::NOREPLACE - RenameFlags::EXCHANGE).is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let (old, new) = (self.node(from.0)?, self.node(to.0)?);
+        if from.0 != to.0 {
+            self.may_move_away(caller, old.as_fd(), from.1)?;
+            if flags.contains(RenameFlags::EXCHANGE) {
+                self.may_move_away(caller, new.as_fd(), to.1)?;
+            }
+        }
+        let rename = || self.cache.rename((old.as_fd(), from.1), (new.as_fd(), to.1), flags);
+        self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename))
+    }
+
+    /// Refuses to give a directory another parent in the name of a caller who may not write it. The kernel has checked the directory that
+    /// it believes to have the name; another program may have given the name to another directory since.
+    fn may_move_away(&self, caller: Caller, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+        if !self.is_privileged || caller.is_root() {
+            return Ok(());
+        }
+        let file = open_name(dir, name)?;
+        let stat = Stat::of(file.as_fd())?;
+        let may = || caller.may_write_directory(stat.permissions()) || crate::xattrs::has(file.as_fd(), crate::xattrs::ACCESS_LIST);
+        if !stat.is_dir() || may() { Ok(()) } else { Err(Errno::ACCESS) }
+    }
+
+    /// Changes names of sticky directories without root's right to ignore the owner. The kernel has compared the owner of what it
+    /// believes to have the name; another user's file may have it by now.
+    fn bound_by_sticky<T>(&self, caller: Caller, dirs: &[BorrowedFd<'_>], change: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.is_privileged && !caller.is_root() {
+            for dir in dirs {
+                if rustix::fs::fstat(dir)?.st_mode & STICKY != 0 {
+                    return caller.identity().act_without(CapabilitySet::FOWNER, change)?;
+                }
+            }
+        }
+        change()
+    }
+}

@@ -1,0 +1,92 @@
+//! The attributes of a file.
+
+use std::os::fd::BorrowedFd;
+
+use fusedev::Permissions;
+use rustix::fs::{AtFlags, FileType, StatxAttributes, StatxFlags, StatxTimestamp, statx};
+
+use crate::Result;
+
+/// The attributes of a file, as its file system gives them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Device number of the file system.
+    pub dev: u64,
+    /// Inode number on that file system.
+    pub ino: u64,
+    /// Time of birth: seconds and nanoseconds; zero where the file system does not tell.
+    pub birth: (i64, u32),
+    /// File type and permission bits.
+    pub mode: u32,
+    /// Number of hard links to the file.
+    pub nlink: u32,
+    /// User ID of the owner.
+    pub uid: u32,
+    /// Group ID of the file.
+    pub gid: u32,
+    /// Size of the file in bytes.
+    pub size: u64,
+    /// Allocated blocks of 512 bytes.
+    pub blocks: u64,
+    /// Preferred size of reads and writes in bytes.
+    pub blksize: u32,
+    /// Device number of a device file.
+    pub rdev: u64,
+    /// Time of the last access: seconds and nanoseconds.
+    pub atime: (i64, u32),
+    /// Time of the last change of the data.
+    pub mtime: (i64, u32),
+    /// Time of the last change of data or attributes.
+    pub ctime: (i64, u32),
+    /// Whether the file may not be changed, or only be appended to (chattr(1)).
+    pub fixed: bool,
+}
+
+impl Stat {
+    /// Reads the attributes of an open file; `O_PATH` is enough.
+    ///
+    /// # Errors
+    /// As statx(2).
+    pub fn of(file: BorrowedFd<'_>) -> Result<Stat> {
+        let found = statx(file, c"", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        let time = |time: &StatxTimestamp| (time.tv_sec, time.tv_nsec);
+        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        Ok(Stat {
+            dev: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
+            ino: found.stx_ino,
+            birth: if has_birth { time(&found.stx_btime) } else { (0, 0) },
+            mode: u32::from(found.stx_mode),
+            nlink: found.stx_nlink,
+            uid: found.stx_uid,
+            gid: found.stx_gid,
+            size: found.stx_size,
+            blocks: found.stx_blocks,
+            blksize: found.stx_blksize,
+            rdev: rustix::fs::makedev(found.stx_rdev_major, found.stx_rdev_minor),
+            atime: time(&found.stx_atime),
+            mtime: time(&found.stx_mtime),
+            ctime: time(&found.stx_ctime),
+            fixed: found.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
+        })
+    }
+
+    /// Returns the file type bits of the mode.
+    pub fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.mode)
+    }
+
+    /// Returns whether the file is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.kind() == FileType::Directory
+    }
+
+    /// Returns whether the file is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind() == FileType::RegularFile
+    }
+
+    /// Returns what decides about access to the file.
+    pub fn permissions(&self) -> Permissions {
+        Permissions { uid: self.uid, gid: self.gid, mode: self.mode }
+    }
+}

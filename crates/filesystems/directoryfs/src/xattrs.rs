@@ -1,0 +1,100 @@
+//! Extended attributes.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use fusedev::Caller;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
+
+use crate::Result;
+use crate::cache::FileCache;
+use crate::directory::{DirectoryFs, proc_path};
+use crate::nodes::Node;
+
+/// The access control list of a file.
+pub(crate) const ACCESS_LIST: &str = "system.posix_acl_access";
+/// The access control list that new files of a directory get.
+pub(crate) const DEFAULT_LIST: &str = "system.posix_acl_default";
+
+/// Returns whether a file has an attribute.
+pub(crate) fn has(file: BorrowedFd<'_>, name: &str) -> bool {
+    rustix::fs::getxattr(&*proc_path(file), name, &mut [0u8; 0][..]).is_ok()
+}
+
+/// Repeats a query with larger buffers until the answer fits.
+fn whole(mut query: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
+    let mut buffer = vec![0; 256];
+    loop {
+        match query(&mut buffer) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+            // The longest value and the longest list are 64 KiB (xattr(7)).
+            Err(Errno::RANGE) if buffer.len() < 1 << 17 => buffer.resize(buffer.len() * 8, 0),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl<C: FileCache> DirectoryFs<C> {
+    /// Returns the value of an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA, or as getxattr(2).
+    pub fn getxattr(&self, number: u64, name: &OsStr) -> Result<Vec<u8>> {
+        let path = proc_path(self.node(number)?.as_fd());
+        whole(|buffer| rustix::fs::getxattr(&*path, name, buffer))
+    }
+
+    /// Returns the names of the extended attributes, each ended by a zero byte. Only root sees those of root.
+    ///
+    /// # Errors
+    /// As listxattr(2).
+    pub fn listxattr(&self, caller: Caller, number: u64) -> Result<Vec<u8>> {
+        let path = proc_path(self.node(number)?.as_fd());
+        let all = whole(|buffer| rustix::fs::listxattr(&*path, buffer))?;
+        if caller.is_root() {
+            return Ok(all);
+        }
+        Ok(all.split_inclusive(|byte| *byte == 0).filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect())
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As setxattr(2).
+    pub fn setxattr(&self, caller: Caller, number: u64, name: &OsStr, value: &[u8], flags: u32) -> Result<()> {
+        let node = self.node(number)?;
+        self.may_change_attribute(caller, &node, name)?;
+        let path = proc_path(node.as_fd());
+        self.cache.change(node.as_fd(), &mut || rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags)))?;
+        if name == ACCESS_LIST { self.take_foreign_set_gid(caller, &node) } else { Ok(()) }
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// As removexattr(2).
+    pub fn removexattr(&self, caller: Caller, number: u64, name: &OsStr) -> Result<()> {
+        let node = self.node(number)?;
+        self.may_change_attribute(caller, &node, name)?;
+        if name == "security.capability" {
+            self.may_take_capabilities(caller, &node)?;
+        }
+        let path = proc_path(node.as_fd());
+        self.cache.change(node.as_fd(), &mut || rustix::fs::removexattr(&*path, name))
+    }
+
+    /// Checks the present owner and mode: only the owner changes access control lists, and whoever may write changes attributes of users.
+    fn may_change_attribute(&self, caller: Caller, node: &Node, name: &OsStr) -> Result<()> {
+        if name.as_bytes().starts_with(b"user.") && !node.is_dir() {
+            return self.may_open(caller, node, false, true);
+        }
+        let is_list = name.as_bytes().starts_with(b"system.posix_acl_");
+        if !is_list || caller.owns_or_has(node.stat()?.permissions(), CapabilitySet::FOWNER) { Ok(()) } else { Err(Errno::PERM) }
+    }
+}
