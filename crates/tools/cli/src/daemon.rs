@@ -15,7 +15,7 @@ use mount::Options;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use tracing_subscriber::EnvFilter;
 
-use crate::args::MountArgs;
+use crate::mount_args::MountArgs;
 
 const READY: &str = "hotshelf is ready\n";
 const LOG_MAX: u64 = 8 << 20;

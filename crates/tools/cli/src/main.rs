@@ -18,12 +18,15 @@ macro_rules! tell {
 mod args;
 mod bench_cmd;
 mod cache;
+mod cached_mount;
 mod check;
 mod completion;
 mod daemon;
 mod doctor;
 mod fs;
 mod generate;
+mod hidden_files;
+mod mount_args;
 mod mount_cmd;
 mod mount_helper;
 mod mount_settings;
@@ -33,6 +36,7 @@ mod prometheus;
 mod queue;
 mod retire;
 mod show;
+mod suggested;
 mod talk;
 mod verbosity;
 

@@ -7,7 +7,8 @@ use hybridfs::{Config, Size};
 use indicatif::HumanBytes;
 use mount::{Options, PassthroughMode};
 
-use crate::args::MountArgs;
+use crate::hidden_files::{hides_files, warn_of_hidden};
+use crate::mount_args::MountArgs;
 use crate::mount_settings::{self, Layer, resolve};
 use crate::{Usage, daemon};
 
@@ -20,6 +21,9 @@ pub fn mount(given: &Layer) -> anyhow::Result<bool> {
         return remount(given);
     }
     let (args, flags) = settle(given)?;
+    if let Some(cache) = &args.cache {
+        return crate::cached_mount::mount(&args, cache, flags);
+    }
     let options = options(&args, flags)?;
     daemon::log_filter(args.log_level.as_deref(), "mount")?;
     if args.dry_run {
@@ -41,18 +45,6 @@ pub fn mount(given: &Layer) -> anyhow::Result<bool> {
         }
     })?;
     Ok(true)
-}
-
-/// Whether there is something in a directory, which a mount there hides.
-pub fn hides_files(mountpoint: &Path) -> bool {
-    std::fs::read_dir(mountpoint).is_ok_and(|mut names| names.next().is_some())
-}
-
-/// To be said when it is mounted: a refused mount hides nothing.
-pub fn warn_of_hidden(hides: bool, mountpoint: &Path) {
-    if hides {
-        complain!("warning: {} was not empty: what is in it cannot be seen until it is unmounted", mountpoint.display());
-    }
 }
 
 /// The flags of mount(8) that a remount changes, by the kernel.

@@ -385,6 +385,15 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
         }
         return Ok(true);
     }
+    if let Some(cached) = mount::cached::mount_at(&real) {
+        let runtime_dir = crate::cache::locate::by_name_or_path(&cached.cache).map(|located| located.config.runtime_dir);
+        unmount_within(&real, &args.mountpoint, deadline)?;
+        // Its daemon leaves the cache, which may write data back.
+        while runtime_dir.as_ref().is_ok_and(|dir| mount::cached::is_served(dir, &cached.device)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        return Ok(true);
+    }
     let mounted = at_mountpoint(&args.mountpoint)?;
     let daemon = status_of(&mounted).map(|status| status.pid).ok();
     unmount_within(&mounted.mountpoint, &args.mountpoint, deadline)?;

@@ -4,4 +4,4 @@ mod image_filesystem;
 mod nodes;
 mod session;
 
-pub use session::{RawMountError, RawOptions, image_at, is_in_use, run};
+pub use session::{RawMountError, image_at, is_in_use, run};

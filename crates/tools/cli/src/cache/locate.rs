@@ -48,6 +48,11 @@ pub fn this(this: &This) -> anyhow::Result<Located> {
     named(&this.cache, this.config.as_deref())
 }
 
+/// Returns the cache of a name, or of the path of its SSD.
+pub fn by_name_or_path(cache: &Path) -> anyhow::Result<Located> {
+    named(cache, None)
+}
+
 fn environment() -> Option<PathBuf> {
     shm::environment::path("HOTSHELF_CONFIG")
 }

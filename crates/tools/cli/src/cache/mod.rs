@@ -4,7 +4,7 @@ pub mod args;
 mod check;
 mod create;
 mod destroy;
-mod locate;
+pub mod locate;
 mod prometheus;
 mod report;
 mod resize;

@@ -4,8 +4,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context;
-use mount::MountFlags;
-use mount::raw::{RawOptions, run};
+use mount::raw::run;
+use mount::{MountFlags, SessionOptions};
 use stack::rawfs::fs::{Fs, FsSettings, Memory};
 use stack::rawfs::{Settings, Store};
 
@@ -19,10 +19,10 @@ pub fn mount(args: &FsMountArgs) -> anyhow::Result<bool> {
         let words: Vec<_> = std::env::args_os().skip(1).collect();
         daemon::log_filter(None, "fs mount")?;
         let log = args.log_file.as_deref().map(daemon::open_log).transpose()?.map_or_else(Stdio::null, Stdio::from);
-        let hides = crate::mount_cmd::hides_files(&args.mountpoint);
+        let hides = crate::hidden_files::hides_files(&args.mountpoint);
         return match daemon::start_again(&words, log)? {
             None => {
-                crate::mount_cmd::warn_of_hidden(hides, &args.mountpoint);
+                crate::hidden_files::warn_of_hidden(hides, &args.mountpoint);
                 Ok(true)
             }
             Some((status, said)) if said.is_empty() => anyhow::bail!("the daemon ended ({status}) without a word: see --log-file"),
@@ -31,7 +31,7 @@ pub fn mount(args: &FsMountArgs) -> anyhow::Result<bool> {
     }
     daemon::log_to_stderr()?;
     let fs = open_fs(args)?;
-    let options = RawOptions {
+    let options = SessionOptions {
         mountpoint: args.mountpoint.clone(),
         source: match is_path(&args.image) {
             true => std::path::absolute(&args.image).unwrap_or_else(|_| args.image.clone()),

@@ -1,8 +1,8 @@
-//! Compares system calls on a hotshelf mount (of two directories, or of an image) and on a plain directory.
+//! Compares system calls on a hotshelf mount (of two directories, an image, or a cached directory) and on a plain directory.
 //!
 //! A seeded sequence of calls runs on both, as root and as ordinary users. Results, attributes, and at intervals the whole trees must be
 //! equal. Meanwhile files of the mount move between its sides, so that everything is tested on both sides and on files that move while
-//! open (nothing moves in an image). `accepted` lists the known differences.
+//! open (nothing moves in an image or in a cached directory). `accepted` lists the known differences.
 #![forbid(unsafe_code)]
 
 mod accepted;
@@ -34,8 +34,14 @@ struct Args {
     #[arg(long)]
     hotshelf: PathBuf,
     /// An image, instead of two directories.
-    #[arg(long, conflicts_with_all = ["ssd", "hdd"], required_unless_present = "ssd")]
+    #[arg(long, conflicts_with_all = ["ssd", "hdd", "cache"], required_unless_present_any = ["ssd", "cache"])]
     image: Option<PathBuf>,
+    /// A cache, for a directory.
+    #[arg(long, requires = "directory", conflicts_with = "ssd")]
+    cache: Option<PathBuf>,
+    /// The directory whose file data goes through the cache.
+    #[arg(long, requires = "cache")]
+    directory: Option<PathBuf>,
     /// Directory of the SSD.
     #[arg(long, requires = "hdd")]
     ssd: Option<PathBuf>,
@@ -110,7 +116,7 @@ fn parity(args: &Args) -> Result<()> {
     outcome?;
     unmounted?;
     // The mounting user may have created directories that it cannot read.
-    if rustix::process::geteuid().is_root() {
+    if rustix::process::geteuid().is_root() && args.cache.is_none() {
         ran(Command::new(&args.hotshelf).args(args.image.as_ref().map(|_| "fs")).arg("check").args(args.below())).context("check")?;
     }
     println!("{} calls, no difference", args.steps);
@@ -127,7 +133,7 @@ fn run(args: &Args, seed: u64) -> Result<()> {
         std::fs::set_permissions(side.join(below), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     }
     let paths = Arc::new(Mutex::new(Vec::new()));
-    let still = args.still || args.image.is_some();
+    let still = args.still || args.ssd.is_none();
     let mover = (!still).then(|| Mover::start(&args.hotshelf, &args.mnt.join(below), paths.clone(), seed)).transpose()?;
     let mut parity = Parity {
         args,
@@ -253,7 +259,7 @@ impl Parity<'_> {
         if rustix::process::geteuid().is_root() {
             return Ok(());
         }
-        for root in self.args.ssd.iter().chain(&self.args.hdd).chain([&self.args.plain]) {
+        for root in self.args.ssd.iter().chain(&self.args.hdd).chain(&self.args.directory).chain([&self.args.plain]) {
             let mode = rustix::fs::stat(root)?.st_mode;
             rustix::fs::chmod(root, rustix::fs::Mode::from_raw_mode(mode) | rustix::fs::Mode::RWXU)?;
         }
@@ -283,7 +289,8 @@ fn mount(args: &Args) -> Result<()> {
     for (flag, dir) in [("--ssd", &args.ssd), ("--hdd", &args.hdd)] {
         command.args(dir.iter().flat_map(|dir| [OsStr::new(flag), dir.as_os_str()]));
     }
-    command.args(&args.flags).args(&args.image).arg(&args.mnt);
+    command.args(args.cache.iter().flat_map(|cache| [OsStr::new("--cache"), cache.as_os_str()]));
+    command.args(&args.flags).args(&args.image).args(&args.directory).arg(&args.mnt);
     if rustix::process::geteuid().is_root() {
         command.arg("--allow-other");
     }

@@ -1,0 +1,613 @@
+//! The kernel's requests to a cached directory, one method each.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cachedfs::{File, Instance, Mode, Options};
+use directoryfs::{DirectoryFs, Listing, NewNode, Node, ROOT, Stat};
+use fusedev::{Caller, SetAttr};
+use fuser::{FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
+use rustix::fs::{FallocateFlags, FileType as Kind, OFlags, RenameFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::data::{InstanceCache, errno};
+use crate::direct_writes::{CompletedDirectWrite, DirectWrites, KernelCacheState};
+use crate::filesystem::{fuse_rdev, label_or_unsupported, rdev_from_fuse, xattr_reply};
+use crate::handles::HandleTable;
+use crate::kernel_notifier::KernelNotifier;
+use crate::wire::{
+    Attr, AttrChanges, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+};
+
+const O_ACCMODE: i32 = 0o3;
+const O_WRONLY: i32 = 0o1;
+const O_EXCL: i32 = 0o200;
+
+/// An open file as the kernel knows it.
+pub struct OpenCachedFile {
+    file: File,
+    node: Arc<Node>,
+    is_written: bool,
+    pages: Arc<KernelCacheState>,
+}
+
+/// Holds the state that all serving threads share.
+pub struct CachedShared {
+    /// The directory on the slow side.
+    pub fs: DirectoryFs<InstanceCache>,
+    /// The cache of file data.
+    pub instance: Arc<Instance>,
+    /// The open files of the mount.
+    pub opened: HandleTable<OpenCachedFile>,
+    /// The open directories of the mount.
+    pub listings: HandleTable<Listing>,
+    /// Tells the kernel which cached attributes are stale.
+    pub changed: Arc<KernelNotifier>,
+    /// Keeps the kernel's cache coherent with direct writes.
+    pub direct_writes: DirectWrites,
+    /// How long the kernel may use names and attributes. Other programs may change the directory at any time.
+    pub ttl: Duration,
+}
+
+/// Serves the kernel's requests from a directory, with file data through the cache; cheap to clone.
+#[derive(Clone)]
+pub struct CachedFilesystem {
+    /// The state that all serving threads share.
+    pub inner: Arc<CachedShared>,
+}
+
+fn caller(req: &Request<'_>) -> Caller {
+    Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
+}
+
+fn kind(kind: Kind) -> FileType {
+    match kind {
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharacterDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+        _ => FileType::RegularFile,
+    }
+}
+
+fn to_wire_attr(number: u64, stat: &Stat) -> Attr {
+    Attr {
+        ino: number,
+        size: stat.size,
+        blocks: stat.blocks,
+        atime: stat.atime,
+        mtime: stat.mtime,
+        ctime: stat.ctime,
+        mode: stat.mode,
+        nlink: stat.nlink,
+        uid: stat.uid,
+        gid: stat.gid,
+        rdev: fuse_rdev(stat.rdev),
+        blksize: stat.blksize,
+    }
+}
+
+/// Returns the flags that the file on the slow side is opened with. The kernel has created and truncated the file before it sends the open,
+/// and passes the offset of each appending write itself. Direct access ends at the cache: the kernel's requests are not aligned.
+fn open_flags(flags: i32) -> OFlags {
+    const KEPT: OFlags = OFlags::RWMODE.union(OFlags::SYNC).union(OFlags::DSYNC);
+    (OFlags::from_bits_retain(flags as u32) & KEPT) | OFlags::CLOEXEC | OFlags::NOCTTY
+}
+
+fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
+}
+
+impl CachedShared {
+    /// Opens a file of the slow side in the cache. What the cache reads of it is no access by a user: also a write reads pages.
+    fn open_file(&self, caller: Caller, file: impl AsFd, flags: OFlags) -> Result<File, Errno> {
+        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+        // What a program has written is on the slow side: other programs and backups read it there.
+        let options = Options { mode: Some(Mode::WriteThrough), ..Options::default() };
+        let open = |flags: OFlags| {
+            let opened = self.instance.open_file(rustix::fs::CWD, Path::new(&path), flags, rustix::fs::Mode::empty(), &options);
+            opened.map_err(|error| errno(&error))
+        };
+        self.fs.also_as_caller(caller, || match open(flags | OFlags::NOATIME) {
+            // Only the owner may ask for that.
+            Err(Errno::PERM) => open(flags),
+            opened => opened,
+        })
+    }
+
+    fn add(&self, file: File, node: Arc<Node>, flags: i32) -> u64 {
+        let is_written = flags & O_ACCMODE != 0;
+        if is_written {
+            self.fs.add_writer(node.number());
+        }
+        let pages = self.direct_writes.cached();
+        self.opened.add(OpenCachedFile { file, node, is_written, pages })
+    }
+
+    /// Writes all of `data`, which the kernel takes for one write.
+    fn write(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < data.len() {
+            match opened.file.write_at(offset + done as u64, &data[done..]) {
+                Ok(0) => break,
+                Ok(written) => done += written,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(errno(&error)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn read(&self, opened: &OpenCachedFile, offset: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < to.len() {
+            match opened.file.read_at(offset + done as u64, &mut to[done..]) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(errno(&error)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Changes the size through the cache, by the open file of the request or by another.
+    fn set_len(&self, caller: Caller, node: &Arc<Node>, open: Option<&OpenCachedFile>, size: u64) -> Result<(), Errno> {
+        let to_errno = |error: cachedfs::Error| errno(&error);
+        if let Some(open) = open.filter(|open| open.is_written) {
+            return open.file.set_len(size).map_err(to_errno);
+        }
+        self.fs.may_open(caller, node, false, true)?;
+        let file = self.open_file(caller, &**node, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY)?;
+        file.set_len(size).map_err(to_errno)?;
+        file.close().map_err(to_errno)
+    }
+
+    fn setattr(&self, caller: Caller, number: u64, changes: &AttrChanges) -> Result<Stat, Errno> {
+        let node = self.fs.node(number)?;
+        let set: SetAttr = changes.set;
+        if let Some(size) = set.size {
+            let open = changes.fh.and_then(|fh| self.opened.get(fh).ok());
+            if set.kill_set_id {
+                self.take_set_id(caller, &node)?;
+            }
+            self.set_len(caller, &node, open.as_deref(), size)?;
+        }
+        let rest = SetAttr { size: None, ..set };
+        if set.size.is_none() || !rest.changes_nothing() {
+            self.fs.setattr(caller, number, &rest)?;
+        }
+        self.fs.stat_of(&node)
+    }
+
+    /// Takes set-ID bits before a change of the data, and lets the kernel know: what it believes of the mode decides about the rights of a
+    /// program.
+    fn take_set_id(&self, caller: Caller, node: &Node) -> Result<(), Errno> {
+        if self.fs.take_set_id(caller, node)? {
+            self.changed.invalidate_attributes(node.number());
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, caller: Caller, opened: &OpenCachedFile, range: std::ops::Range<u64>, mode: FallocateFlags) -> Result<(), Errno> {
+        if !caller.is_root() {
+            self.take_set_id(caller, &opened.node)?;
+        }
+        let keep_size = mode.contains(FallocateFlags::KEEP_SIZE);
+        let file = &opened.file;
+        let done = match mode - FallocateFlags::KEEP_SIZE {
+            // Only the times change.
+            FallocateFlags::PUNCH_HOLE if keep_size && self.is_beyond(file, range.start)? => {
+                let call = || rustix::fs::fallocate(file.fd(), mode, range.start, range.end - range.start);
+                return self.instance.change_times(file.fd(), call);
+            }
+            FallocateFlags::PUNCH_HOLE if keep_size => file.punch_hole(range),
+            FallocateFlags::ZERO_RANGE => file.punch_hole(range.clone()).and_then(|()| file.allocate(range, keep_size)),
+            plain if plain.is_empty() => file.allocate(range, keep_size),
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        done.map_err(|error| errno(&error))?;
+        self.changed.invalidate_attributes(opened.node.number());
+        Ok(())
+    }
+
+    /// Returns whether a file ends before an offset, also its last page.
+    fn is_beyond(&self, file: &File, offset: u64) -> Result<bool, Errno> {
+        const PAGE_BYTES: u64 = 4096;
+        Ok(offset >= file.len().map_err(|error| errno(&error))?.next_multiple_of(PAGE_BYTES))
+    }
+
+    fn seek(&self, opened: &OpenCachedFile, to: SeekFrom) -> Result<u64, Errno> {
+        // The slow side knows its holes, once it has all data.
+        opened.file.clean().map_err(|error| errno(&error))?;
+        rustix::fs::seek(opened.file.fd(), to)
+    }
+}
+
+impl CachedFilesystem {
+    fn opened(&self, fh: u64) -> Result<Arc<OpenCachedFile>, Errno> {
+        self.inner.opened.get(fh)
+    }
+
+    fn entry(&self, reply: ReplyEntry, found: Result<(Arc<Node>, Stat), Errno>) {
+        match found {
+            Ok((node, stat)) => reply.entry(self.inner.ttl, self.inner.ttl, &to_wire_attr(node.number(), &stat)),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn attr(&self, reply: ReplyAttr, number: u64, stat: Result<Stat, Errno>) {
+        match stat {
+            Ok(stat) => reply.attr(self.inner.ttl, &to_wire_attr(number, &stat)),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn write_only(&self, flags: i32) -> FopenFlags {
+        // The kernel passes the data on without a copy in the page cache that nobody may read.
+        if flags & O_ACCMODE == O_WRONLY { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() }
+    }
+
+    /// Replies to a write whose data the cache has.
+    fn written(
+        &self,
+        opened: &OpenCachedFile,
+        direct: bool,
+        (offset, length): (u64, usize),
+        may_wait: impl FnOnce() -> bool,
+        reply: ReplyWrite,
+    ) {
+        let answer = move || reply.written(length as u32);
+        if direct {
+            let landed = CompletedDirectWrite { ino: opened.node.number(), offset, length, cached: &opened.pages };
+            self.inner.direct_writes.answer(&landed, may_wait, answer);
+        } else {
+            answer();
+        }
+    }
+}
+
+impl FileSystem for CachedFilesystem {
+    fn init(&self, config: &mut KernelConfig) {
+        let mut want = |flags: InitFlags| config.add_capabilities(flags).is_ok();
+        want(InitFlags::FUSE_POSIX_ACL);
+        want(InitFlags::FUSE_DONT_MASK);
+        want(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
+        want(InitFlags::FUSE_DO_READDIRPLUS);
+        want(InitFlags::FUSE_READDIRPLUS_AUTO);
+        want(InitFlags::FUSE_PARALLEL_DIROPS);
+        want(InitFlags::FUSE_ASYNC_DIO);
+        // Other programs change files below: their pages are dropped with the attributes.
+        want(InitFlags::FUSE_AUTO_INVAL_DATA);
+        let _ = config.set_max_write(DATA_MAX as u32);
+        let _ = config.set_max_background(64);
+        let most = config.set_max_readahead(u32::MAX).err().unwrap_or(128 << 10);
+        let _ = config.set_max_readahead(most.min(DATA_MAX as u32));
+    }
+
+    fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
+        let caller = caller(req);
+        let found = match name.as_bytes() {
+            b"." => self.inner.fs.lookup_dots(parent, false),
+            b".." => self.inner.fs.lookup_dots(parent, true),
+            _ => self.inner.fs.lookup(caller, parent, name),
+        };
+        match found {
+            Err(Errno::NOENT) => reply.absent(self.inner.ttl),
+            found => self.entry(reply, found),
+        }
+    }
+
+    fn forget(&self, ino: u64, times: u64) {
+        self.inner.fs.forget(ino, times);
+    }
+
+    fn getattr(&self, _req: &Request<'_>, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
+        self.attr(reply, ino, self.inner.fs.getattr(ino));
+    }
+
+    fn setattr(&self, req: &Request<'_>, ino: u64, changes: &AttrChanges, reply: ReplyAttr) {
+        self.attr(reply, ino, self.inner.setattr(caller(req), ino, changes));
+    }
+
+    fn readlink(&self, _req: &Request<'_>, ino: u64, reply: ReplyData) {
+        match self.inner.fs.readlink(ino) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, rdev: u32, reply: ReplyEntry) {
+        let what = NewNode::Node(new.mode, rdev_from_fuse(rdev));
+        self.entry(reply, self.inner.fs.make(caller(req), parent, name, what, new.umask));
+    }
+
+    fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, reply: ReplyEntry) {
+        self.entry(reply, self.inner.fs.make(caller(req), parent, name, NewNode::Directory(new.mode), new.umask));
+    }
+
+    fn symlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, target: &OsStr, reply: ReplyEntry) {
+        self.entry(reply, self.inner.fs.make(caller(req), parent, name, NewNode::Symlink(target), 0));
+    }
+
+    fn unlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.inner.fs.unlink(caller(req), parent, name));
+    }
+
+    fn rmdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.inner.fs.rmdir(caller(req), parent, name));
+    }
+
+    fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty) {
+        let fs = &self.inner.fs;
+        let moved = fs.known_number(from.0, from.1);
+        let exchanged = if flags.contains(RenameFlags::EXCHANGE) { fs.known_number(to.0, to.1) } else { None };
+        let renamed = fs.rename(caller(req), from, to, flags);
+        if renamed.is_ok() {
+            // The time of their last change.
+            moved.into_iter().chain(exchanged).for_each(|number| self.inner.changed.invalidate_attributes(number));
+        }
+        empty(reply, renamed);
+    }
+
+    fn link(&self, req: &Request<'_>, ino: u64, parent: u64, name: &OsStr, reply: ReplyEntry) {
+        self.entry(reply, self.inner.fs.link(caller(req), ino, parent, name));
+    }
+
+    fn open(&self, req: &Request<'_>, ino: u64, flags: OpenFlags, reply: ReplyOpen) {
+        let (caller, flags) = (caller(req), flags.0);
+        let inner = &self.inner;
+        let open = || {
+            let node = inner.fs.node(ino)?;
+            let access = flags & O_ACCMODE;
+            inner.fs.may_open(caller, &node, access != O_WRONLY, access != 0)?;
+            let file = inner.open_file(caller, &*node, open_flags(flags))?;
+            let stat = inner.fs.stat_of(&node)?;
+            Ok((file, node, stat))
+        };
+        match open() {
+            Ok((file, node, stat)) => {
+                let mut fopen = FopenFlags::FOPEN_NOFLUSH | self.write_only(flags);
+                // Close-to-open: what the kernel has of an older version of the file is dropped.
+                if node.is_cached(&stat) {
+                    fopen |= FopenFlags::FOPEN_KEEP_CACHE;
+                } else {
+                    node.set_cached(&stat);
+                    inner.changed.invalidate_attributes(ino);
+                }
+                let fh = inner.add(file, node, flags);
+                reply.opened(fh, fopen);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, flags: i32, reply: ReplyCreate) {
+        let (caller, inner) = (caller(req), &self.inner);
+        let made = inner.fs.create(caller, parent, name, (new.mode, new.umask), flags & O_EXCL != 0);
+        let opened = made.and_then(|(node, stat, fd)| match inner.open_file(caller, &fd, open_flags(flags)) {
+            Ok(file) => Ok((node, stat, file)),
+            Err(error) => {
+                inner.fs.forget(node.number(), 1);
+                Err(error)
+            }
+        });
+        match opened {
+            Ok((node, stat, file)) => {
+                let attr = to_wire_attr(node.number(), &stat);
+                node.set_cached(&stat);
+                let fopen = FopenFlags::FOPEN_NOFLUSH | self.write_only(flags);
+                let fh = inner.add(file, node, flags);
+                reply.created(inner.ttl, inner.ttl, &attr, fh, fopen, None);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn read(&self, req: &Request<'_>, (fh, offset): (u64, u64), size: u32, direct: bool, mut reply: ReplyData) {
+        let opened = match self.opened(fh) {
+            Ok(opened) => opened,
+            Err(error) => return reply.error(error),
+        };
+        if !direct {
+            opened.pages.has_pages();
+        }
+        let size = size as usize;
+        if let Ok(Ok(read)) = opened.file.read_at_once::<true>(offset, reply.room(size))
+            && read == size
+        {
+            return reply.filled(read);
+        }
+        // The slow side may take long; others are served meanwhile.
+        let inner = Arc::clone(&self.inner);
+        req.run_blocking(move || match inner.read(&opened, offset, reply.room(size)) {
+            Ok(read) => reply.filled(read),
+            Err(error) => reply.error(error),
+        });
+    }
+
+    fn write(&self, req: &Request<'_>, (fh, offset): (u64, u64), data: &[u8], how: WriteFlags, _flags: OpenFlags, reply: ReplyWrite) {
+        let opened = match self.opened(fh) {
+            Ok(opened) => opened,
+            Err(error) => return reply.error(error),
+        };
+        let direct = how.contains(WriteFlags::FUSE_WRITE_LOCKOWNER);
+        if !direct {
+            opened.pages.has_pages();
+        }
+        if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)
+            && let Err(error) = self.inner.take_set_id(caller(req), &opened.node)
+        {
+            return reply.error(error);
+        }
+        let may_wait = direct && req.may_wait();
+        let (filesystem, data) = (self.clone(), data.to_vec());
+        req.run_blocking(move || {
+            match filesystem.inner.write(&opened, offset, &data) {
+                Ok(length) => filesystem.written(&opened, direct, (offset, length), || may_wait, reply),
+                Err(error) => reply.error(error),
+            }
+            if how.contains(WriteFlags::FUSE_WRITE_CACHE) {
+                // Written back from a shared mapping: the kernel has not seen the time change.
+                filesystem.inner.changed.invalidate_attributes(opened.node.number());
+            }
+        });
+    }
+
+    fn release(&self, _req: &Request<'_>, _ino: u64, fh: u64, reply: ReplyEmpty) {
+        if let Some(opened) = self.inner.opened.remove(fh)
+            && opened.is_written
+        {
+            self.inner.fs.remove_writer(opened.node.number());
+        }
+        reply.ok();
+    }
+
+    fn fsync(&self, req: &Request<'_>, fh: u64, datasync: bool, reply: ReplyEmpty) {
+        match self.opened(fh) {
+            Ok(opened) => req.run_blocking(move || empty(reply, opened.file.sync(datasync).map_err(|error| errno(&error)))),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn opendir(&self, req: &Request<'_>, ino: u64, reply: ReplyOpen) {
+        match self.inner.fs.open_listing(caller(req), ino) {
+            Ok(listing) => reply.opened(self.inner.listings.add(listing), FopenFlags::empty()),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdir(&self, _req: &Request<'_>, _ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectory) {
+        let listed = self.inner.listings.get(fh).and_then(|listing| {
+            self.inner.fs.list(&listing, offset, &mut |entry| !reply.add(entry.number, entry.next, kind(entry.kind), &entry.name))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdirplus(&self, req: &Request<'_>, ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let (caller, inner) = (caller(req), &self.inner);
+        let (mut failed, mut any) = (None, false);
+        let listed = inner.listings.get(fh).and_then(|listing| {
+            let own = inner.fs.getattr(ino)?;
+            inner.fs.list(&listing, offset, &mut |entry| {
+                if entry.is_dots() {
+                    // The kernel takes no reference for these two, and believes nothing of them.
+                    let added = !reply.add(entry.next, &entry.name, Duration::ZERO, &to_wire_attr(entry.number, &own));
+                    any |= added;
+                    return added;
+                }
+                match inner.fs.entry(caller, &listing, &entry.name) {
+                    Ok((node, stat)) => {
+                        let is_full = reply.add(entry.next, &entry.name, inner.ttl, &to_wire_attr(node.number(), &stat));
+                        if is_full {
+                            inner.fs.forget(node.number(), 1);
+                        }
+                        any |= !is_full;
+                        !is_full
+                    }
+                    Err(Errno::NOENT) => true,
+                    // Entries that already have references must be sent; the error occurs again at the next read.
+                    Err(_) if any => false,
+                    Err(error) => {
+                        failed = Some(error);
+                        false
+                    }
+                }
+            })
+        });
+        match failed.map_or(listed, Err) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn releasedir(&self, _req: &Request<'_>, fh: u64, reply: ReplyEmpty) {
+        self.inner.listings.remove(fh);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, req: &Request<'_>, ino: u64, _fh: u64, _datasync: bool, reply: ReplyEmpty) {
+        let inner = Arc::clone(&self.inner);
+        req.run_blocking(move || empty(reply, inner.fs.sync_dir(ino)));
+    }
+
+    fn statfs(&self, _req: &Request<'_>, reply: ReplyStatfs) {
+        match self.inner.fs.statfs() {
+            Ok(of) => {
+                let (block, fragment) = (of.f_bsize as u32, of.f_frsize as u32);
+                reply.statfs([of.f_blocks, of.f_bfree, of.f_bavail], [of.f_files, of.f_ffree], block, of.f_namemax as u32, fragment);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn setxattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, value: &[u8], flags: u32, reply: ReplyEmpty) {
+        let set = self.inner.fs.setxattr(caller(req), ino, name, value, flags);
+        self.inner.changed.invalidate_attributes(ino);
+        empty(reply, set);
+    }
+
+    fn getxattr(&self, _req: &Request<'_>, ino: u64, name: &OsStr, size: u32, reply: ReplyXattr) {
+        xattr_reply(reply, size, label_or_unsupported(name, self.inner.fs.getxattr(ino, name)));
+    }
+
+    fn listxattr(&self, req: &Request<'_>, ino: u64, size: u32, reply: ReplyXattr) {
+        xattr_reply(reply, size, self.inner.fs.listxattr(caller(req), ino));
+    }
+
+    fn removexattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, reply: ReplyEmpty) {
+        let removed = self.inner.fs.removexattr(caller(req), ino, name);
+        self.inner.changed.invalidate_attributes(ino);
+        empty(reply, removed);
+    }
+
+    fn ioctl(&self, _req: &Request<'_>, reply: ReplyEmpty) {
+        reply.error(Errno::NOTTY);
+    }
+
+    fn fallocate(&self, req: &Request<'_>, fh: u64, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+        let opened = match self.opened(fh) {
+            Ok(opened) => opened,
+            Err(error) => return reply.error(error),
+        };
+        let Some(end) = offset.checked_add(length) else { return reply.error(Errno::FBIG) };
+        let (inner, caller) = (Arc::clone(&self.inner), caller(req));
+        let mode = FallocateFlags::from_bits_retain(mode as u32);
+        req.run_blocking(move || empty(reply, inner.allocate(caller, &opened, offset..end, mode)));
+    }
+
+    fn lseek(&self, req: &Request<'_>, fh: u64, offset: i64, whence: i32, reply: ReplyLseek) {
+        const SEEK_DATA: i32 = 3;
+        const SEEK_HOLE: i32 = 4;
+        let to = match (u64::try_from(offset), whence) {
+            (Ok(at), SEEK_DATA) => SeekFrom::Data(at),
+            (Ok(at), SEEK_HOLE) => SeekFrom::Hole(at),
+            (Err(_), SEEK_DATA | SEEK_HOLE) => return reply.error(Errno::NXIO),
+            _ => return reply.error(Errno::INVAL),
+        };
+        let opened = match self.opened(fh) {
+            Ok(opened) => opened,
+            Err(error) => return reply.error(error),
+        };
+        let inner = Arc::clone(&self.inner);
+        req.run_blocking(move || match inner.seek(&opened, to) {
+            Ok(at) => reply.offset(at.cast_signed()),
+            Err(error) => reply.error(error),
+        });
+    }
+}
+
+const _: () = assert!(ROOT == 1, "the kernel's number of the top directory");

@@ -1,0 +1,9 @@
+//! A directory as a mount whose file data goes through a cache (`hotshelf mount --cache`).
+
+mod data;
+mod filesystem;
+mod presence;
+mod session;
+
+pub use presence::is_served;
+pub use session::{CachedMount, CachedMountError, CachedOptions, mount_at, run};

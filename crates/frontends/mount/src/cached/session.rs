@@ -1,0 +1,140 @@
+//! Mounting a cached directory, serving it and unmounting it.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cachedfs::Instance;
+use directoryfs::DirectoryFs;
+
+use super::data::InstanceCache;
+use super::filesystem::{CachedFilesystem, CachedShared};
+use super::presence::Presence;
+use crate::direct_writes::DirectWrites;
+use crate::handles::HandleTable;
+use crate::kernel_notifier::KernelNotifier;
+use crate::session::{MountError, check_mountpoint};
+use crate::simple_session::{self, SessionOptions};
+use crate::source;
+
+const SUBTYPE: &str = "hotshelf-cached";
+/// The type as mount(8) shows it.
+const FS_TYPE: &str = "fuse.hotshelf-cached";
+
+/// A cached directory that is mounted, as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedMount {
+    /// The cache: its name, or the path of its SSD.
+    pub cache: PathBuf,
+    /// The directory on the slow side.
+    pub directory: PathBuf,
+    /// The device number of the mount, `major:minor`.
+    pub device: String,
+}
+
+/// Returns the cached directory that is mounted on exactly this directory, if one is.
+pub fn mount_at(path: &Path) -> Option<CachedMount> {
+    source::type_at(path).filter(|kind| kind == FS_TYPE)?;
+    let (cache, directory) = source::parse_source_name(source::source_at(path)?.as_os_str().as_bytes())?;
+    Some(CachedMount { cache, directory, device: source::device_at(path)? })
+}
+
+/// How to mount a cached directory.
+#[derive(Clone, Debug)]
+pub struct CachedOptions {
+    /// The directory on the slow side.
+    pub directory: PathBuf,
+    /// The cache that serves the file data.
+    pub cache: cachedfs::Config,
+    /// How long the kernel may use names and attributes. Other programs may change the directory at any time.
+    pub ttl: Duration,
+    /// The mount point and its flags.
+    pub session: SessionOptions,
+}
+
+/// The reason why a cached directory is not mounted, or was not unmounted well.
+#[derive(Debug, thiserror::Error)]
+pub enum CachedMountError {
+    /// The mount.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The directory on the slow side.
+    #[error("{0}")]
+    Directory(directoryfs::OpenError),
+    /// The directory would be hidden by its own mount.
+    #[error("{directory} and the mount point {mountpoint} contain each other: choose a mount point outside of the directory")]
+    Nested {
+        /// As given.
+        directory: PathBuf,
+        /// As given.
+        mountpoint: PathBuf,
+    },
+    /// The cache could not be attached to.
+    #[error(transparent)]
+    Cache(#[from] cachedfs::Error),
+    /// The cache reported an error when the mount left it.
+    #[error("leaving the cache: {0}")]
+    Leave(cachedfs::Error),
+}
+
+/// Mounts a directory, calls `ready` once the mount replies to requests, and serves it until it is unmounted or SIGTERM comes.
+///
+/// # Errors
+/// The directory, the cache or the mount point cannot be used; or data could not be written back at the end.
+pub fn run(options: &CachedOptions, ready: impl FnOnce()) -> Result<(), CachedMountError> {
+    let mountpoint = check_mountpoint(&options.session.mountpoint)?;
+    let real = std::fs::canonicalize(&options.directory).unwrap_or_else(|_| options.directory.clone());
+    if mountpoint.starts_with(&real) || real.starts_with(&mountpoint) {
+        return Err(CachedMountError::Nested { directory: options.directory.clone(), mountpoint: options.session.mountpoint.clone() });
+    }
+    // Modes of new files are the caller's business.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    // Before the first thread is started. Root may use every block, and a daemon that writes for others must not.
+    if let Err(error) = fusedev::give_up_reserved_resources() {
+        tracing::warn!(%error, "quotas and reserved blocks do not bind what is written through this mount");
+    }
+    allow_many_files();
+    let instance = Instance::open(&options.cache)?;
+    let mut presence = None;
+    let served = serve(&instance, options, &mountpoint, || {
+        presence = Presence::new(&options.cache.runtime_dir, &mountpoint);
+        ready();
+    });
+    let left = instance.detach();
+    drop(presence);
+    served?;
+    left.map_err(CachedMountError::Leave)
+}
+
+fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, ready: impl FnOnce()) -> Result<(), CachedMountError> {
+    let fs = DirectoryFs::open(&options.directory, InstanceCache(Arc::clone(instance))).map_err(CachedMountError::Directory)?;
+    let changed: Arc<KernelNotifier> = Arc::default();
+    let inner = Arc::new(CachedShared {
+        fs,
+        instance: Arc::clone(instance),
+        opened: HandleTable::default(),
+        listings: HandleTable::default(),
+        changed: Arc::clone(&changed),
+        direct_writes: DirectWrites::new(Arc::clone(&changed)),
+        ttl: options.ttl,
+    });
+    let filesystem = CachedFilesystem { inner: Arc::clone(&inner) };
+    let served = simple_session::serve(filesystem, &options.session, SUBTYPE, mountpoint, &changed, ready);
+    inner.opened.clear();
+    inner.listings.clear();
+    inner.fs.close();
+    Ok(served?)
+}
+
+/// Raises the limit of open files: each file that the kernel knows is held by a descriptor.
+fn allow_many_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let most: Option<u64> = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    // Root may raise the hard limit too.
+    let raised = most.is_some() && setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_ok();
+    if !raised && setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_err() {
+        tracing::debug!("the limit of open files stays as it is");
+    }
+}

@@ -1,0 +1,108 @@
+//! `hotshelf mount --cache CACHE DIRECTORY MOUNTPOINT`: a directory as a mount whose file data goes through a cache.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::Context;
+use mount::cached::{CachedOptions, run};
+use mount::{MountFlags, SessionOptions};
+
+use crate::cache::locate::{self, Located};
+use crate::hidden_files::{hides_files, warn_of_hidden};
+use crate::mount_args::MountArgs;
+use crate::{Usage, daemon};
+
+/// Other programs may change the directory at any time.
+const TTL_SECONDS: u64 = 1;
+const THREADS: usize = 8;
+const USAGE: &str = "hotshelf mount --cache CACHE DIRECTORY MOUNTPOINT";
+
+/// Mounts, in the background unless asked otherwise.
+pub fn mount(args: &MountArgs, cache: &Path, flags: MountFlags) -> anyhow::Result<bool> {
+    refuse_flags_of_pairs(args)?;
+    let (directory, mountpoint) = places(args)?;
+    let located = locate::by_name_or_path(cache)?;
+    let shown = located.shown();
+    let Located { config, .. } = located;
+    let options = CachedOptions {
+        directory: directory.clone(),
+        cache: config,
+        ttl: Duration::from_secs(args.cache_ttl.unwrap_or(TTL_SECONDS)),
+        session: SessionOptions {
+            mountpoint: mountpoint.clone(),
+            source: mount::source::source_name(Path::new(&shown), &directory).to_string_lossy().into_owned(),
+            allow_other: args.allow_other,
+            read_only: args.read_only,
+            threads: if args.single_thread { 1 } else { args.threads.map_or(THREADS, usize::from) },
+            uring: args.uring.unwrap_or_default(),
+            flags,
+        },
+    };
+    daemon::log_filter(args.log_level.as_deref(), "mount")?;
+    if args.dry_run {
+        return Ok(true);
+    }
+    let hides = hides_files(&mountpoint);
+    if !args.foreground && !args.ready_pipe {
+        let log = args.log_file.as_deref().map(daemon::open_log).transpose()?.map_or_else(Stdio::null, Stdio::from);
+        let words: Vec<_> = std::env::args_os().skip(1).collect();
+        return match daemon::start_again(&words, log)? {
+            None => {
+                warn_of_hidden(hides, &mountpoint);
+                Ok(true)
+            }
+            Some((status, said)) if said.is_empty() => anyhow::bail!("the daemon ended ({status}) without a word: give it --log-file"),
+            Some((_, said)) => anyhow::bail!("{said}"),
+        };
+    }
+    daemon::log_to_stderr()?;
+    let announce = args.ready_pipe;
+    run(&options, move || {
+        if announce {
+            daemon::announce_ready();
+        } else {
+            warn_of_hidden(hides, &mountpoint);
+        }
+    })?;
+    Ok(true)
+}
+
+fn places(args: &MountArgs) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let (Some(directory), Some(mountpoint)) = (&args.mountpoint, &args.second) else {
+        let missing = if args.mountpoint.is_none() { "the directory and the mount point are" } else { "the mount point is" };
+        return Err(Usage(format!("{missing} missing: {USAGE}")).into());
+    };
+    let absolute = |path: &Path| std::path::absolute(path).with_context(|| path.display().to_string());
+    Ok((absolute(directory)?, absolute(mountpoint)?))
+}
+
+/// Refuses what only a pair of an SSD and an HDD directory has.
+fn refuse_flags_of_pairs(args: &MountArgs) -> anyhow::Result<()> {
+    let given = [
+        ("--ssd", args.ssd.is_some()),
+        ("--hdd", args.hdd.is_some()),
+        ("--policy", args.policy.is_some()),
+        ("--high", args.high.is_some()),
+        ("--low", args.low.is_some()),
+        ("--reserve", args.reserve.is_some()),
+        ("--min-file-size", args.min_file_size.is_some()),
+        ("--max-file-size", args.max_file_size.is_some()),
+        ("--promotion", args.promotion.is_some()),
+        ("--pin", !args.pin.is_empty()),
+        ("--hdd-only", !args.hdd_only.is_empty()),
+        ("--move-rate", args.move_rate.is_some()),
+        ("--touch-window", args.touch_window.is_some()),
+        ("--adopt", args.adopt),
+        ("--no-passthrough", args.no_passthrough),
+        ("--write-back", args.write_back),
+        ("--clone-fd", args.clone_fd),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => {
+            let what = format!("{flag} belongs to a pair of directories (--ssd and --hdd), not to --cache");
+            Err(Usage(format!("{what}: the cache has its own settings, see `hotshelf cache set --help`")).into())
+        }
+        None => Ok(()),
+    }
+}

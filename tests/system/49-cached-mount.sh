@@ -1,0 +1,101 @@
+#!/bin/bash
+# TIMEOUT: 240
+# TIMEOUT_FULL: 1800
+# A directory as a mount whose file data goes through a cache: its calls are those of the directory, other programs see each write and
+# each change of theirs is seen, and the cache keeps its pages.
+# shellcheck source=tests/system/lib.sh
+source "$(dirname "$0")/lib.sh"
+root_only
+need mkfs.ext4 rsync git sqlite3
+
+parity=$(dirname "$HOTSHELF")/parity
+[[ -x $parity ]] || fail "no $parity: cargo build --release --package sim"
+slow=$SCRATCH/slow plain=$SCRATCH/plain cache=$SCRATCH/cache name=cached-mount-$$
+mkdir -p "$MNT"
+trap '"$HOTSHELF" unmount "$MNT" 2>/dev/null; "$HOTSHELF" cache destroy "$cache" >/dev/null 2>&1 || true' EXIT
+
+mount_cached() { "$HOTSHELF" mount --cache "$cache" "$slow/dir" "$MNT" --allow-other "$@"; }
+
+# Wrong words.
+refused 2 'the mount point is missing' "$HOTSHELF" mount --cache nothing "$SCRATCH"
+refused 2 'belongs to a pair' "$HOTSHELF" mount --cache nothing --high 90% "$SCRATCH" "$MNT"
+refused 1 'no cache named' "$HOTSHELF" mount --cache nothing "$SCRATCH" "$MNT"
+
+fs_of_size slow 1G -b 4096
+fs_of_size plain 1G -b 4096
+mount -o remount,nosuid,nodev "$slow"
+mount -o remount,nosuid,nodev "$plain"
+mkdir "$slow/dir" "$plain/dir"
+"$HOTSHELF" cache create "$cache" --name "$name" --size 256MiB --memory 64MiB >/dev/null
+refused 1 'contain each other' "$HOTSHELF" mount --cache "$cache" "$SCRATCH" "$MNT"
+
+# Calls are those of ext4.
+seed=${HOTSHELF_SEED:-77} steps=1500
+[[ $FULL == 1 ]] && seed=${HOTSHELF_SEED:-$((RANDOM * 32768 + RANDOM))} steps=20000
+for n in 0 1; do
+    rm -rf "${plain:?}/dir" "${slow:?}/dir"
+    mkdir "$plain/dir" "$slow/dir"
+    "$parity" --hotshelf "$HOTSHELF" --cache "$cache" --directory "$slow/dir" --mnt "$MNT" --plain "$plain/dir" \
+        --seed $((seed + n)) --steps "$steps" || fail "--seed $((seed + n)) --steps $steps"
+done
+rm -rf "${slow:?}/dir"
+mkdir "$slow/dir"
+
+# Real programs; each write is on the slow side when it returns.
+mount_cached
+mount_point_type=$(findmnt -no FSTYPE "$MNT")
+[[ $mount_point_type == fuse.hotshelf-cached ]] || fail "mounted as $mount_point_type"
+cp -a /usr/include "$MNT/include"
+diff -r --no-dereference /usr/include "$slow/dir/include" || fail "the slow side differs"
+rsync -aHAX --checksum --dry-run --itemize-changes /usr/include/ "$MNT/include/" >"$SCRATCH/out"
+[[ ! -s $SCRATCH/out ]] || fail "rsync sees differences: $(head -3 "$SCRATCH/out")"
+(cd "$MNT" && git init -q repository && cd repository && cp -r /usr/include/asm-generic . && git add -A &&
+    git -c user.name=n -c user.email=e commit -qm all && git fsck --strict) >"$SCRATCH/out" 2>&1 || fail "git: $(cat "$SCRATCH/out")"
+sqlite3 "$MNT/data.db" 'create table t(a); with recursive n(i) as (select 1 union all select i + 1 from n where i < 5000)
+    insert into t select randomblob(200) from n'
+[[ $(sqlite3 "$slow/dir/data.db" 'pragma integrity_check; select count(*) from t') == $'ok\n5000' ]] || fail "the database below"
+
+# A change by another program is seen at the next open.
+head -c 1M /dev/urandom >"$MNT/file"
+cmp "$MNT/file" "$slow/dir/file" || fail "what was written"
+for _ in 1 2 3; do
+    head -c 1M /dev/urandom >"$slow/dir/file"
+    cmp "$MNT/file" "$slow/dir/file" || fail "old bytes after a change below"
+done
+mv "$slow/dir/file" "$slow/dir/moved"
+wait_until 10 test ! -e "$MNT/file"
+cmp "$MNT/moved" "$slow/dir/moved" || fail "a file that was moved below"
+
+# What was read is served by the cache after a remount.
+head -c 16M /dev/urandom >"$slow/dir/large"
+cat "$MNT/large" "$MNT/large" >/dev/null
+"$HOTSHELF" unmount "$MNT"
+mount_cached
+cat "$MNT/large" >/dev/null
+"$HOTSHELF" unmount "$MNT"
+mount_cached
+cmp "$MNT/large" "$slow/dir/large" || fail "the cached copy differs"
+
+# The daemon is killed: nothing that was written is lost.
+head -c 3M /dev/urandom >"$MNT/kept"
+sum=$(sha256sum <"$MNT/kept")
+kill -9 "$(pgrep -f -- "mount --cache $cache" | head -1)"
+umount -l "$MNT"
+[[ $(sha256sum <"$slow/dir/kept") == "$sum" ]] || fail "a write is not below after a kill"
+mount_cached
+[[ $(sha256sum <"$MNT/kept") == "$sum" ]] || fail "a write differs after a kill"
+"$HOTSHELF" unmount "$MNT"
+
+# Read-only, and an ordinary user's rights.
+mount_cached --read-only
+touch "$MNT/new" 2>/dev/null && fail "a read-only mount was changed"
+"$HOTSHELF" unmount "$MNT"
+mount_cached
+echo secret >"$slow/dir/private"
+chmod 600 "$slow/dir/private"
+as_nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+"${as_nobody[@]}" cat "$MNT/private" 2>/dev/null && fail "nobody read root's file"
+mkdir -m 777 "$MNT/open"
+"${as_nobody[@]}" touch "$MNT/open/mine"
+[[ $(stat -c %u:%g "$slow/dir/open/mine") == 65534:65534 ]] || fail "a new file belongs to $(stat -c %u:%g "$slow/dir/open/mine")"
+"$HOTSHELF" unmount "$MNT"
