@@ -12,7 +12,7 @@ parity=$(dirname "$HOTSHELF")/parity
 [[ -x $parity ]] || fail "no $parity: cargo build --release --package sim"
 slow=$SCRATCH/slow plain=$SCRATCH/plain cache=$SCRATCH/cache name=cached-mount-$$
 mkdir -p "$MNT"
-trap '"$HOTSHELF" unmount "$MNT" 2>/dev/null; "$HOTSHELF" cache destroy "$cache" >/dev/null 2>&1 || true' EXIT
+trap '"$HOTSHELF" unmount "$MNT" 2>/dev/null || true; "$HOTSHELF" cache destroy "$cache" >/dev/null 2>&1 || true' EXIT
 
 mount_cached() { "$HOTSHELF" mount --cache "$cache" "$slow/dir" "$MNT" --allow-other "$@"; }
 

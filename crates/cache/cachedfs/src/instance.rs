@@ -92,7 +92,7 @@ impl Instance {
         let stat = fstat(fd)?;
         let Ok(part) = self.part() else { return Ok(None) };
         let is_ours = part.ssd.as_ref().is_some_and(|ssd| ssd.file == Some((stat.st_dev, stat.st_ino))) || part.is_segment(&stat);
-        if !is_regular(&stat) || is_ours || SPECIAL.contains(&(fstatfs(fd)?.f_type as u64)) {
+        if options.is_uncached || !is_regular(&stat) || is_ours || SPECIAL.contains(&(fstatfs(fd)?.f_type as u64)) {
             return Ok(None);
         }
         // The engine reads and writes any range, which such a descriptor does not allow.

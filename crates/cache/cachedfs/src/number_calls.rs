@@ -47,6 +47,12 @@ impl Instance {
         self.stat(file, Path::new(""), AtFlags::EMPTY_PATH).ok()
     }
 
+    /// Compares a file that the cache has a record of with its backing file: pages that another program made stale are dropped. A conflict
+    /// is marked, and reported by the next sync.
+    pub fn compare(self: &Arc<Self>, file: BorrowedFd<'_>) {
+        drop(self.known_file(file));
+    }
+
     /// Opens a file for a change if the cache has a record of it.
     pub(crate) fn known_file(self: &Arc<Self>, file: BorrowedFd<'_>) -> Option<Arc<Cached>> {
         if !self.part().ok()?.engine.knows(key_of(file).ok()?) {

@@ -20,6 +20,8 @@ pub struct Options {
     pub advice: Advice,
     /// Whether a conflict is resolved by discarding the cache's dirty pages.
     pub discard: bool,
+    /// Whether the file goes around the cache, which does not register it.
+    pub is_uncached: bool,
     /// The age at which its writes are written to the backing file.
     pub dirty_age: Option<Duration>,
 }

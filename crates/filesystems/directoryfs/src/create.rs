@@ -9,7 +9,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::cache::FileCache;
-use crate::directory::{DirectoryFs, open_name};
+use crate::directory::{DirectoryFs, proc_path};
 use crate::names::check_name;
 use crate::nodes::Node;
 use crate::{Result, Stat, xattrs};
@@ -55,7 +55,7 @@ impl<C: FileCache> DirectoryFs<C> {
             NewNode::Symlink(target) => self.as_caller(caller, || rustix::fs::symlinkat(target, at, name)),
         };
         made?;
-        self.find(&dir, name)
+        self.also_as_caller(caller, || self.find(&dir, name))
     }
 
     /// Creates and opens a regular file, and adds one reference of the kernel. The descriptor is for reading and writing.
@@ -84,8 +84,7 @@ impl<C: FileCache> DirectoryFs<C> {
         };
         let stat = Stat::of(file.as_fd())?;
         // The name may be another file's by now: the node is of the descriptor.
-        let name_only = rustix::fs::open(&*crate::directory::proc_path(file.as_fd()), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-            .or_else(|_| open_name(at, name))?;
+        let name_only = rustix::fs::open(&*proc_path(file.as_fd()), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         Ok((self.nodes.remember(name_only, &stat), stat, file))
     }
 

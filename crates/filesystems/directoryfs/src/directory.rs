@@ -38,6 +38,8 @@ impl std::error::Error for OpenError {}
 pub struct DirectoryFs<C> {
     pub(crate) nodes: Nodes,
     pub(crate) cache: C,
+    /// Whether the mount gives effect to set-ID bits and file capabilities.
+    pub(crate) honours_set_id: bool,
     /// Whether the daemon may act for other users.
     pub(crate) is_privileged: bool,
     pub(crate) set_id: Mutex<SetIdState>,
@@ -53,17 +55,18 @@ pub struct SetIdState {
 }
 
 impl<C: FileCache> DirectoryFs<C> {
-    /// Opens a directory.
+    /// Opens a directory. `honours_set_id`: the mount gives effect to set-ID bits and file capabilities (`-o suid`).
     ///
     /// # Errors
     /// It does not exist, is not a directory, or may not be entered.
-    pub fn open(path: &Path, cache: C) -> std::result::Result<DirectoryFs<C>, OpenError> {
+    pub fn open(path: &Path, cache: C, honours_set_id: bool) -> std::result::Result<DirectoryFs<C>, OpenError> {
         let opened = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .and_then(|root| Stat::of(root.as_fd()).map(|stat| (root, stat)));
         let (root, stat) = opened.map_err(|source| OpenError { path: path.to_owned(), source })?;
         Ok(DirectoryFs {
             nodes: Nodes::new(root, &stat),
             cache,
+            honours_set_id,
             is_privileged: rustix::process::geteuid().is_root(),
             set_id: Mutex::default(),
         })
@@ -103,9 +106,30 @@ impl<C: FileCache> DirectoryFs<C> {
         }
     }
 
+    /// Does the same for a call that changes something.
+    pub(crate) fn also_as_caller_mut(&self, caller: Caller, call: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        match call() {
+            Err(Errno::ACCESS | Errno::PERM) if self.is_privileged && !caller.is_root() => caller.identity().act(call)?,
+            other => other,
+        }
+    }
+
+    /// Runs a call that uses space for the caller, who does not get the blocks that are kept for root.
+    pub fn paid_by<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.is_privileged && !caller.is_root() { caller.identity().act(call)? } else { call() }
+    }
+
     /// Runs a call that creates in the name of the caller, who owns what is made and pays for it.
     pub(crate) fn as_caller<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.is_privileged { caller.identity().act(call)? } else { call() }
+    }
+
+    /// Returns the device number of the directory's file system.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn device(&self) -> Result<u64> {
+        Ok(rustix::fs::fstat(self.nodes.get(crate::ROOT)?.as_fd())?.st_dev)
     }
 
     /// Returns the space of the file system.

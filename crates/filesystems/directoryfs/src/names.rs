@@ -12,7 +12,7 @@ use rustix::thread::CapabilitySet;
 
 use crate::cache::FileCache;
 use crate::directory::{DirectoryFs, open_name, proc_path};
-use crate::nodes::{Node, ROOT};
+use crate::nodes::Node;
 use crate::{Result, Stat};
 
 const STICKY: u32 = 0o1000;
@@ -39,11 +39,14 @@ impl<C: FileCache> DirectoryFs<C> {
 
     /// Adds one reference of the kernel to what a name stands for.
     pub(crate) fn find(&self, dir: &Node, name: &OsStr) -> Result<(Arc<Node>, Stat)> {
+        // A file that was removed between the two calls has no link. Some file systems count none at all.
+        const TRIES: u32 = 3;
+        let mut tries = 0;
         loop {
             let file = open_name(dir.as_fd(), name)?;
             let mut stat = Stat::of(file.as_fd())?;
-            if stat.nlink == 0 {
-                // Removed between the two calls. A later look finds what has the name now.
+            tries += 1;
+            if stat.nlink == 0 && tries < TRIES {
                 continue;
             }
             if stat.is_file() {
@@ -57,22 +60,6 @@ impl<C: FileCache> DirectoryFs<C> {
     pub fn known_number(&self, parent: u64, name: &OsStr) -> Option<u64> {
         let file = open_name(self.node(parent).ok()?.as_fd(), name).ok()?;
         self.nodes.number_of(&Stat::of(file.as_fd()).ok()?)
-    }
-
-    /// Looks up the directory itself (`.`) or its parent (`..`), which an NFS server asks for by number.
-    ///
-    /// # Errors
-    /// ESTALE: the kernel has forgotten the number.
-    pub fn lookup_dots(&self, number: u64, is_parent: bool) -> Result<(Arc<Node>, Stat)> {
-        let node = self.node(number)?;
-        if number == ROOT || !is_parent {
-            let file = rustix::io::fcntl_dupfd_cloexec(node.as_fd(), 0)?;
-            let stat = Stat::of(file.as_fd())?;
-            return Ok((self.nodes.remember(file, &stat), stat));
-        }
-        let file = rustix::fs::openat(node.as_fd(), c"..", crate::directory::NAME_ONLY, rustix::fs::Mode::empty())?;
-        let stat = Stat::of(file.as_fd())?;
-        Ok((self.nodes.remember(file, &stat), stat))
     }
 
     /// Returns the target of a symbolic link.
@@ -98,19 +85,12 @@ impl<C: FileCache> DirectoryFs<C> {
         }
         let mut link = || rustix::fs::linkat(rustix::fs::CWD, &*proc_path(node.as_fd()), dir.as_fd(), name, AtFlags::SYMLINK_FOLLOW);
         self.cache.change(node.as_fd(), &mut || self.also_as_caller_mut(caller, &mut link))?;
-        let (found, stat) = self.find(&dir, name)?;
+        let (found, stat) = self.also_as_caller(caller, || self.find(&dir, name))?;
         if found.number() == number {
             return Ok((found, stat));
         }
         self.forget(found.number(), 1);
         Err(Errno::STALE)
-    }
-
-    fn also_as_caller_mut(&self, caller: Caller, call: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        match call() {
-            Err(Errno::ACCESS | Errno::PERM) if self.is_privileged && !caller.is_root() => caller.identity().act(call)?,
-            other => other,
-        }
     }
 
     /// Removes a name that is not a directory.
@@ -161,7 +141,7 @@ impl<C: FileCache> DirectoryFs<C> {
         if !self.is_privileged || caller.is_root() {
             return Ok(());
         }
-        let file = open_name(dir, name)?;
+        let file = self.also_as_caller(caller, || open_name(dir, name))?;
         let stat = Stat::of(file.as_fd())?;
         let may = || caller.may_write_directory(stat.permissions()) || crate::xattrs::has(file.as_fd(), crate::xattrs::ACCESS_LIST);
         if !stat.is_dir() || may() { Ok(()) } else { Err(Errno::ACCESS) }

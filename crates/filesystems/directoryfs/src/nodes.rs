@@ -35,6 +35,8 @@ pub struct Node {
     kind: FileType,
     /// The version of the file that the kernel's pages are of.
     cached: Mutex<Option<Version>>,
+    /// The version that the cache of file data compared its pages with.
+    compared: Mutex<Option<Version>>,
 }
 
 impl Node {
@@ -61,6 +63,16 @@ impl Node {
     /// Reads the attributes from the file system.
     pub fn stat(&self) -> Result<Stat> {
         Stat::of(self.file.as_fd())
+    }
+
+    /// Remembers the version that the cache of file data compared its pages with.
+    pub fn set_compared(&self, stat: &Stat) {
+        *self.compared.lock() = Some((stat.size, stat.mtime, stat.ctime));
+    }
+
+    /// Returns whether the cache of file data compared its pages with this version.
+    pub fn is_compared(&self, stat: &Stat) -> bool {
+        *self.compared.lock() == Some((stat.size, stat.mtime, stat.ctime))
     }
 
     /// Remembers the version of the file that the kernel's pages are of.
@@ -107,7 +119,7 @@ fn id_of(stat: &Stat) -> InodeId {
 impl Nodes {
     /// Creates a table with the top directory alone.
     pub fn new(root: OwnedFd, stat: &Stat) -> Nodes {
-        let node = Node { number: ROOT, file: root, kind: FileType::Directory, cached: Mutex::new(None) };
+        let node = Node { number: ROOT, file: root, kind: FileType::Directory, cached: Mutex::default(), compared: Mutex::default() };
         Nodes { root: Arc::new(node), root_id: id_of(stat), table: RwLock::default() }
     }
 
@@ -132,11 +144,18 @@ impl Nodes {
         }
         let mut table = self.table.write();
         let Table { by_number, numbers } = &mut *table;
+        // Without a birth time the number of a removed file may stand for a new one, on a server that does not know that we hold it.
+        if stat.birth == (0, 0)
+            && let Some(old) = numbers.get(&id).and_then(|number| by_number.get(number))
+            && !old.node.stat().is_ok_and(|old| id_of(&old) == id && (old.nlink > 0 || stat.nlink == 0))
+        {
+            numbers.remove(&id);
+        }
         let number = *numbers.entry(id).or_insert_with(|| self.free_number(stat, by_number));
         let known = match by_number.entry(number) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {
-                let node = Node { number, file, kind: stat.kind(), cached: Mutex::new(None) };
+                let node = Node { number, file, kind: stat.kind(), cached: Mutex::default(), compared: Mutex::default() };
                 vacant.insert(Known { node: Arc::new(node), id, lookups: 0 })
             }
         };
@@ -173,7 +192,9 @@ impl Nodes {
             return;
         }
         let gone = known.remove();
-        table.numbers.remove(&gone.id);
+        if table.numbers.get(&gone.id) == Some(&number) {
+            table.numbers.remove(&gone.id);
+        }
         drop(table);
         // Closing a file that has no name frees its blocks: not while the table is locked.
         drop(gone);

@@ -2,8 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
-use fusedev::Permissions;
-use rustix::fs::{AtFlags, FileType, StatxAttributes, StatxFlags, StatxTimestamp, statx};
+use fusedev::{Permissions, SET_GID, SET_UID};
+use rustix::fs::{AtFlags, FileType, StatVfsMountFlags, StatxAttributes, StatxFlags, StatxTimestamp, statx};
 
 use crate::Result;
 
@@ -32,6 +32,8 @@ pub struct Stat {
     pub blksize: u32,
     /// Device number of a device file.
     pub rdev: u64,
+    /// Whether set-ID bits or a device number have no effect on the file system that the file is on, as that is mounted.
+    pub is_powerless: bool,
     /// Time of the last access: seconds and nanoseconds.
     pub atime: (i64, u32),
     /// Time of the last change of the data.
@@ -50,12 +52,22 @@ impl Stat {
     pub fn of(file: BorrowedFd<'_>) -> Result<Stat> {
         let found = statx(file, c"", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
         let time = |time: &StatxTimestamp| (time.tv_sec, time.tv_nsec);
+        let mode = u32::from(found.stx_mode);
+        let kind = FileType::from_raw_mode(mode);
+        let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+        // Few files have such bits.
+        let is_powerless = if is_device {
+            rustix::fs::fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::NODEV)
+        } else {
+            let has_bits = kind == FileType::RegularFile && mode & (SET_UID | SET_GID) != 0;
+            has_bits && rustix::fs::fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::NOSUID)
+        };
         let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
         Ok(Stat {
             dev: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
             ino: found.stx_ino,
             birth: if has_birth { time(&found.stx_btime) } else { (0, 0) },
-            mode: u32::from(found.stx_mode),
+            mode,
             nlink: found.stx_nlink,
             uid: found.stx_uid,
             gid: found.stx_gid,
@@ -63,6 +75,7 @@ impl Stat {
             blocks: found.stx_blocks,
             blksize: found.stx_blksize,
             rdev: rustix::fs::makedev(found.stx_rdev_major, found.stx_rdev_minor),
+            is_powerless,
             atime: time(&found.stx_atime),
             mtime: time(&found.stx_mtime),
             ctime: time(&found.stx_ctime),

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use fusedev::Caller;
-use rustix::fs::XattrFlags;
+use rustix::fs::{StatVfsMountFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
@@ -46,7 +46,12 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// ENODATA, or as getxattr(2).
     pub fn getxattr(&self, number: u64, name: &OsStr) -> Result<Vec<u8>> {
-        let path = proc_path(self.node(number)?.as_fd());
+        let node = self.node(number)?;
+        let hides_capabilities = || Ok(rustix::fs::fstatvfs(node.as_fd())?.f_flag.contains(StatVfsMountFlags::NOSUID));
+        if name == "security.capability" && self.honours_set_id && hides_capabilities()? {
+            return Err(Errno::NODATA);
+        }
+        let path = proc_path(node.as_fd());
         whole(|buffer| rustix::fs::getxattr(&*path, name, buffer))
     }
 
@@ -71,7 +76,8 @@ impl<C: FileCache> DirectoryFs<C> {
         let node = self.node(number)?;
         self.may_change_attribute(caller, &node, name)?;
         let path = proc_path(node.as_fd());
-        self.cache.change(node.as_fd(), &mut || rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags)))?;
+        let mut set = || rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags));
+        self.cache.change(node.as_fd(), &mut || self.also_as_caller_mut(caller, &mut set))?;
         if name == ACCESS_LIST { self.take_foreign_set_gid(caller, &node) } else { Ok(()) }
     }
 
@@ -86,7 +92,8 @@ impl<C: FileCache> DirectoryFs<C> {
             self.may_take_capabilities(caller, &node)?;
         }
         let path = proc_path(node.as_fd());
-        self.cache.change(node.as_fd(), &mut || rustix::fs::removexattr(&*path, name))
+        let mut remove = || rustix::fs::removexattr(&*path, name);
+        self.cache.change(node.as_fd(), &mut || self.also_as_caller_mut(caller, &mut remove))
     }
 
     /// Checks the present owner and mode: only the owner changes access control lists, and whoever may write changes attributes of users.

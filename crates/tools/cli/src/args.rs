@@ -51,7 +51,7 @@ const SETTINGS: &[&str] = &[
 pub enum Command {
     /// Show an SSD directory and an HDD directory as one file system, or a directory with its file data in a cache
     #[command(after_help = "Example:\n  hotshelf mount --ssd /ssd/pool --hdd /hdd/pool /pool\n  \
-                      hotshelf mount --cache /ssd/cache /mnt/nas /data\n  \
+                      hotshelf mount --cache /ssd/cache /nas /pool\n  \
                       mount -t fuse.hotshelf /ssd/pool:/hdd/pool /pool -o allow_other,policy=lfu\n\n\
                       With --cache, two directories are given: the one that is cached, and the mount point. Of the other options those\n\
                       apply that are about the mount itself: --allow-other, --read-only, --threads, --uring, --cache-ttl, --log-file, -o.")]

@@ -386,10 +386,13 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
         return Ok(true);
     }
     if let Some(cached) = mount::cached::mount_at(&real) {
-        let runtime_dir = crate::cache::locate::by_name_or_path(&cached.cache).map(|located| located.config.runtime_dir);
+        // What another user's mount says of its cache is not believed.
+        let own = format!("user_id={}", rustix::process::geteuid().as_raw());
+        let is_ours = mount::source::options_at(&real).is_some_and(|options| options.contains(&own));
+        let cache = if is_ours { crate::cache::locate::by_name_or_path(&cached.cache).ok().map(|located| located.config) } else { None };
         unmount_within(&real, &args.mountpoint, deadline)?;
         // Its daemon leaves the cache, which may write data back.
-        while runtime_dir.as_ref().is_ok_and(|dir| mount::cached::is_served(dir, &cached.device)) && Instant::now() < deadline {
+        while cache.as_ref().is_some_and(|cache| mount::cached::is_served(cache, &cached.device)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
         return Ok(true);

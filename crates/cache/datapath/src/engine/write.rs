@@ -62,6 +62,13 @@ impl Open {
         }
     }
 
+    /// Records the time of a truncation or hole in a file with unwritten times: the leader gives them to the backing file.
+    fn note_change(&self, record: Record<'_>) {
+        if record.written().load(Ordering::Relaxed) != 0 {
+            self.note_time(record, self.engine.world.realtime_ns());
+        }
+    }
+
     /// Does the same as [`Open::write`] where the fast path ([`super::PageHint::write`]) does not apply.
     ///
     /// # Errors
@@ -378,6 +385,7 @@ impl Open {
         let _held = self.engine.lock_file(self.no)?;
         let record = self.record();
         let before = self.size();
+        self.note_change(record);
         record.truncations().fetch_add(1, Ordering::AcqRel);
         record.size().store(len, Ordering::Release);
         let told = self.engine.truncate(self.no, len, &mut |ask, a, b| self.engine.ask(ask, self.no, a, b).map(drop));
@@ -385,11 +393,8 @@ impl Open {
             // The truncation may still happen: the next owner of the lock that is able to completes it.
             return told;
         }
-        match told {
-            // The leader gives the backing file the time of the last write.
-            Ok(()) if record.written().load(Ordering::Relaxed) != 0 => self.note_time(record, self.engine.world.realtime_ns()),
-            Ok(()) => {}
-            Err(_) => record.size().store(before, Ordering::Release),
+        if told.is_err() {
+            record.size().store(before, Ordering::Release);
         }
         record.truncations().fetch_add(1, Ordering::AcqRel);
         told
@@ -437,13 +442,11 @@ impl Open {
         edge(last * page, end)?;
         // As in a truncation: nobody may insert pages of the backing file before the newer ones on the SSD are gone too.
         let record = self.record();
+        self.note_change(record);
         record.truncations().fetch_add(1, Ordering::AcqRel);
         let told = self.engine.ask(RequestKind::Punch, self.no, first, last).map(drop);
         if told == Err(STALLED) {
             return told;
-        }
-        if told.is_ok() && record.written().load(Ordering::Relaxed) != 0 {
-            self.note_time(record, self.engine.world.realtime_ns());
         }
         record.truncations().fetch_add(1, Ordering::AcqRel);
         told

@@ -1,16 +1,17 @@
 //! The kernel's requests to a cached directory, one method each.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cachedfs::{File, Instance, Mode, Options};
 use directoryfs::{DirectoryFs, Listing, NewNode, Node, ROOT, Stat};
 use fusedev::{Caller, SetAttr};
 use fuser::{FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FileType as Kind, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -19,6 +20,7 @@ use crate::direct_writes::{CompletedDirectWrite, DirectWrites, KernelCacheState}
 use crate::filesystem::{fuse_rdev, label_or_unsupported, rdev_from_fuse, xattr_reply};
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
+use crate::options::MountFlags;
 use crate::wire::{
     Attr, AttrChanges, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
@@ -27,12 +29,15 @@ use crate::wire::{
 const O_ACCMODE: i32 = 0o3;
 const O_WRONLY: i32 = 0o1;
 const O_EXCL: i32 = 0o200;
+const O_APPEND: i32 = 0o2000;
 
 /// An open file as the kernel knows it.
 pub struct OpenCachedFile {
     file: File,
     node: Arc<Node>,
     is_written: bool,
+    /// The process that opened it, who pays for what is written.
+    opener: Caller,
     pages: Arc<KernelCacheState>,
 }
 
@@ -46,6 +51,12 @@ pub struct CachedShared {
     pub opened: HandleTable<OpenCachedFile>,
     /// The open directories of the mount.
     pub listings: HandleTable<Listing>,
+    /// The mount flags, which decide what powers files have.
+    pub flags: MountFlags,
+    /// The device number of the directory's file system.
+    pub device: u64,
+    /// What the kernel may have cached of open files, by inode number.
+    pub pages: Mutex<HashMap<u64, Weak<KernelCacheState>>>,
     /// Tells the kernel which cached attributes are stale.
     pub changed: Arc<KernelNotifier>,
     /// Keeps the kernel's cache coherent with direct writes.
@@ -77,7 +88,11 @@ fn kind(kind: Kind) -> FileType {
     }
 }
 
-fn to_wire_attr(number: u64, stat: &Stat) -> Attr {
+/// Returns attributes as the kernel gets them. Where the mount lets programs and devices have their power (`-o suid`, `-o dev`), those of a
+/// file system that does not allow it have none.
+fn to_wire_attr(number: u64, stat: &Stat, flags: MountFlags) -> Attr {
+    let hides_device = stat.is_powerless && flags.dev;
+    let hides_set_id = stat.is_powerless && flags.suid && stat.is_file();
     Attr {
         ino: number,
         size: stat.size,
@@ -85,11 +100,11 @@ fn to_wire_attr(number: u64, stat: &Stat) -> Attr {
         atime: stat.atime,
         mtime: stat.mtime,
         ctime: stat.ctime,
-        mode: stat.mode,
+        mode: if hides_set_id { stat.mode & !0o6000 } else { stat.mode },
         nlink: stat.nlink,
         uid: stat.uid,
         gid: stat.gid,
-        rdev: fuse_rdev(stat.rdev),
+        rdev: if hides_device { 0 } else { fuse_rdev(stat.rdev) },
         blksize: stat.blksize,
     }
 }
@@ -98,7 +113,8 @@ fn to_wire_attr(number: u64, stat: &Stat) -> Attr {
 /// and passes the offset of each appending write itself. Direct access ends at the cache: the kernel's requests are not aligned.
 fn open_flags(flags: i32) -> OFlags {
     const KEPT: OFlags = OFlags::RWMODE.union(OFlags::SYNC).union(OFlags::DSYNC);
-    (OFlags::from_bits_retain(flags as u32) & KEPT) | OFlags::CLOEXEC | OFlags::NOCTTY
+    // A lease of the file's owner would make the open wait, and this thread with it (`F_SETLEASE` in fcntl(2)): EAGAIN instead.
+    (OFlags::from_bits_retain(flags as u32) & KEPT) | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK
 }
 
 fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
@@ -112,8 +128,10 @@ impl CachedShared {
     /// Opens a file of the slow side in the cache. What the cache reads of it is no access by a user: also a write reads pages.
     fn open_file(&self, caller: Caller, file: impl AsFd, flags: OFlags) -> Result<File, Errno> {
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-        // What a program has written is on the slow side: other programs and backups read it there.
-        let options = Options { mode: Some(Mode::WriteThrough), ..Options::default() };
+        // What a program has written is on the slow side: other programs and backups read it there. A file system that is mounted below
+        // may be a user's, who could forge the numbers by which the cache knows files.
+        let is_uncached = rustix::fs::fstat(file.as_fd())?.st_dev != self.device;
+        let options = Options { mode: Some(Mode::WriteThrough), is_uncached, ..Options::default() };
         let open = |flags: OFlags| {
             let opened = self.instance.open_file(rustix::fs::CWD, Path::new(&path), flags, rustix::fs::Mode::empty(), &options);
             opened.map_err(|error| errno(&error))
@@ -125,17 +143,47 @@ impl CachedShared {
         })
     }
 
-    fn add(&self, file: File, node: Arc<Node>, flags: i32) -> u64 {
+    fn add(&self, opener: Caller, file: File, node: Arc<Node>, flags: i32) -> u64 {
         let is_written = flags & O_ACCMODE != 0;
         if is_written {
             self.fs.add_writer(node.number());
         }
-        let pages = self.direct_writes.cached();
-        self.opened.add(OpenCachedFile { file, node, is_written, pages })
+        let pages = self.pages_of(node.number());
+        self.opened.add(OpenCachedFile { file, node, is_written, opener, pages })
     }
 
-    /// Writes all of `data`, which the kernel takes for one write.
-    fn write(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+    /// Returns what the kernel may have cached of a file, which all its open handles share.
+    fn pages_of(&self, number: u64) -> Arc<KernelCacheState> {
+        let mut known = self.pages.lock();
+        if let Some(pages) = known.get(&number).and_then(Weak::upgrade) {
+            return pages;
+        }
+        known.retain(|_, pages| pages.strong_count() > 0);
+        let pages = self.direct_writes.cached();
+        known.insert(number, Arc::downgrade(&pages));
+        pages
+    }
+
+    /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the offset, or
+    /// none if the kernel's is right.
+    fn append(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<Option<u64>, Errno> {
+        let end = rustix::fs::fstat(opened.file.fd())?.st_size.cast_unsigned();
+        if end == offset {
+            return Ok(None);
+        }
+        self.instance.compare(opened.file.fd());
+        opened.file.append(data).map(Some).map_err(|error| errno(&error))
+    }
+
+    /// Writes all of `data`, which the kernel takes for one write. Returns the length, and the offset.
+    fn write(&self, opened: &OpenCachedFile, offset: u64, data: &[u8], is_append: bool) -> Result<(usize, u64), Errno> {
+        self.fs.paid_by(opened.opener, || match if is_append { self.append(opened, offset, data)? } else { None } {
+            Some(at) => Ok((data.len(), at)),
+            None => Ok((self.write_at(opened, offset, data)?, offset)),
+        })
+    }
+
+    fn write_at(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let mut done = 0;
         while done < data.len() {
             match opened.file.write_at(offset + done as u64, &data[done..]) {
@@ -167,8 +215,7 @@ impl CachedShared {
         if let Some(open) = open.filter(|open| open.is_written) {
             return open.file.set_len(size).map_err(to_errno);
         }
-        self.fs.may_open(caller, node, false, true)?;
-        let file = self.open_file(caller, &**node, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY)?;
+        let file = self.open_file(caller, &**node, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK)?;
         file.set_len(size).map_err(to_errno)?;
         file.close().map_err(to_errno)
     }
@@ -178,6 +225,9 @@ impl CachedShared {
         let set: SetAttr = changes.set;
         if let Some(size) = set.size {
             let open = changes.fh.and_then(|fh| self.opened.get(fh).ok());
+            if !open.as_ref().is_some_and(|open| open.is_written) {
+                self.fs.may_open(caller, &node, false, true)?;
+            }
             if set.kill_set_id {
                 self.take_set_id(caller, &node)?;
             }
@@ -216,15 +266,24 @@ impl CachedShared {
             plain if plain.is_empty() => file.allocate(range, keep_size),
             _ => return Err(Errno::OPNOTSUPP),
         };
-        done.map_err(|error| errno(&error))?;
-        self.changed.invalidate_attributes(opened.node.number());
-        Ok(())
+        done.map_err(|error| errno(&error))
     }
 
     /// Returns whether a file ends before an offset, also its last page.
     fn is_beyond(&self, file: &File, offset: u64) -> Result<bool, Errno> {
         const PAGE_BYTES: u64 = 4096;
         Ok(offset >= file.len().map_err(|error| errno(&error))?.next_multiple_of(PAGE_BYTES))
+    }
+
+    /// Reads attributes. Of a file that seems changed the cache compares its pages first: the kernel drops its own with the reply.
+    fn getattr(&self, number: u64) -> Result<Stat, Errno> {
+        let node = self.fs.node(number)?;
+        let stat = self.fs.stat_of(&node)?;
+        if node.is_file() && !node.is_compared(&stat) {
+            self.instance.compare(node.as_fd());
+            node.set_compared(&stat);
+        }
+        Ok(stat)
     }
 
     fn seek(&self, opened: &OpenCachedFile, to: SeekFrom) -> Result<u64, Errno> {
@@ -241,14 +300,14 @@ impl CachedFilesystem {
 
     fn entry(&self, reply: ReplyEntry, found: Result<(Arc<Node>, Stat), Errno>) {
         match found {
-            Ok((node, stat)) => reply.entry(self.inner.ttl, self.inner.ttl, &to_wire_attr(node.number(), &stat)),
+            Ok((node, stat)) => reply.entry(self.inner.ttl, self.inner.ttl, &to_wire_attr(node.number(), &stat, self.inner.flags)),
             Err(error) => reply.error(error),
         }
     }
 
     fn attr(&self, reply: ReplyAttr, number: u64, stat: Result<Stat, Errno>) {
         match stat {
-            Ok(stat) => reply.attr(self.inner.ttl, &to_wire_attr(number, &stat)),
+            Ok(stat) => reply.attr(self.inner.ttl, &to_wire_attr(number, &stat, self.inner.flags)),
             Err(error) => reply.error(error),
         }
     }
@@ -269,6 +328,7 @@ impl CachedFilesystem {
     ) {
         let answer = move || reply.written(length as u32);
         if direct {
+            self.inner.changed.invalidate_attributes(opened.node.number());
             let landed = CompletedDirectWrite { ino: opened.node.number(), offset, length, cached: &opened.pages };
             self.inner.direct_writes.answer(&landed, may_wait, answer);
         } else {
@@ -296,13 +356,7 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
-        let caller = caller(req);
-        let found = match name.as_bytes() {
-            b"." => self.inner.fs.lookup_dots(parent, false),
-            b".." => self.inner.fs.lookup_dots(parent, true),
-            _ => self.inner.fs.lookup(caller, parent, name),
-        };
-        match found {
+        match self.inner.fs.lookup(caller(req), parent, name) {
             Err(Errno::NOENT) => reply.absent(self.inner.ttl),
             found => self.entry(reply, found),
         }
@@ -313,7 +367,7 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn getattr(&self, _req: &Request<'_>, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
-        self.attr(reply, ino, self.inner.fs.getattr(ino));
+        self.attr(reply, ino, self.inner.getattr(ino));
     }
 
     fn setattr(&self, req: &Request<'_>, ino: u64, changes: &AttrChanges, reply: ReplyAttr) {
@@ -371,8 +425,9 @@ impl FileSystem for CachedFilesystem {
             let node = inner.fs.node(ino)?;
             let access = flags & O_ACCMODE;
             inner.fs.may_open(caller, &node, access != O_WRONLY, access != 0)?;
-            let file = inner.open_file(caller, &*node, open_flags(flags))?;
+            // An older version only costs the kernel its pages at the next open; a newer one would keep old pages.
             let stat = inner.fs.stat_of(&node)?;
+            let file = inner.open_file(caller, &*node, open_flags(flags))?;
             Ok((file, node, stat))
         };
         match open() {
@@ -385,7 +440,7 @@ impl FileSystem for CachedFilesystem {
                     node.set_cached(&stat);
                     inner.changed.invalidate_attributes(ino);
                 }
-                let fh = inner.add(file, node, flags);
+                let fh = inner.add(caller, file, node, flags);
                 reply.opened(fh, fopen);
             }
             Err(error) => reply.error(error),
@@ -404,10 +459,10 @@ impl FileSystem for CachedFilesystem {
         });
         match opened {
             Ok((node, stat, file)) => {
-                let attr = to_wire_attr(node.number(), &stat);
+                let attr = to_wire_attr(node.number(), &stat, inner.flags);
                 node.set_cached(&stat);
                 let fopen = FopenFlags::FOPEN_NOFLUSH | self.write_only(flags);
-                let fh = inner.add(file, node, flags);
+                let fh = inner.add(caller, file, node, flags);
                 reply.created(inner.ttl, inner.ttl, &attr, fh, fopen, None);
             }
             Err(error) => reply.error(error),
@@ -436,7 +491,7 @@ impl FileSystem for CachedFilesystem {
         });
     }
 
-    fn write(&self, req: &Request<'_>, (fh, offset): (u64, u64), data: &[u8], how: WriteFlags, _flags: OpenFlags, reply: ReplyWrite) {
+    fn write(&self, req: &Request<'_>, (fh, offset): (u64, u64), data: &[u8], how: WriteFlags, flags: OpenFlags, reply: ReplyWrite) {
         let opened = match self.opened(fh) {
             Ok(opened) => opened,
             Err(error) => return reply.error(error),
@@ -450,11 +505,20 @@ impl FileSystem for CachedFilesystem {
         {
             return reply.error(error);
         }
+        // Not what the kernel writes back from a mapping, which has its place.
+        let is_append = flags.0 & O_APPEND != 0 && !how.contains(WriteFlags::FUSE_WRITE_CACHE);
         let may_wait = direct && req.may_wait();
         let (filesystem, data) = (self.clone(), data.to_vec());
         req.run_blocking(move || {
-            match filesystem.inner.write(&opened, offset, &data) {
-                Ok(length) => filesystem.written(&opened, direct, (offset, length), || may_wait, reply),
+            match filesystem.inner.write(&opened, offset, &data, is_append) {
+                Ok((length, at)) => {
+                    filesystem.written(&opened, direct, (at, length), || may_wait, reply);
+                    if at != offset {
+                        // After the reply, for which the kernel keeps pages locked. They have the data at another offset.
+                        let first = at.min(offset);
+                        filesystem.inner.changed.drop_pages(opened.node.number(), first, (at.max(offset) - first) as usize + length);
+                    }
+                }
                 Err(error) => reply.error(error),
             }
             if how.contains(WriteFlags::FUSE_WRITE_CACHE) {
@@ -499,19 +563,19 @@ impl FileSystem for CachedFilesystem {
 
     fn readdirplus(&self, req: &Request<'_>, ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectoryPlus) {
         let (caller, inner) = (caller(req), &self.inner);
-        let (mut failed, mut any) = (None, false);
+        let mut any = false;
         let listed = inner.listings.get(fh).and_then(|listing| {
             let own = inner.fs.getattr(ino)?;
             inner.fs.list(&listing, offset, &mut |entry| {
                 if entry.is_dots() {
                     // The kernel takes no reference for these two, and believes nothing of them.
-                    let added = !reply.add(entry.next, &entry.name, Duration::ZERO, &to_wire_attr(entry.number, &own));
+                    let added = !reply.add(entry.next, &entry.name, Duration::ZERO, &to_wire_attr(entry.number, &own, inner.flags));
                     any |= added;
                     return added;
                 }
                 match inner.fs.entry(caller, &listing, &entry.name) {
                     Ok((node, stat)) => {
-                        let is_full = reply.add(entry.next, &entry.name, inner.ttl, &to_wire_attr(node.number(), &stat));
+                        let is_full = reply.add(entry.next, &entry.name, inner.ttl, &to_wire_attr(node.number(), &stat, inner.flags));
                         if is_full {
                             inner.fs.forget(node.number(), 1);
                         }
@@ -519,18 +583,19 @@ impl FileSystem for CachedFilesystem {
                         !is_full
                     }
                     Err(Errno::NOENT) => true,
-                    // Entries that already have references must be sent; the error occurs again at the next read.
-                    Err(_) if any => false,
-                    Err(error) => {
-                        failed = Some(error);
-                        false
+                    // A mount of a user that root may not enter, or a damaged inode, hides no other name.
+                    Err(_) => {
+                        let added = !reply.add_name(entry.number, entry.next, kind(entry.kind), &entry.name);
+                        any |= added;
+                        added
                     }
                 }
             })
         });
-        match failed.map_or(listed, Err) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
+        match listed {
+            // Entries that have references must be sent; an error occurs again at the next read.
+            Err(error) if !any => reply.error(error),
+            _ => reply.ok(),
         }
     }
 
@@ -586,7 +651,11 @@ impl FileSystem for CachedFilesystem {
         let Some(end) = offset.checked_add(length) else { return reply.error(Errno::FBIG) };
         let (inner, caller) = (Arc::clone(&self.inner), caller(req));
         let mode = FallocateFlags::from_bits_retain(mode as u32);
-        req.run_blocking(move || empty(reply, inner.allocate(caller, &opened, offset..end, mode)));
+        req.run_blocking(move || {
+            let done = inner.fs.paid_by(opened.opener, || inner.allocate(caller, &opened, offset..end, mode));
+            inner.changed.invalidate_attributes(opened.node.number());
+            empty(reply, done);
+        });
     }
 
     fn lseek(&self, req: &Request<'_>, fh: u64, offset: i64, whence: i32, reply: ReplyLseek) {

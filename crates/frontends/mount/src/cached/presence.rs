@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use cachedfs::{Config, Instance};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock};
 
 use crate::source;
 
@@ -14,14 +15,15 @@ pub struct Presence {
     _locked: File,
 }
 
-fn path_of(runtime_dir: &Path, device: &str) -> PathBuf {
-    runtime_dir.join(format!("mount-{device}.lock"))
+/// Returns the path in the directory of the cache's segment, which nobody else may write.
+fn path_of(cache: &Config, device: &str) -> Option<PathBuf> {
+    Some(Instance::segment_path(cache).parent()?.join(format!("mount-{device}.lock")))
 }
 
 impl Presence {
     /// Locks the file of the mount on this directory; none if it cannot be made, which only makes `hotshelf unmount` return earlier.
-    pub fn new(runtime_dir: &Path, mountpoint: &Path) -> Option<Presence> {
-        let path = path_of(runtime_dir, &source::device_at(mountpoint)?);
+    pub fn new(cache: &Config, mountpoint: &Path) -> Option<Presence> {
+        let path = path_of(cache, &source::device_at(mountpoint)?)?;
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).ok()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -37,8 +39,11 @@ impl Drop for Presence {
 }
 
 /// Returns whether the daemon of the mount that has or had this device number (`major:minor`) still runs.
-pub fn is_served(runtime_dir: &Path, device: &str) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::open(path_of(runtime_dir, device), flags, Mode::empty())
-        .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+pub fn is_served(cache: &Config, device: &str) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Some(Ok(file)) = path_of(cache, device).map(|path| rustix::fs::open(path, flags, Mode::empty())) else { return false };
+    let is_ours = rustix::fs::fstat(&file).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_uid == rustix::process::geteuid().as_raw()
+    });
+    is_ours && flock(&file, FlockOperation::NonBlockingLockShared).is_err()
 }

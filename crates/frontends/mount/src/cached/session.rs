@@ -3,10 +3,11 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cachedfs::Instance;
 use directoryfs::DirectoryFs;
+use rustix::fs::StatVfsMountFlags;
 
 use super::data::InstanceCache;
 use super::filesystem::{CachedFilesystem, CachedShared};
@@ -70,6 +71,16 @@ pub enum CachedMountError {
         /// As given.
         mountpoint: PathBuf,
     },
+    /// A flag that the file system of the directory does not allow.
+    #[error(
+        "-o {flag}: the file system of {directory} is mounted no{flag}, and files of it get no power by this mount: leave the option out"
+    )]
+    Powerless {
+        /// As given.
+        directory: PathBuf,
+        /// The option of mount(8).
+        flag: &'static str,
+    },
     /// The cache could not be attached to.
     #[error(transparent)]
     Cache(#[from] cachedfs::Error),
@@ -88,6 +99,7 @@ pub fn run(options: &CachedOptions, ready: impl FnOnce()) -> Result<(), CachedMo
     if mountpoint.starts_with(&real) || real.starts_with(&mountpoint) {
         return Err(CachedMountError::Nested { directory: options.directory.clone(), mountpoint: options.session.mountpoint.clone() });
     }
+    refuse_powerless(options)?;
     // Modes of new files are the caller's business.
     rustix::process::umask(rustix::fs::Mode::empty());
     // Before the first thread is started. Root may use every block, and a daemon that writes for others must not.
@@ -98,20 +110,53 @@ pub fn run(options: &CachedOptions, ready: impl FnOnce()) -> Result<(), CachedMo
     let instance = Instance::open(&options.cache)?;
     let mut presence = None;
     let served = serve(&instance, options, &mountpoint, || {
-        presence = Presence::new(&options.cache.runtime_dir, &mountpoint);
+        presence = Presence::new(&options.cache, &mountpoint);
         ready();
     });
-    let left = instance.detach();
+    let left = leave(&instance);
     drop(presence);
     served?;
     left.map_err(CachedMountError::Leave)
 }
 
+/// Detaches from the cache. A request that was replied to a moment ago may still be closing its file.
+fn leave(instance: &Instance) -> Result<(), cachedfs::Error> {
+    let begun = Instant::now();
+    loop {
+        match instance.detach() {
+            Err(error) if error.errno() == rustix::io::Errno::BUSY.raw_os_error() && begun.elapsed() < Duration::from_secs(1) => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            left => return left,
+        }
+    }
+}
+
+/// Refuses flags that the directory's own mount does not allow.
+fn refuse_powerless(options: &CachedOptions) -> Result<(), CachedMountError> {
+    let Ok(fs) = rustix::fs::statvfs(&options.directory) else { return Ok(()) };
+    let flags = options.session.flags;
+    let refused = [
+        (flags.suid && fs.f_flag.contains(StatVfsMountFlags::NOSUID), "suid"),
+        (flags.dev && fs.f_flag.contains(StatVfsMountFlags::NODEV), "dev"),
+    ];
+    match refused.iter().find(|(is_refused, _)| *is_refused) {
+        Some((_, flag)) => Err(CachedMountError::Powerless { directory: options.directory.clone(), flag }),
+        None => Ok(()),
+    }
+}
+
 fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, ready: impl FnOnce()) -> Result<(), CachedMountError> {
-    let fs = DirectoryFs::open(&options.directory, InstanceCache(Arc::clone(instance))).map_err(CachedMountError::Directory)?;
+    let fs = DirectoryFs::open(&options.directory, InstanceCache(Arc::clone(instance)), options.session.flags.suid)
+        .map_err(CachedMountError::Directory)?;
     let changed: Arc<KernelNotifier> = Arc::default();
+    let device =
+        fs.device().map_err(|source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source }))?;
     let inner = Arc::new(CachedShared {
         fs,
+        flags: options.session.flags,
+        device,
+        pages: Default::default(),
         instance: Arc::clone(instance),
         opened: HandleTable::default(),
         listings: HandleTable::default(),

@@ -153,6 +153,11 @@ impl Entries<'_> {
         true
     }
 
+    /// Adds an entry to a listing with attributes, without an inode: node 0 tells the kernel so (fuse_direntplus_link).
+    pub fn add_without_inode(&mut self, ino: u64, next: u64, kind: FileType, name: &[u8]) -> bool {
+        self.add(&[0; ENTRY], ino, next, type_bits(kind), name)
+    }
+
     /// Adds an entry with its type only.
     pub fn add_plain(&mut self, ino: u64, next: u64, kind: FileType, name: &[u8]) -> bool {
         self.add(&[], ino, next, type_bits(kind), name)

@@ -237,6 +237,11 @@ impl ReplyDirectory {
 }
 
 impl ReplyDirectoryPlus {
+    /// Adds a name without its inode, for which the kernel takes no reference. Returns true if the buffer is full.
+    pub fn add_name(&mut self, ino: u64, next: u64, kind: FileType, name: impl AsRef<OsStr>) -> bool {
+        !self.0.add(|entries| entries.add_without_inode(ino, next, kind, name.as_ref().as_bytes()))
+    }
+
     /// Adds a name and its inode. Returns true if the buffer is full.
     pub fn add(&mut self, next: u64, name: impl AsRef<OsStr>, ttl: Duration, attr: &Attr) -> bool {
         let told = Message::<ENTRY>::new().entry(attr.ino, ttl, ttl, attr);
