@@ -42,7 +42,7 @@ must 's["moves_failed"] == 0 and s["queue"] == 0 and s["running"] == [] and s["w
 "$HOTSHELF" migrate "$MNT/hot/1" --to ssd | grep -q 'hot/1 is on the ssd already' || fail "a file that is there already"
 # On a terminal there is a bar; for programs the socket tells the progress.
 if command -v script >/dev/null; then
-    script -qec "'$HOTSHELF' migrate '$MNT/hot' --to hdd" "$SCRATCH/terminal" >/dev/null </dev/null
+    TERM=xterm script -qec "'$HOTSHELF' migrate '$MNT/hot' --to hdd" "$SCRATCH/terminal" >/dev/null </dev/null
     grep -q 'of 4 files' "$SCRATCH/terminal" || fail "no progress on a terminal: $(cat -v "$SCRATCH/terminal")"
     "$HOTSHELF" migrate "$MNT/hot" --to ssd >/dev/null
 fi
