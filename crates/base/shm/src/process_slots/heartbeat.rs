@@ -86,7 +86,7 @@ impl LivenessWatch<'_> {
     /// or root; for at most [`LivenessWatch::STARVED_MAX`] since this was made. False for a process of another user, who could keep it so
     /// on purpose. To be called again and again.
     pub fn is_starved(&mut self) -> bool {
-        self.begun.elapsed() < LivenessWatch::STARVED_MAX && self.starvation().is_some_and(|watch| watch.is_starved() && watch.is_trusted())
+        self.begun.elapsed() < LivenessWatch::STARVED_MAX && self.starvation().is_some_and(|watch| watch.is_trusted() && watch.is_starved())
     }
 
     fn starvation(&mut self) -> Option<&mut StarvationWatch> {

@@ -412,11 +412,12 @@ impl Open {
         let page = PAGE_BYTES as u64;
         // Before the length is read: a writer that died may have extended the file, and the lock's owner finds that out.
         let _held = self.engine.lock_file(self.no)?;
+        // Another program may have extended it, too.
+        self.look_locked()?;
         let end = at.saturating_add(len).min(self.size().next_multiple_of(page));
         if at >= end {
             return Ok(());
         }
-        self.look_locked()?;
         if self.record().has(flag::CONFLICT) {
             // The partial pages at its ends could not be written back either.
             return Err(Errno::STALE);
