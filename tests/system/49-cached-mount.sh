@@ -6,7 +6,7 @@
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
-need mkfs.ext4 rsync git sqlite3
+need mkfs.ext4 rsync git sqlite3 python3
 
 parity=$(dirname "$HOTSHELF")/parity
 [[ -x $parity ]] || fail "no $parity: cargo build --release --package sim"
@@ -62,6 +62,16 @@ for _ in 1 2 3; do
     head -c 1M /dev/urandom >"$slow/dir/file"
     cmp "$MNT/file" "$slow/dir/file" || fail "old bytes after a change below"
 done
+# So is one behind a file that is open, and an append goes to the present end, not to the one that the kernel knows.
+exec 3>>"$MNT/log" 4<"$MNT/log"
+echo one >&3
+echo other >>"$slow/dir/log"
+echo two >&3
+[[ $(cat "$slow/dir/log") == $'one\nother\ntwo' ]] || fail "an append overwrote another program's: $(cat "$slow/dir/log")"
+wait_until 10 test "$(stat -c %s "$slow/dir/log")" = "$(stat -c %s "$MNT/log")"
+[[ $(cat <&4) == $'one\nother\ntwo' ]] || fail "an open file shows old bytes"
+exec 3>&- 4<&-
+
 mv "$slow/dir/file" "$slow/dir/moved"
 wait_until 10 test ! -e "$MNT/file"
 cmp "$MNT/moved" "$slow/dir/moved" || fail "a file that was moved below"
@@ -98,4 +108,33 @@ as_nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
 mkdir -m 777 "$MNT/open"
 "${as_nobody[@]}" touch "$MNT/open/mine"
 [[ $(stat -c %u:%g "$slow/dir/open/mine") == 65534:65534 ]] || fail "a new file belongs to $(stat -c %u:%g "$slow/dir/open/mine")"
+# A lease on a file of one's own makes nobody wait. The kernel gives none on a file that the mount knows.
+"${as_nobody[@]}" touch "$slow/dir/open/leased"
+python3 - "$slow/dir/open/leased" "$SCRATCH/leased" <<'END' &
+import fcntl, os, signal, sys
+os.setgid(65534), os.setuid(65534)
+file = os.open(sys.argv[1], os.O_RDWR)
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+os.open(sys.argv[2], os.O_CREAT)
+signal.pause()
+END
+holder=$!
+chmod 777 "$SCRATCH"
+wait_until 10 test -e "$SCRATCH/leased"
+got=0
+"${as_nobody[@]}" timeout 10 cat "$MNT/open/leased" 2>"$SCRATCH/out" || got=$?
+[[ $got == 1 ]] && grep -q 'temporarily unavailable' "$SCRATCH/out" || fail "an open beside a lease: exit $got, $(cat "$SCRATCH/out")"
+kill "$holder"
 "$HOTSHELF" unmount "$MNT"
+
+# Blocks that are kept for root are not for others.
+fs_of_size small 64M -b 4096 -m 20
+chmod 777 "$SCRATCH/small"
+"$HOTSHELF" mount --cache "$cache" "$SCRATCH/small" "$MNT" --allow-other
+"${as_nobody[@]}" dd if=/dev/zero of="$MNT/full" bs=64K 2>"$SCRATCH/out" && fail "64 MiB took all of /dev/zero"
+grep -q 'No space left' "$SCRATCH/out" || fail "$(cat "$SCRATCH/out")"
+read -r free available < <(stat -f -c '%f %a' "$SCRATCH/small")
+((available < 32 && free > 1000)) || fail "$free blocks are free, $available for all: a user has taken root's"
+"$HOTSHELF" unmount "$MNT"
+unmount_disks

@@ -164,7 +164,9 @@ find_room() {
 
 leave_room() {
     if [[ -n $image ]]; then
-        umount "$image.d" && rmdir "$image.d" && rm "$image"
+        ! mountpoint -q "$image.d" || umount "$image.d"
+        [[ ! -d $image.d ]] || rmdir "$image.d"
+        rm -f "$image"
         image=
     fi
 }

@@ -361,7 +361,10 @@ impl File {
     }
 
     /// Appends, and returns the position and the number of bytes, which is less if a limit of the file size is reached.
-    pub(crate) fn append_some(&self, from: &[u8]) -> Result<(u64, usize), Error> {
+    ///
+    /// # Errors
+    /// As [`File::append`].
+    pub fn append_some(&self, from: &[u8]) -> Result<(u64, usize), Error> {
         self.may_write()?;
         let mut from = from;
         if let Some(cached) = self.cached_path("writing")? {

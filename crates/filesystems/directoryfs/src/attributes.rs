@@ -46,7 +46,7 @@ impl<C: FileCache> DirectoryFs<C> {
             self.owner_to_what_it_is(caller, &node)?;
         }
         let file = node.as_fd();
-        let mut change = || self.also_as_caller_mut(caller, &mut || apply(file, set));
+        let mut change = || self.also_as_caller(caller, || apply(file, set));
         let is_timed = set.atime.is_some() || set.mtime.is_some();
         if is_timed && node.is_file() { self.cache.change_times(file, &mut change) } else { self.cache.change(file, &mut change) }
     }

@@ -18,21 +18,14 @@ use crate::{Result, Stat};
 pub(crate) const NAME_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The reason why a directory cannot be served.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the directory {path}: {}", std::io::Error::from(*source))]
 pub struct OpenError {
     /// The path as the caller gave it.
     pub path: PathBuf,
     /// The error of the system call.
     pub source: Errno,
 }
-
-impl std::fmt::Display for OpenError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the directory {}: {}", self.path.display(), std::io::Error::from(self.source))
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 /// A directory and what is below it, by inode number.
 pub struct DirectoryFs<C> {
@@ -72,11 +65,6 @@ impl<C: FileCache> DirectoryFs<C> {
         })
     }
 
-    /// Returns the cache of file data.
-    pub fn cache(&self) -> &C {
-        &self.cache
-    }
-
     /// Returns the node of an inode number; ESTALE if the kernel does not know the number.
     pub fn node(&self, number: u64) -> Result<Arc<Node>> {
         self.nodes.get(number)
@@ -87,11 +75,6 @@ impl<C: FileCache> DirectoryFs<C> {
         self.nodes.forget(number, times);
     }
 
-    /// Returns how many files the kernel knows, the top directory aside.
-    pub fn known_files(&self) -> usize {
-        self.nodes.len()
-    }
-
     /// Drops all nodes when the mount ends.
     pub fn close(&self) {
         self.nodes.clear();
@@ -99,28 +82,16 @@ impl<C: FileCache> DirectoryFs<C> {
 
     /// Runs a call; if the daemon is refused where the kernel has let the caller pass, runs it once more as the caller. The server of a
     /// network file system may give root less rights than the user has (`root_squash` of NFS).
-    pub fn also_as_caller<T>(&self, caller: Caller, call: impl Fn() -> Result<T>) -> Result<T> {
+    pub fn also_as_caller<T>(&self, caller: Caller, mut call: impl FnMut() -> Result<T>) -> Result<T> {
         match call() {
             Err(Errno::ACCESS | Errno::PERM) if self.is_privileged && !caller.is_root() => caller.identity().act(call)?,
             other => other,
         }
     }
 
-    /// Does the same for a call that changes something.
-    pub(crate) fn also_as_caller_mut(&self, caller: Caller, call: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        match call() {
-            Err(Errno::ACCESS | Errno::PERM) if self.is_privileged && !caller.is_root() => caller.identity().act(call)?,
-            other => other,
-        }
-    }
-
-    /// Runs a call that uses space for the caller, who does not get the blocks that are kept for root.
-    pub fn paid_by<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        if self.is_privileged && !caller.is_root() { caller.identity().act(call)? } else { call() }
-    }
-
-    /// Runs a call that creates in the name of the caller, who owns what is made and pays for it.
-    pub(crate) fn as_caller<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Runs a call in the name of the caller, who owns what it creates, pays for the space that it uses, and does not get the blocks that
+    /// are kept for root.
+    pub fn as_caller<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.is_privileged { caller.identity().act(call)? } else { call() }
     }
 

@@ -21,6 +21,8 @@ mod names;
 mod nodes;
 mod set_id;
 mod stat;
+#[cfg(test)]
+mod test;
 mod xattrs;
 
 pub use cache::{FileCache, NoCache};

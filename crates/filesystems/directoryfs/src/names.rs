@@ -84,7 +84,7 @@ impl<C: FileCache> DirectoryFs<C> {
             return Err(Errno::NOENT);
         }
         let mut link = || rustix::fs::linkat(rustix::fs::CWD, &*proc_path(node.as_fd()), dir.as_fd(), name, AtFlags::SYMLINK_FOLLOW);
-        self.cache.change(node.as_fd(), &mut || self.also_as_caller_mut(caller, &mut link))?;
+        self.cache.change(node.as_fd(), &mut || self.also_as_caller(caller, &mut link))?;
         let (found, stat) = self.also_as_caller(caller, || self.find(&dir, name))?;
         if found.number() == number {
             return Ok((found, stat));

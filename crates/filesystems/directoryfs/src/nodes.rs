@@ -45,11 +45,6 @@ impl Node {
         self.number
     }
 
-    /// Returns the type of the file.
-    pub fn kind(&self) -> FileType {
-        self.kind
-    }
-
     /// Returns whether the node is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind == FileType::Directory
@@ -142,13 +137,10 @@ impl Nodes {
         if id == self.root_id {
             return Arc::clone(&self.root);
         }
+        let replaced = self.replaced(stat);
         let mut table = self.table.write();
         let Table { by_number, numbers } = &mut *table;
-        // Without a birth time the number of a removed file may stand for a new one, on a server that does not know that we hold it.
-        if stat.birth == (0, 0)
-            && let Some(old) = numbers.get(&id).and_then(|number| by_number.get(number))
-            && !old.node.stat().is_ok_and(|old| id_of(&old) == id && (old.nlink > 0 || stat.nlink == 0))
-        {
+        if replaced.is_some() && numbers.get(&id).copied() == replaced {
             numbers.remove(&id);
         }
         let number = *numbers.entry(id).or_insert_with(|| self.free_number(stat, by_number));
@@ -161,6 +153,17 @@ impl Nodes {
         };
         known.lookups += 1;
         Arc::clone(&known.node)
+    }
+
+    /// Returns the number of a removed file whose inode number a new one has. Without birth times both look the same, and a server does not
+    /// know which of its files we hold. Asks the file system, so the table is not locked.
+    fn replaced(&self, stat: &Stat) -> Option<u64> {
+        if stat.birth != (0, 0) {
+            return None;
+        }
+        let old = self.get(self.number_of(stat)?).ok()?;
+        let is_same = old.stat().is_ok_and(|old| id_of(&old) == id_of(stat) && (old.nlink > 0 || stat.nlink == 0));
+        (!is_same).then_some(old.number)
     }
 
     /// Returns a number that no other known file has.
@@ -198,11 +201,6 @@ impl Nodes {
         drop(table);
         // Closing a file that has no name frees its blocks: not while the table is locked.
         drop(gone);
-    }
-
-    /// Returns how many files the kernel knows, the top directory aside.
-    pub fn len(&self) -> usize {
-        self.table.read().by_number.len()
     }
 
     /// Drops all nodes when the mount ends.

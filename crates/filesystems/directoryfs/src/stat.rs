@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use fusedev::{Permissions, SET_GID, SET_UID};
-use rustix::fs::{AtFlags, FileType, StatVfsMountFlags, StatxAttributes, StatxFlags, StatxTimestamp, statx};
+use rustix::fs::{AtFlags, FileType, StatVfsMountFlags, StatxFlags, StatxTimestamp, statx};
 
 use crate::Result;
 
@@ -40,8 +40,6 @@ pub struct Stat {
     pub mtime: (i64, u32),
     /// Time of the last change of data or attributes.
     pub ctime: (i64, u32),
-    /// Whether the file may not be changed, or only be appended to (chattr(1)).
-    pub fixed: bool,
 }
 
 impl Stat {
@@ -79,7 +77,6 @@ impl Stat {
             atime: time(&found.stx_atime),
             mtime: time(&found.stx_mtime),
             ctime: time(&found.stx_ctime),
-            fixed: found.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
         })
     }
 

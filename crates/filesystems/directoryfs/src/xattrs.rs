@@ -77,7 +77,7 @@ impl<C: FileCache> DirectoryFs<C> {
         self.may_change_attribute(caller, &node, name)?;
         let path = proc_path(node.as_fd());
         let mut set = || rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags));
-        self.cache.change(node.as_fd(), &mut || self.also_as_caller_mut(caller, &mut set))?;
+        self.cache.change(node.as_fd(), &mut || self.also_as_caller(caller, &mut set))?;
         if name == ACCESS_LIST { self.take_foreign_set_gid(caller, &node) } else { Ok(()) }
     }
 
@@ -93,7 +93,7 @@ impl<C: FileCache> DirectoryFs<C> {
         }
         let path = proc_path(node.as_fd());
         let mut remove = || rustix::fs::removexattr(&*path, name);
-        self.cache.change(node.as_fd(), &mut || self.also_as_caller_mut(caller, &mut remove))
+        self.cache.change(node.as_fd(), &mut || self.also_as_caller(caller, &mut remove))
     }
 
     /// Checks the present owner and mode: only the owner changes access control lists, and whoever may write changes attributes of users.

@@ -61,11 +61,11 @@ pub(crate) struct MountShared {
     pub direct_writes: DirectWrites,
 }
 
-fn caller(req: &Request<'_>) -> Caller {
+pub(crate) fn caller(req: &Request<'_>) -> Caller {
     Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
 }
 
-fn kind(kind: Kind) -> FileType {
+pub(crate) fn kind(kind: Kind) -> FileType {
     match kind {
         Kind::Directory => FileType::Directory,
         Kind::Symlink => FileType::Symlink,
@@ -93,6 +93,14 @@ fn to_wire_attr(attr: &Attr) -> wire::Attr {
         rdev: if stat.powerless { 0 } else { fuse_rdev(stat.rdev) },
         blksize: stat.blksize,
     }
+}
+
+/// Requests the largest requests that one reply can hold, and a read-ahead of one request.
+pub(crate) fn set_request_sizes(config: &mut KernelConfig) {
+    let _ = config.set_max_write(DATA_MAX as u32);
+    let _ = config.set_max_background(64);
+    let most = config.set_max_readahead(u32::MAX).err().unwrap_or(128 << 10);
+    let _ = config.set_max_readahead(most.min(DATA_MAX as u32));
 }
 
 /// Device numbers cross the FUSE protocol in the kernel's 32-bit form (new_encode_dev).
@@ -312,10 +320,7 @@ impl FileSystem for FuseFilesystem {
         if !passthrough || config.set_max_stack_depth(1).is_err() {
             self.inner.modes.disable("this kernel has no FUSE passthrough: Linux 6.9 or later has".into());
         }
-        let _ = config.set_max_write(DATA_MAX as u32);
-        let _ = config.set_max_background(64);
-        let most = config.set_max_readahead(u32::MAX).err().unwrap_or(128 << 10);
-        let _ = config.set_max_readahead(most.min(DATA_MAX as u32));
+        set_request_sizes(config);
     }
 
     fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {

@@ -1,29 +1,28 @@
 //! The kernel's requests to a cached directory, one method each.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cachedfs::{File, Instance, Mode, Options};
 use directoryfs::{DirectoryFs, Listing, NewNode, Node, ROOT, Stat};
 use fusedev::{Caller, SetAttr};
-use fuser::{FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
-use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, FileType as Kind, OFlags, RenameFlags, SeekFrom};
+use fuser::{FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::data::{InstanceCache, errno};
-use crate::direct_writes::{CompletedDirectWrite, DirectWrites, KernelCacheState};
-use crate::filesystem::{fuse_rdev, label_or_unsupported, rdev_from_fuse, xattr_reply};
+use super::kernel_pages::{KernelPages, OpenFilePages};
+use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
+use crate::filesystem::{caller, fuse_rdev, kind, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
 use crate::options::MountFlags;
 use crate::wire::{
-    Attr, AttrChanges, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    Attr, AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
 
 const O_ACCMODE: i32 = 0o3;
@@ -38,7 +37,7 @@ pub struct OpenCachedFile {
     is_written: bool,
     /// The process that opened it, who pays for what is written.
     opener: Caller,
-    pages: Arc<KernelCacheState>,
+    pages: OpenFilePages,
 }
 
 /// Holds the state that all serving threads share.
@@ -55,8 +54,8 @@ pub struct CachedShared {
     pub flags: MountFlags,
     /// The device number of the directory's file system.
     pub device: u64,
-    /// What the kernel may have cached of open files, by inode number.
-    pub pages: Mutex<HashMap<u64, Weak<KernelCacheState>>>,
+    /// What the kernel may have cached of open files.
+    pub pages: Arc<KernelPages>,
     /// Tells the kernel which cached attributes are stale.
     pub changed: Arc<KernelNotifier>,
     /// Keeps the kernel's cache coherent with direct writes.
@@ -70,22 +69,6 @@ pub struct CachedShared {
 pub struct CachedFilesystem {
     /// The state that all serving threads share.
     pub inner: Arc<CachedShared>,
-}
-
-fn caller(req: &Request<'_>) -> Caller {
-    Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
-}
-
-fn kind(kind: Kind) -> FileType {
-    match kind {
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::Socket => FileType::Socket,
-        Kind::CharacterDevice => FileType::CharDevice,
-        Kind::BlockDevice => FileType::BlockDevice,
-        _ => FileType::RegularFile,
-    }
 }
 
 /// Returns attributes as the kernel gets them. Where the mount lets programs and devices have their power (`-o suid`, `-o dev`), those of a
@@ -148,38 +131,26 @@ impl CachedShared {
         if is_written {
             self.fs.add_writer(node.number());
         }
-        let pages = self.pages_of(node.number());
+        let pages = self.pages.open(node.number(), &self.direct_writes);
         self.opened.add(OpenCachedFile { file, node, is_written, opener, pages })
     }
 
-    /// Returns what the kernel may have cached of a file, which all its open handles share.
-    fn pages_of(&self, number: u64) -> Arc<KernelCacheState> {
-        let mut known = self.pages.lock();
-        if let Some(pages) = known.get(&number).and_then(Weak::upgrade) {
-            return pages;
-        }
-        known.retain(|_, pages| pages.strong_count() > 0);
-        let pages = self.direct_writes.cached();
-        known.insert(number, Arc::downgrade(&pages));
-        pages
-    }
-
-    /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the offset, or
-    /// none if the kernel's is right.
-    fn append(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<Option<u64>, Errno> {
+    /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the length
+    /// and the offset, or none if the kernel's offset is right.
+    fn append(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<Option<(usize, u64)>, Errno> {
         let end = rustix::fs::fstat(opened.file.fd())?.st_size.cast_unsigned();
         if end == offset {
             return Ok(None);
         }
         self.instance.compare(opened.file.fd());
-        opened.file.append(data).map(Some).map_err(|error| errno(&error))
+        opened.file.append_some(data).map(|(at, length)| Some((length, at))).map_err(|error| errno(&error))
     }
 
     /// Writes all of `data`, which the kernel takes for one write. Returns the length, and the offset.
     fn write(&self, opened: &OpenCachedFile, offset: u64, data: &[u8], is_append: bool) -> Result<(usize, u64), Errno> {
-        self.fs.paid_by(opened.opener, || match if is_append { self.append(opened, offset, data)? } else { None } {
-            Some(at) => Ok((data.len(), at)),
-            None => Ok((self.write_at(opened, offset, data)?, offset)),
+        self.fs.as_caller(opened.opener, || {
+            let appended = if is_append { self.append(opened, offset, data)? } else { None };
+            appended.map_or_else(|| Ok((self.write_at(opened, offset, data)?, offset)), Ok)
         })
     }
 
@@ -196,14 +167,14 @@ impl CachedShared {
         Ok(done)
     }
 
+    /// Reads all of `to` that the file has. A part before an error is not given out: the kernel takes a short reply for the end of the
+    /// file, and fills the rest of the page with zeroes.
     fn read(&self, opened: &OpenCachedFile, offset: u64, to: &mut [u8]) -> Result<usize, Errno> {
         let mut done = 0;
         while done < to.len() {
-            match opened.file.read_at(offset + done as u64, &mut to[done..]) {
-                Ok(0) => break,
-                Ok(read) => done += read,
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(errno(&error)),
+            match opened.file.read_at(offset + done as u64, &mut to[done..]).map_err(|error| errno(&error))? {
+                0 => break,
+                read => done += read,
             }
         }
         Ok(done)
@@ -275,14 +246,19 @@ impl CachedShared {
         Ok(offset >= file.len().map_err(|error| errno(&error))?.next_multiple_of(PAGE_BYTES))
     }
 
-    /// Reads attributes. Of a file that seems changed the cache compares its pages first: the kernel drops its own with the reply.
+    /// Makes the cache compare its pages of an open file that seems changed, before the kernel drops its own with these attributes and
+    /// reads them again. A file that is not open is compared when it is opened.
+    fn compare(&self, node: &Node, stat: &Stat) {
+        if node.is_file() && !node.is_compared(stat) && self.pages.is_open(node.number()) {
+            self.instance.compare(node.as_fd());
+            node.set_compared(stat);
+        }
+    }
+
     fn getattr(&self, number: u64) -> Result<Stat, Errno> {
         let node = self.fs.node(number)?;
         let stat = self.fs.stat_of(&node)?;
-        if node.is_file() && !node.is_compared(&stat) {
-            self.instance.compare(node.as_fd());
-            node.set_compared(&stat);
-        }
+        self.compare(&node, &stat);
         Ok(stat)
     }
 
@@ -300,7 +276,10 @@ impl CachedFilesystem {
 
     fn entry(&self, reply: ReplyEntry, found: Result<(Arc<Node>, Stat), Errno>) {
         match found {
-            Ok((node, stat)) => reply.entry(self.inner.ttl, self.inner.ttl, &to_wire_attr(node.number(), &stat, self.inner.flags)),
+            Ok((node, stat)) => {
+                self.inner.compare(&node, &stat);
+                reply.entry(self.inner.ttl, self.inner.ttl, &to_wire_attr(node.number(), &stat, self.inner.flags));
+            }
             Err(error) => reply.error(error),
         }
     }
@@ -349,10 +328,7 @@ impl FileSystem for CachedFilesystem {
         want(InitFlags::FUSE_ASYNC_DIO);
         // Other programs change files below: their pages are dropped with the attributes.
         want(InitFlags::FUSE_AUTO_INVAL_DATA);
-        let _ = config.set_max_write(DATA_MAX as u32);
-        let _ = config.set_max_background(64);
-        let most = config.set_max_readahead(u32::MAX).err().unwrap_or(128 << 10);
-        let _ = config.set_max_readahead(most.min(DATA_MAX as u32));
+        set_request_sizes(config);
     }
 
     fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
@@ -575,6 +551,7 @@ impl FileSystem for CachedFilesystem {
                 }
                 match inner.fs.entry(caller, &listing, &entry.name) {
                     Ok((node, stat)) => {
+                        inner.compare(&node, &stat);
                         let is_full = reply.add(entry.next, &entry.name, inner.ttl, &to_wire_attr(node.number(), &stat, inner.flags));
                         if is_full {
                             inner.fs.forget(node.number(), 1);
@@ -652,7 +629,7 @@ impl FileSystem for CachedFilesystem {
         let (inner, caller) = (Arc::clone(&self.inner), caller(req));
         let mode = FallocateFlags::from_bits_retain(mode as u32);
         req.run_blocking(move || {
-            let done = inner.fs.paid_by(opened.opener, || inner.allocate(caller, &opened, offset..end, mode));
+            let done = inner.fs.as_caller(opened.opener, || inner.allocate(caller, &opened, offset..end, mode));
             inner.changed.invalidate_attributes(opened.node.number());
             empty(reply, done);
         });

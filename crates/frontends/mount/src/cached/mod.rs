@@ -2,6 +2,7 @@
 
 mod data;
 mod filesystem;
+mod kernel_pages;
 mod presence;
 mod session;
 

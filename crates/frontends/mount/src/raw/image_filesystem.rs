@@ -14,12 +14,12 @@ use rustix::io::Errno;
 
 use super::nodes::{Nodes, ROOT};
 use crate::direct_writes::{CompletedDirectWrite, DirectWrites, KernelCacheState};
-use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, label_or_unsupported, rdev_from_fuse, xattr_reply};
+use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
 use crate::wire::{
-    Attr, AttrChanges, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    Attr, AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
 
 /// Nobody else changes the image: names and attributes hold until we say otherwise.
@@ -370,10 +370,7 @@ impl FileSystem for ImageFilesystem {
         want(InitFlags::FUSE_CACHE_SYMLINKS);
         // Handles (NFS, open_by_handle_at) come back as lookups of `.` and `..` by numbers that the kernel has forgotten.
         want(InitFlags::FUSE_EXPORT_SUPPORT);
-        let _ = config.set_max_write(DATA_MAX as u32);
-        let _ = config.set_max_background(64);
-        let most = config.set_max_readahead(u32::MAX).err().unwrap_or(128 << 10);
-        let _ = config.set_max_readahead(most.min(DATA_MAX as u32));
+        set_request_sizes(config);
     }
 
     fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {

@@ -1,0 +1,206 @@
+//! A directory by inode number, on the file system of the temporary directory, without a cache.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use fusedev::{Caller, SetAttr, SetTime};
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+use crate::{DirectoryFs, NewNode, NoCache, ROOT};
+
+/// A user of whom nothing belongs to the test.
+const STRANGER: u32 = 4242;
+
+fn me() -> Caller {
+    Caller { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), pid: std::process::id() }
+}
+
+fn stranger() -> Caller {
+    // A process with the groups and capabilities of nobody: none has this number.
+    Caller { uid: STRANGER, gid: STRANGER, pid: u32::MAX }
+}
+
+fn directory(files: &[&str]) -> (TempDir, DirectoryFs<NoCache>) {
+    let temp = tempfile::tempdir().expect("a directory");
+    for path in files {
+        let path = temp.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        std::fs::write(&path, path.file_name().expect("a name").as_encoded_bytes()).expect("written");
+    }
+    let fs = DirectoryFs::open(temp.path(), NoCache, false).expect("opened");
+    (temp, fs)
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("SKIP: only root has the rights that this is about");
+    }
+    is_root
+}
+
+#[test]
+fn a_number_stands_for_its_file_whatever_happens_to_the_name() {
+    let (temp, fs) = directory(&["a", "b"]);
+    let (node, stat) = fs.lookup(me(), ROOT, OsStr::new("a")).expect("there");
+    // Another program exchanges the names, and removes the file.
+    let (a, b) = (temp.path().join("a"), temp.path().join("b"));
+    rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, RenameFlags::EXCHANGE).expect("exchanged");
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    fs.setattr(me(), node.number(), &set).expect("set");
+    assert_eq!((std::fs::metadata(&b).expect("there").mode() & 0o777, fs.getattr(node.number()).expect("there").ino), (0o600, stat.ino));
+    assert_ne!(std::fs::metadata(&a).expect("there").mode() & 0o777, 0o600);
+    std::fs::remove_file(&b).expect("removed");
+    assert_eq!(fs.getattr(node.number()).expect("held").nlink, 0);
+    assert_eq!(fs.link(me(), node.number(), ROOT, OsStr::new("again")).map(drop), Err(Errno::NOENT));
+    fs.forget(node.number(), 1);
+    assert_eq!(fs.getattr(node.number()).map(drop), Err(Errno::STALE));
+}
+
+#[test]
+fn references_are_counted() {
+    let (_temp, fs) = directory(&["a"]);
+    let look = || fs.lookup(me(), ROOT, OsStr::new("a")).expect("there").0.number();
+    let number = look();
+    assert_eq!(look(), number);
+    fs.forget(number, 1);
+    assert!(fs.getattr(number).is_ok());
+    fs.forget(number, 5);
+    assert_eq!(fs.getattr(number).map(drop), Err(Errno::STALE));
+}
+
+#[test]
+fn names_are_of_one_component() {
+    let (_temp, fs) = directory(&["d/x"]);
+    for name in ["", ".", "..", "d/x", "../x"] {
+        assert_eq!(fs.lookup(me(), ROOT, OsStr::new(name)).map(drop), Err(Errno::INVAL), "{name:?}");
+        assert_eq!(fs.unlink(me(), ROOT, OsStr::new(name)), Err(Errno::INVAL), "{name:?}");
+    }
+}
+
+#[test]
+fn a_link_is_never_followed() {
+    let (temp, fs) = directory(&["secret"]);
+    std::os::unix::fs::symlink("secret", temp.path().join("link")).expect("made");
+    let (node, stat) = fs.lookup(me(), ROOT, OsStr::new("link")).expect("there");
+    assert!(!stat.is_file() && fs.readlink(node.number()) == Ok(b"secret".to_vec()));
+    let set = SetAttr { mtime: Some(SetTime::At(5, 6)), ..SetAttr::default() };
+    fs.setattr(me(), node.number(), &set).expect("set");
+    let link = std::fs::symlink_metadata(temp.path().join("link")).expect("there");
+    assert_eq!((link.mtime(), link.mtime_nsec()), (5, 6));
+    assert_ne!(std::fs::metadata(temp.path().join("secret")).expect("there").mtime(), 5);
+}
+
+#[test]
+fn a_listing_goes_on_where_it_stopped() {
+    let names: Vec<String> = (0..300).map(|n| format!("{n:03}")).collect();
+    let (_temp, fs) = directory(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let listing = fs.open_listing(me(), ROOT).expect("opened");
+    let (mut found, mut at) = (Vec::new(), 0);
+    loop {
+        let before = found.len();
+        let mut room = 7;
+        fs.list(&listing, at, &mut |entry| {
+            if room == 0 {
+                return false;
+            }
+            (room, at) = (room - 1, entry.next);
+            if !entry.is_dots() {
+                found.push(entry.name.into_string().expect("text"));
+            }
+            true
+        })
+        .expect("listed");
+        if room == 7 {
+            break;
+        }
+        assert!(found.len() >= before);
+    }
+    found.sort();
+    assert_eq!(found, names);
+}
+
+#[test]
+fn a_file_that_is_there_is_not_opened_as_a_new_one() {
+    let (_temp, fs) = directory(&["file"]);
+    for (is_exclusive, error) in [(true, Errno::EXIST), (false, Errno::STALE)] {
+        assert_eq!(fs.create(me(), ROOT, OsStr::new("file"), (0o644, 0), is_exclusive).map(drop), Err(error));
+    }
+}
+
+#[test]
+fn what_a_user_makes_is_the_users_from_the_start() {
+    if !is_root() {
+        return;
+    }
+    let (_temp, fs) = directory(&[]);
+    let (_, stat, file) = fs.create(stranger(), ROOT, OsStr::new("file"), (0o666, 0o022), true).expect("made");
+    assert_eq!((stat.uid, stat.gid, stat.mode & 0o777), (STRANGER, STRANGER, 0o644));
+    assert_eq!(crate::Stat::of(file.as_fd()).expect("open").ino, stat.ino);
+    for what in [NewNode::Directory(0o755), NewNode::Node(0o010_600, 0), NewNode::Symlink(OsStr::new("x"))] {
+        let (_, stat) = fs.make(stranger(), ROOT, OsStr::new("made"), what, 0).expect("made");
+        assert_eq!((stat.uid, stat.gid), (STRANGER, STRANGER), "{what:?}");
+        let removed = fs.rmdir(stranger(), ROOT, OsStr::new("made"));
+        removed.or_else(|_| fs.unlink(stranger(), ROOT, OsStr::new("made"))).expect("removed");
+    }
+}
+
+#[test]
+fn the_present_owner_and_mode_decide() {
+    if !is_root() {
+        return;
+    }
+    let (temp, fs) = directory(&["file"]);
+    let path = temp.path().join("file");
+    let (node, _) = fs.lookup(me(), ROOT, OsStr::new("file")).expect("there");
+    assert_eq!(fs.may_open(stranger(), &node, true, false), Ok(()));
+    // Somebody makes it private below: the kernel does not know yet.
+    rustix::fs::chmod(&path, rustix::fs::Mode::RUSR).expect("set");
+    assert_eq!(fs.may_open(stranger(), &node, true, false), Err(Errno::ACCESS));
+    let chmod = SetAttr { mode: Some(0o666), ..SetAttr::default() };
+    let chown = SetAttr { uid: Some(STRANGER), ..SetAttr::default() };
+    for set in [chmod, chown] {
+        assert_eq!(fs.setattr(stranger(), node.number(), &set), Err(Errno::PERM), "{set:?}");
+    }
+    assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o400);
+}
+
+#[test]
+fn a_directory_of_another_gets_no_other_parent() {
+    if !is_root() {
+        return;
+    }
+    let (_temp, fs) = directory(&["from/dir/x", "to/x"]);
+    let number = |name: &str| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
+    let (from, to) = (number("from"), number("to"));
+    let dir = OsStr::new("dir");
+    assert_eq!(fs.rename(stranger(), (from, dir), (to, dir), RenameFlags::empty()), Err(Errno::ACCESS));
+    assert_eq!(fs.rename(me(), (from, dir), (to, dir), RenameFlags::empty()), Ok(()));
+}
+
+#[test]
+fn in_a_sticky_directory_only_the_owner_removes() {
+    if !is_root() {
+        return;
+    }
+    let (temp, fs) = directory(&["file"]);
+    rustix::fs::chmod(temp.path(), rustix::fs::Mode::from_raw_mode(0o1777)).expect("set");
+    assert_eq!(fs.unlink(stranger(), ROOT, OsStr::new("file")), Err(Errno::PERM));
+    assert_eq!(fs.unlink(me(), ROOT, OsStr::new("file")), Ok(()));
+}
+
+#[test]
+fn a_change_of_the_data_takes_set_id_bits() {
+    if !is_root() {
+        return;
+    }
+    let (temp, fs) = directory(&["program"]);
+    let mode = || std::fs::metadata(temp.path().join("program")).expect("there").mode() & 0o7777;
+    let (node, _) = fs.lookup(me(), ROOT, OsStr::new("program")).expect("there");
+    rustix::fs::chmod(temp.path().join("program"), rustix::fs::Mode::from_raw_mode(0o6755)).expect("set");
+    assert_eq!((fs.take_set_id(stranger(), &node), mode()), (Ok(true), 0o755));
+    assert_eq!(fs.take_set_id(stranger(), &node), Ok(false));
+}
