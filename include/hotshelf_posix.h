@@ -7,7 +7,7 @@
  * GCC and Clang on Linux. What is compiled with it and what is not have different numbers for open files: numbers 0, 1 and 2 are the
  * same in both, others must not be mixed. Names whose calls do not look at a file's bytes (access, chmod, readlink) stay the kernel's.
  *
- * Not covered: stdio (fopen, fdopen), poll and select, isatty, ioctl, posix_fadvise, sendfile and the like on numbers of ours:
+ * Not covered: stdio (fopen, fdopen), poll and select, isatty, ioctl, posix_fadvise, sendfile and the like on hotshelf's numbers:
  * use ufileno().
  * After fork() the child cannot use what its parent opened (EPERM). */
 #ifndef HOTSHELF_POSIX_H

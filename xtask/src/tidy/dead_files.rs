@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use crate::tree::{Finding, Tree};
 
-/// Looks at each crate's `.rs` files below `src`, `tests`, `examples` and `benches`.
+/// Checks each crate's `.rs` files below `src`, `tests`, `examples` and `benches`.
 pub fn lint(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (dir, manifest) in tree.crates() {

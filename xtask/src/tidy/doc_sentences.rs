@@ -30,7 +30,7 @@ pub fn lint(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The name of the item that a line makes public; a module in a file of its own is documented there.
+/// The name of the item that a line makes public; a module in a separate file is documented there.
 fn public_item(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix("pub ")?;
     let mut words = rest.split_whitespace().peekable();

@@ -2,7 +2,7 @@
 
 use crate::tree::{Finding, Tree};
 
-/// Type names that say nothing without a second word, or that mean something of ours alone.
+/// Type names that say nothing without a second word, or that only this project understands.
 const TYPES: &[&str] = &[
     "Aside", "Answer", "Begun", "Bell", "Below", "Books", "Expected", "Fail", "Fate", "Floor", "Front", "Gather", "Gave", "Habits", "Held",
     "Hybrid", "Keeper", "Lane", "Lent", "Look", "Missed", "Nonsense", "Not", "Patience", "Place", "Purpose", "Reads", "Refused", "Room",
@@ -21,15 +21,11 @@ pub fn lint(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts().filter(|(path, _)| path.starts_with("crates/") && path.ends_with(".rs")) {
         if let Some(name) = path.split('/').map(|part| part.strip_suffix(".rs").unwrap_or(part)).find(|part| FILES.contains(part)) {
-            findings.push(Finding::file(path, format!("`{name}` is a word of ours alone: use the field's term (docs/glossary.md)")));
+            findings.push(Finding::file(path, format!("`{name}` is a private word: use the field's term (docs/glossary.md)")));
         }
         for (index, line) in text.lines().enumerate() {
             if let Some(name) = defined(line) {
-                findings.push(Finding::line(
-                    path,
-                    index,
-                    format!("`{name}` is a word of ours alone: use the field's term (docs/glossary.md)"),
-                ));
+                findings.push(Finding::line(path, index, format!("`{name}` is a private word: use the field's term (docs/glossary.md)")));
             }
         }
     }

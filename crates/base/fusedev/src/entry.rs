@@ -101,7 +101,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` with this size; nobody has a reference any more.
         let unmapped = unsafe { munmap(self.memory.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "memory of ours");
+        debug_assert!(unmapped.is_ok(), "our own memory");
     }
 }
 

@@ -105,7 +105,7 @@ fn unnamed(path: &Path, sharing: FileAccess) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// All its bytes, in huge pages where they are to be had. Those come first, while there is next to nothing in the file: to join what
+/// All its bytes, in huge pages where they are available. Those come first, while there is next to nothing in the file: to join what
 /// is there already takes the time of both and of a copy.
 fn allocated(fd: OwnedFd, len: usize) -> io::Result<Region> {
     if len as u64 > room(&fd)? {
@@ -152,8 +152,8 @@ fn room(fd: &OwnedFd) -> io::Result<u64> {
 
 /// proc(5): memory available without swapping, and the free swap. None if proc does not report it.
 fn available_memory() -> Option<u64> {
-    let told = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kibibytes = |name: &str| told.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kibibytes = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     Some((kibibytes("MemAvailable:")? + kibibytes("SwapFree:").unwrap_or(0)).saturating_mul(1024))
 }
 

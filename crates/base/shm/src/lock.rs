@@ -34,10 +34,10 @@ use crate::region::Region;
 use claims::LockClaim;
 use protocol::{Owner, WaitKernel};
 
-/// The first sleep of a waiter before it checks the owner; then twice as long each time, up to [`PATIENCE_MAX`].
+/// The first sleep of a waiter before it checks the owner; then twice as long each time, up to [`OWNER_CHECK_MAX`].
 /// Under Miri a look at the claims takes longer than a waiter sleeps elsewhere, and none would see them unchanged.
-const PATIENCE: Duration = Duration::from_millis(if cfg!(miri) { 500 } else { 2 });
-const PATIENCE_MAX: Duration = PATIENCE.saturating_mul(4);
+const OWNER_CHECK: Duration = Duration::from_millis(if cfg!(miri) { 500 } else { 2 });
+const OWNER_CHECK_MAX: Duration = OWNER_CHECK.saturating_mul(4);
 
 /// A lock on four bytes of a region, on behalf of one process slot. Small and copied at will: it is made where it is used.
 #[derive(Clone, Copy)]
@@ -203,7 +203,7 @@ struct WaitLimit<'a> {
     /// When the owner was last known to be only slow, at first the begin.
     since: Cell<Instant>,
     /// Looks at the word after that: on a machine that stood still the owner has not had its time.
-    looks: Cell<u32>,
+    checks: Cell<u32>,
     /// Whoever holds it, and whether it lives.
     watch: RefCell<Option<(Owner, LivenessWatch<'a>)>>,
 }
@@ -211,7 +211,7 @@ struct WaitLimit<'a> {
 impl WaitLimit<'_> {
     fn new(at_most: Duration) -> Self {
         let begun = Instant::now();
-        WaitLimit { begun, at_most, since: Cell::new(begun), looks: Cell::new(0), watch: RefCell::new(None) }
+        WaitLimit { begun, at_most, since: Cell::new(begun), checks: Cell::new(0), watch: RefCell::new(None) }
     }
 }
 
@@ -219,7 +219,7 @@ impl WaitLimit<'_> {
 const HELD_HERE_MAX: Duration = Duration::from_secs(600);
 
 /// At least one look is made in that time before the time is up.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_PERIOD: Duration = Duration::from_millis(20);
 
 /// After so many checks of a living owner, that process is queried whether it holds the lock.
 const QUERIES: u32 = 4;
@@ -229,7 +229,7 @@ impl WaitKernel<AtomicU32> for LockWaiter<'_> {
 
     fn wait(&self, word: &AtomicU32, expected: u32, times: u32) -> bool {
         self.claim.borrow_mut().pause();
-        let woken = futex::wait(word, expected, Some((PATIENCE * (1 << times.min(2))).min(PATIENCE_MAX)));
+        let woken = futex::wait(word, expected, Some((OWNER_CHECK * (1 << times.min(2))).min(OWNER_CHECK_MAX)));
         self.claim.borrow_mut().resume();
         woken
     }
@@ -260,12 +260,13 @@ impl WaitKernel<AtomicU32> for LockWaiter<'_> {
         let is_held_here = self.processes.is_ours(owner) && self.processes.claims().is_held(self.at, owner.process());
         if is_held_here || limit.begun.elapsed() < LivenessWatch::STARVED_MAX && watch.is_starved() {
             limit.since.set(Instant::now());
-            limit.looks.set(0);
+            limit.checks.set(0);
             return limit.begun.elapsed() >= limit.at_most.max(HELD_HERE_MAX);
         }
-        let looks = limit.looks.get().saturating_add(1);
-        limit.looks.set(looks);
-        let is_over = limit.since.get().elapsed() >= limit.at_most && u128::from(looks) > limit.at_most.as_nanos() / LOOK.as_nanos();
+        let checks = limit.checks.get().saturating_add(1);
+        limit.checks.set(checks);
+        let is_over =
+            limit.since.get().elapsed() >= limit.at_most && u128::from(checks) > limit.at_most.as_nanos() / CHECK_PERIOD.as_nanos();
         // Of a new one it is found out first whether it is dead.
         is_over || !is_new && watch.is_silent()
     }
@@ -381,7 +382,7 @@ mod test {
         region.u32(LOCK).store(yours.me.word(), Relaxed);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| mine.lock().was_abandoned());
-            std::thread::sleep(PATIENCE * 20);
+            std::thread::sleep(OWNER_CHECK * 20);
             assert!(!waiting.is_finished(), "it is not known to be a lie");
             processes.estrange(you, false);
             while !waiting.is_finished() {

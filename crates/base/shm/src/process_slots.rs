@@ -217,9 +217,9 @@ impl ProcessSlots {
         if !is_taken(self.word(process).load(Acquire)) {
             return None;
         }
-        let told = self.pid_word(process).load(Relaxed);
+        let recorded = self.pid_word(process).load(Relaxed);
         let asked = self.locks.as_ref().and_then(|fd| bytes::holder(fd, process.0.into()).ok().flatten());
-        Some(asked.filter(|&pid| pid != 0).unwrap_or(told))
+        Some(asked.filter(|&pid| pid != 0).unwrap_or(recorded))
     }
 
     /// The process slots of dead processes.

@@ -116,8 +116,8 @@ impl Attachment {
         let (ssd, without) = match &self.ssd {
             None => (None, None),
             Some(ssd) => {
-                let look = self.engine.look().map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?;
-                joined_ssd(&ssd.path, ssd.shape, &self.running, &look, false)?
+                let status = self.engine.look().map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?;
+                joined_ssd(&ssd.path, ssd.shape, &self.running, &status, false)?
             }
         };
         let (region, processes) = (Arc::clone(&self.region), Arc::clone(&self.processes));
@@ -190,7 +190,7 @@ impl Attachment {
 
     /// Returns a message about pages that could not be written.
     pub fn unwritten(&self, errno: Errno) -> Error {
-        let stranded = self.engine.look().map(|look| look.files()).unwrap_or_default();
+        let stranded = self.engine.look().map(|status| status.files()).unwrap_or_default();
         unwritten(errno, &self.around, &stranded)
     }
 
@@ -290,8 +290,8 @@ fn join(place: InstancePaths, region: Region) -> Result<Found, Error> {
     let (ssd, without) = match layout.sizes().ssd.zip(running.ssd.as_deref()) {
         None => (None, None),
         Some((shape, path)) => {
-            let look = EngineStatus::at(&region, &processes).map_err(|why| refused(&place.segment, &why))?;
-            joined_ssd(path, shape, &running, &look, is_first)?
+            let status = EngineStatus::at(&region, &processes).map_err(|why| refused(&place.segment, &why))?;
+            joined_ssd(path, shape, &running, &status, is_first)?
         }
     };
     if ssd.as_ref().is_some_and(|ssd| Some(ssd.shape) != layout.sizes().ssd) {
@@ -306,7 +306,7 @@ fn joined_ssd(
     path: &Path,
     shape: Shape,
     running: &Config,
-    look: &EngineStatus,
+    status: &EngineStatus,
     is_first: bool,
 ) -> Result<(Option<Ssd>, Option<Error>), Error> {
     let take = if is_first { Take::First(None) } else { Take::Join(shape) };
@@ -314,8 +314,8 @@ fn joined_ssd(
         Ok(ssd) => return Ok((Some(ssd), None)),
         Err(error) => error,
     };
-    let state = look.ssd_state();
-    let has_nothing = !look.mode().keeps_dirty() && state.dirty == 0;
+    let state = status.ssd_state();
+    let has_nothing = !status.mode().keeps_dirty() && state.dirty == 0;
     let is_there = error.errno() == Errno::BUSY.raw_os_error() || !is_first;
     if state.failed.is_some() || has_nothing || !is_there { Ok((None, Some(error))) } else { Err(error) }
 }

@@ -294,7 +294,7 @@ impl Instance {
                 return Ok(Some(instance.status()));
             }
         }
-        crate::report::look(config)
+        crate::report::status(config)
     }
 
     /// Sets the mode of the instance, after writing back the pages that may not be dirty in it.

@@ -45,7 +45,7 @@ pub struct InstanceLock {
 /// How long creating or removing a segment may take.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval of trying the lock.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const RETRY_PERIOD: Duration = Duration::from_millis(2);
 
 impl InstancePaths {
     /// Returns the paths for a configuration. Creates nothing.
@@ -85,7 +85,7 @@ impl InstancePaths {
                 // Not one that was removed before we had it.
                 Ok(()) if self.is_named(&file) => return Ok(InstanceLock { _file: file }),
                 Ok(()) | Err(Errno::INTR) => continue,
-                Err(Errno::WOULDBLOCK) if begun.elapsed() < LOCK_TIMEOUT => std::thread::sleep(LOOK_AGAIN),
+                Err(Errno::WOULDBLOCK) if begun.elapsed() < LOCK_TIMEOUT => std::thread::sleep(RETRY_PERIOD),
                 Err(Errno::WOULDBLOCK) => {
                     let holder = crate::image::holder(&file.into()).map_or("a process".to_owned(), |pid| format!("process {pid}"));
                     let what = format!("{}: {holder} has been making or removing this cache for {LOCK_TIMEOUT:?}", self.segment.display());

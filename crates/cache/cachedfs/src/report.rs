@@ -18,7 +18,7 @@ const LOST_MAX: usize = 4096;
 /// Returns the status of an instance to which this process is attached.
 pub fn of(part: &Attachment, config: &Config) -> Status {
     let mut status = match part.engine.look() {
-        Ok(look) => look_at(&look, &part.running, part.segment_bytes()),
+        Ok(status) => look_at(&status, &part.running, part.segment_bytes()),
         Err(error) => Status { notes: vec![error.to_string()], ..Status::default() },
     };
     status.segment = part.place.as_ref().map(|place| place.segment.clone());
@@ -35,7 +35,7 @@ pub fn of(part: &Attachment, config: &Config) -> Status {
 ///
 /// # Errors
 /// The file is not the segment of an instance.
-pub fn look(config: &Config) -> Result<Option<Status>, Error> {
+pub fn status(config: &Config) -> Result<Option<Status>, Error> {
     if config.private {
         return Ok(None);
     }
@@ -52,8 +52,8 @@ pub fn look(config: &Config) -> Result<Option<Status>, Error> {
     let running = Config::parse(&Layout::settings(&region)).map_err(|why| refused(&place.segment, &why))?;
     let locks = ProcessSlots::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
     let processes = ProcessSlots::open(Arc::clone(&region), layout.processes_at(), locks).map_err(|why| refused(&place.locks, &why))?;
-    let look = EngineStatus::at(&region, &Arc::new(processes)).map_err(|why| refused(&place.segment, &why))?;
-    let mut status = look_at(&look, &running, region.len() as u64);
+    let status = EngineStatus::at(&region, &Arc::new(processes)).map_err(|why| refused(&place.segment, &why))?;
+    let mut status = look_at(&status, &running, region.len() as u64);
     status.segment = Some(place.segment);
     since(&mut status);
     if let Some(ssd) = &mut status.ssd {
@@ -72,15 +72,15 @@ fn since(status: &mut Status) {
     }
 }
 
-fn look_at(look: &EngineStatus, running: &Config, segment_bytes: u64) -> Status {
-    let stats = look.pages().stats();
-    let (counters, state) = (look.counters(), look.ssd_state());
-    let files = look.files();
+fn look_at(status: &EngineStatus, running: &Config, segment_bytes: u64) -> Status {
+    let stats = status.pages().stats();
+    let (counters, state) = (status.counters(), status.ssd_state());
+    let files = status.files();
     let dirty_pages = u64::from(stats.marked).saturating_add(state.dirty);
     let failed = state.failed.map(|errno| {
         let (why, unknown) = (std::io::Error::from_raw_os_error(errno as i32), state.unknown);
         match state {
-            _ if look.sizes().ssd.is_none() => format!("the SSD failed: it could not be used when this instance was made ({why})"),
+            _ if status.sizes().ssd.is_none() => format!("the SSD failed: it could not be used when this instance was made ({why})"),
             _ if state.is_unsure => format!("the SSD failed: what is on it is not known, so no file is opened ({why})"),
             _ if unknown > 0 => format!("the SSD failed: {why}; {unknown} pages that only it has are of files that were not open"),
             _ => format!("the SSD failed: {why}"),
@@ -88,20 +88,20 @@ fn look_at(look: &EngineStatus, running: &Config, segment_bytes: u64) -> Status 
     });
     Status {
         name: running.name.clone(),
-        mode: look.mode(),
+        mode: status.mode(),
         mode_because: failed.clone(),
-        processes: processes(look.processes()),
-        leader_pid: look.processes().leader(),
+        processes: processes(status.processes()),
+        leader_pid: status.processes().leader(),
         memory: Memory {
             bytes: u64::from(stats.frames) * PAGE,
             pages: stats.frames.into(),
             free_pages: stats.free.into(),
             dirty_pages: stats.marked.into(),
-            pinned_pages: look.pages().pinned().into(),
+            pinned_pages: status.pages().pinned().into(),
             segment_bytes,
         },
         ssd: running.ssd.as_ref().map(|path| {
-            let Some(shape) = look.sizes().ssd else { return Ssd { path: path.clone(), failed: failed.clone(), ..Ssd::default() } };
+            let Some(shape) = status.sizes().ssd else { return Ssd { path: path.clone(), failed: failed.clone(), ..Ssd::default() } };
             let (data, written) = (counters.sum(Count::SsdData), counters.sum(Count::SsdWritten));
             Ssd {
                 path: path.clone(),
@@ -124,7 +124,7 @@ fn look_at(look: &EngineStatus, running: &Config, segment_bytes: u64) -> Status 
                 ..Ssd::default()
             }
         }),
-        tiers: tiers(look, stats.hits, stats.writes),
+        tiers: tiers(status, stats.hits, stats.writes),
         promoted_pages: counters.sum(Count::Promoted),
         written_back_pages: counters.sum(Count::WrittenBack),
         below_writes: counters.sum(Count::BelowWrites),
@@ -142,11 +142,11 @@ fn look_at(look: &EngineStatus, running: &Config, segment_bytes: u64) -> Status 
             full: counters.sum(Count::RefusedFull),
         },
         files: files.len() as u32,
-        files_max: look.sizes().files,
+        files_max: status.sizes().files,
         dirty_bytes: dirty_pages.saturating_mul(PAGE),
-        dirty_limit_bytes: u64::from(look.dirty_limit()) * PAGE,
-        stranded: files.iter().filter_map(|file| stranded(look, file)).take(LOST_MAX).collect(),
-        lost: files.iter().flat_map(|file| troubles(look, file)).take(LOST_MAX).collect(),
+        dirty_limit_bytes: u64::from(status.dirty_limit()) * PAGE,
+        stranded: files.iter().filter_map(|file| stranded(status, file)).take(LOST_MAX).collect(),
+        lost: files.iter().flat_map(|file| troubles(status, file)).take(LOST_MAX).collect(),
         ..Status::default()
     }
 }
@@ -161,8 +161,8 @@ fn processes(processes: &ProcessSlots) -> Vec<ProcessStatus> {
     .collect()
 }
 
-fn tiers(look: &EngineStatus, ram_hits: u64, ram_writes: u64) -> Vec<Tier> {
-    let counters = look.counters();
+fn tiers(status: &EngineStatus, ram_hits: u64, ram_writes: u64) -> Vec<Tier> {
+    let counters = status.counters();
     let sum = |what| counters.sum(what);
     let (ssd_hits, misses) = (sum(Count::SsdHits), sum(Count::Misses));
     let all = (ram_hits as f64 + ssd_hits as f64 + misses as f64).max(1.0);
@@ -179,12 +179,12 @@ fn tiers(look: &EngineStatus, ram_hits: u64, ram_writes: u64) -> Vec<Tier> {
     };
     let ram_written = ram_writes.saturating_add(sum(Count::Writes));
     let mut tiers = vec![tier("ram", Of::Ram, ram_hits, ram_hits.saturating_mul(PAGE), ram_written.saturating_mul(PAGE))];
-    if look.sizes().ssd.is_some() {
+    if status.sizes().ssd.is_some() {
         let mut ssd = tier("ssd", Of::Ssd, ssd_hits, sum(Count::SsdRead), sum(Count::SsdWritten));
         ssd.errors = sum(Count::Damaged);
         tiers.push(ssd);
     }
-    let failures = look.files().iter().map(|file| u64::from(file.failures.0)).sum();
+    let failures = status.files().iter().map(|file| u64::from(file.failures.0)).sum();
     tiers.push(Tier { errors: failures, ..tier("below", Of::Below, misses, sum(Count::BelowRead), sum(Count::BelowWritten)) });
     tiers
 }
@@ -202,18 +202,18 @@ fn latency(buckets: &[u64]) -> Latency {
 }
 
 /// A file that needs a decision of the user.
-fn stranded(look: &EngineStatus, file: &FileStatus) -> Option<Stranded> {
+fn stranded(status: &EngineStatus, file: &FileStatus) -> Option<Stranded> {
     let why = match file {
         FileStatus { is_conflict: true, .. } => "conflict",
         FileStatus { is_missing: true, .. } => "missing",
         _ => return None,
     };
-    Some(Stranded { path: file.path.clone(), why: why.to_owned(), dirty_bytes: look.dirty_bytes(file) })
+    Some(Stranded { path: file.path.clone(), why: why.to_owned(), dirty_bytes: status.dirty_bytes(file) })
 }
 
 /// Returns what needs attention: the exact ranges that a failed SSD lost, or else the file.
-fn troubles(look: &EngineStatus, file: &FileStatus) -> Vec<Lost> {
-    let ranges = if file.is_owed { look.only_on_ssd(file) } else { Vec::new() };
+fn troubles(status: &EngineStatus, file: &FileStatus) -> Vec<Lost> {
+    let ranges = if file.is_owed { status.only_on_ssd(file) } else { Vec::new() };
     if ranges.is_empty() {
         return trouble(file).into_iter().collect();
     }

@@ -221,7 +221,7 @@ impl Owned {
             journal: Journal::fixed([terms])?,
             devices: vec![(DEVICE.to_owned(), Arc::new(device.clone()) as Arc<dyn Device>)],
             spin: Duration::from_micros(if several { 20 } else { 0 }),
-            patience: Duration::from_secs(1),
+            reset_timeout: Duration::from_secs(1),
         })
     }
 }
@@ -295,7 +295,7 @@ impl Device for Served {
                 range: None,
                 read_only: true,
                 arena_bytes: PAGE_BYTES,
-                patience: Some(ANSWERS),
+                reply_timeout: Some(ANSWERS),
             },
         );
         Ok(Box::new(BrokerDevice::connect(&options.1)?.open_queue(options.0)?))

@@ -199,7 +199,7 @@ fn members_find_in_the_segment_only_what_all_of_them_can_reach() {
     set(&dir.join("open/public-name"), 0o600);
     bob.ask_until("grep PUBLIC-TEXT", "false");
     bob.ask_until("grep public-name", "false");
-    assert_eq!(alice.ask("read open/public-name"), "PUBLIC-TEXT", "she has it open, and sees what is below");
+    assert_eq!(alice.ask("read open/public-name"), "PUBLIC-TEXT", "she has it open, and sees the backing file");
     assert_eq!(bob.ask("read open/public-name"), "PUBLIC-TEXT", "as with any file that was opened before");
 
     // Seen by a look at its attributes, by the next open, and while nobody has it open.

@@ -92,8 +92,8 @@ fn modes_and_rules() {
     instance.set_mode(Mode::ReadOnly).expect("switched");
     assert_eq!(back.write_at(0, b"x").expect_err("read-only").errno(), 30);
     assert_eq!(instance.status().mode, Mode::ReadOnly);
-    let asks = Options { mode: Some(Mode::WriteBack), admit: Some(Admit::Always), advice: Advice::Random, ..Options::default() };
-    let asked = try_open(&instance, &path, OFlags::RDWR, &asks).expect("opened");
+    let options = Options { mode: Some(Mode::WriteBack), admit: Some(Admit::Always), advice: Advice::Random, ..Options::default() };
+    let asked = try_open(&instance, &path, OFlags::RDWR, &options).expect("opened");
     assert_eq!(asked.mode(), Mode::ReadOnly, "not more than the instance allows");
     drop((fixed, through, back, asked));
     instance.detach().expect("left");

@@ -63,7 +63,7 @@ impl Resident {
     fn new(set: usize, cached: usize) -> Resident {
         let device = MemoryDevice::new(4096, set as u64).expect("memory");
         device.region().fill(0..set, 1);
-        let queue = || Tracked::new(device.open_queue(64), Params::default().patience());
+        let queue = || Tracked::new(device.open_queue(64), Params::default().timeouts());
         let file = Arc::new(DeviceFile::new(queue(), queue(), &Params::default()).expect("it fits"));
         let frames = (cached / PAGE + cached / PAGE / 16) as u32 + 64;
         let options = DeviceCacheOptions { dirty_percent: 100, ..DeviceCacheOptions::new(frames) };

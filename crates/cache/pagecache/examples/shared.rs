@@ -148,6 +148,6 @@ fn main() {
             let (one, two) = (together(&bench, call, 1), together(&bench, call, 2));
             println!("  {what} by two threads at once: {two:.1} ns each, alone {one:.1}: {:.2} times one", 2.0 * one / two);
         }
-        bench.pages.check().expect("books that agree");
+        bench.pages.check().expect("consistent metadata");
     }
 }

@@ -10,7 +10,7 @@ use super::word::Word;
 use super::{Name, SharedPages};
 
 /// How often a lookup retries at a gate before it takes the lock.
-const LOOKS: usize = 8;
+const TRIES_MAX: usize = 8;
 
 /// Returns the two secrets of the hash, from the seed (the steps of splitmix64).
 pub(super) fn secrets(seed: u64) -> [u64; 2] {
@@ -131,7 +131,7 @@ impl SharedPages {
     /// Repeats a lookup that failed: a change of the index may have hidden the page.
     #[inline(never)]
     pub(super) fn find_again(&self, key: &HashedName) -> Option<(usize, Word)> {
-        for _ in 0..LOOKS {
+        for _ in 0..TRIES_MAX {
             let gate = self.gate(key);
             if gate & 1 == 0 {
                 let found = self.probe(key);

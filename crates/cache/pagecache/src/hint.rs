@@ -92,9 +92,10 @@ impl FrameHint<'_> {
     /// # Panics
     /// The piece is not within a page.
     #[inline(always)]
-    pub fn read(self, offset: usize, to: &mut [u8], lane: ThreadCounters<'_>) -> bool {
+    pub fn read(self, offset: usize, to: &mut [u8], counters: ThreadCounters<'_>) -> bool {
         check_piece(offset, to.len());
-        named(self.record, self.at, self.name).is_some_and(|word| self.pages.read_counted((self.at, self.record, word), offset, to, lane))
+        named(self.record, self.at, self.name)
+            .is_some_and(|word| self.pages.read_counted((self.at, self.record, word), offset, to, counters))
     }
 
     /// Pins as [`SharedPages::pin`] does. `note` gets the pin before it takes effect; its result is discarded if the pin fails. `None`:
@@ -112,9 +113,9 @@ impl FrameHint<'_> {
     /// # Panics
     /// The piece is not within a page.
     #[inline(always)]
-    pub fn write_marked(self, offset: usize, from: &[u8], marks: Marks, lane: ThreadCounters<'_>) -> bool {
+    pub fn write_marked(self, offset: usize, from: &[u8], marks: Marks, counters: ThreadCounters<'_>) -> bool {
         check_piece(offset, from.len());
         named(self.record, self.at, self.name)
-            .is_some_and(|word| self.pages.write_seen((self.at, self.record, word), (offset, from), marks, lane))
+            .is_some_and(|word| self.pages.write_seen((self.at, self.record, word), (offset, from), marks, counters))
     }
 }

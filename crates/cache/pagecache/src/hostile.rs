@@ -205,7 +205,7 @@ fn a_shard_that_a_process_keeps_is_refused_in_time() {
     assert_eq!(put(&pages, name(0, 9), 1, Marks::NONE), Inserted::Done);
     assert!(pages.read(name(0, 9), 0, &mut byte) && !pages.is_stuck(name(0, 9)));
     assert_eq!((pages.invalidate(FileNo(0), 0..u64::MAX), pages.marked_count()), (Leftover::None, 0));
-    pages.check().expect("books that agree");
+    pages.check().expect("consistent metadata");
 }
 
 /// A thread of this process that keeps a shard is slow: it is waited for, and no call fails.

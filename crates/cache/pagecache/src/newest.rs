@@ -14,7 +14,7 @@ struct Fixture {
     /// The version of each page in the backing file.
     below: Vec<AtomicU32>,
     /// The newest version whose writer knows that it is cached.
-    told: Vec<AtomicU32>,
+    published: Vec<AtomicU32>,
     stop: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl Process<'_> {
 
     /// Reads as `datapath` does: a page from the backing file counts only if it could be inserted.
     fn read(&mut self, page: u64) {
-        let least = self.world.told[page as usize].load(SeqCst);
+        let least = self.world.published[page as usize].load(SeqCst);
         let mut bytes = stamped(0);
         loop {
             let ticket = self.pages.ticket(name(0, page));
@@ -69,7 +69,7 @@ impl Process<'_> {
     /// Writes a page; each page has exactly one writer.
     fn write(&mut self, page: u64) {
         let page = page / PROCESSES * PROCESSES + self.no;
-        let version = self.seen[page as usize].max(self.world.told[page as usize].load(SeqCst)) + 1;
+        let version = self.seen[page as usize].max(self.world.published[page as usize].load(SeqCst)) + 1;
         let bytes = stamped(version);
         for _ in 0..9 {
             let ticket = self.pages.ticket(name(0, page));
@@ -77,7 +77,7 @@ impl Process<'_> {
             if write(&self.pages, name(0, page), 0, &bytes, Marks::DIRTY, 0)
                 || self.pages.insert(name(0, page), &bytes, Marks::DIRTY, ticket, 0) == Inserted::Done
             {
-                self.world.told[page as usize].store(version, SeqCst);
+                self.world.published[page as usize].store(version, SeqCst);
                 return self.saw(page, version, version);
             }
         }
@@ -130,7 +130,7 @@ fn no_old_version_is_ever_seen() {
     for (frames, shards, replacement) in [(48, 1, Replacement::S3Fifo), (32, 4, Replacement::Fifo), (24, 2, Replacement::Lru)] {
         let (first, region, processes) = cache(&small(frames, shards, replacement));
         let zeroes = || (0..PAGES).map(|_| AtomicU32::new(0)).collect();
-        let world = Fixture { below: zeroes(), told: zeroes(), stop: AtomicBool::new(false) };
+        let world = Fixture { below: zeroes(), published: zeroes(), stop: AtomicBool::new(false) };
         let process = |no: u64, pages: SharedPages| {
             let random = fastrand::Rng::with_seed(no);
             Process { pages, world: &world, no, random, seen: vec![0; PAGES as usize] }
@@ -145,7 +145,7 @@ fn no_old_version_is_ever_seen() {
             leader.join().expect("no panic");
             all.into_iter().for_each(|end| end.expect("no panic"));
         });
-        first.check().expect("books that agree");
+        first.check().expect("consistent metadata");
         assert!(first.stats().evictions > 0, "nothing was tried");
     }
 }
@@ -213,7 +213,7 @@ fn a_shard_of_any_size_is_repaired() {
         let before = std::time::Instant::now();
         pages.lock(0).expect("nobody has it").torn.set(true);
         println!("{frames} frames: {:?}", before.elapsed());
-        pages.check().expect("books that agree");
+        pages.check().expect("consistent metadata");
         assert_eq!((pages.stats().repairs, pages.contains(name(0, 5))), (1, true));
     }
 }

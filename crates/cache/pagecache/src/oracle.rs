@@ -49,11 +49,11 @@ impl SharedPages {
     }
 
     pub(super) fn read_at_once(&self, name: Name, offset: usize, to: &mut [u8]) -> bool {
-        self.hint(name).is_some_and(|hint| hint.read(offset, to, self.lane())) || self.read(name, offset, to)
+        self.hint(name).is_some_and(|hint| hint.read(offset, to, self.thread_counters())) || self.read(name, offset, to)
     }
 
     pub(super) fn write_at_once(&self, name: Name, offset: usize, from: &[u8], marks: Marks, now_ms: u32) -> bool {
-        let is_written = self.hint(name).is_some_and(|hint| hint.write_marked(offset, from, marks, self.lane()));
+        let is_written = self.hint(name).is_some_and(|hint| hint.write_marked(offset, from, marks, self.thread_counters()));
         is_written || self.write(name, offset, from, marks, now_ms)
     }
 
@@ -224,7 +224,7 @@ impl ModelRun {
     }
 
     fn compare(&mut self) {
-        self.pages.check().expect("books that agree");
+        self.pages.check().expect("consistent metadata");
         let wanted = |which: MarkFilter| {
             let marked = self.model.iter().filter(|(_, known)| !known.marks.is_none());
             let all = marked.map(|(name, known)| (*name, known.since_ms));

@@ -95,7 +95,7 @@ impl SharedPages {
     /// Reads from the frame that had the name with this word. Returns false if another thread is or was changing it.
     #[inline(always)]
     pub(super) fn read_seen(&self, seen: (usize, &Record, Word), offset: usize, to: &mut [u8]) -> bool {
-        self.read_counted(seen, offset, to, self.lane())
+        self.read_counted(seen, offset, to, self.thread_counters())
     }
 
     /// Reads as `read_seen` does, and counts in the given set.
@@ -105,7 +105,7 @@ impl SharedPages {
         (at, record, word): (usize, &Record, Word),
         offset: usize,
         to: &mut [u8],
-        lane: ThreadCounters<'_>,
+        counters: ThreadCounters<'_>,
     ) -> bool {
         if word.is_changing() {
             return false;
@@ -116,7 +116,7 @@ impl SharedPages {
             return false;
         }
         self.touch(at, record);
-        lane.count(Count::Hits);
+        counters.count(Count::Hits);
         true
     }
 

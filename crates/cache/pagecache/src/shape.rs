@@ -147,8 +147,8 @@ mod test {
             let shape = Shape::new(frames);
             assert_eq!((shape.shards, shape.is_sane()), (shards, true), "{frames} frames");
             let plan = Plan::of(&shape);
-            let books = (plan.data_at - plan.frames_at) / (plan.shards * plan.frames as usize);
-            assert!(frames < 10_000 || books <= 96, "{books} bytes for each of {frames} frames");
+            let metadata = (plan.data_at - plan.frames_at) / (plan.shards * plan.frames as usize);
+            assert!(frames < 10_000 || metadata <= 96, "{metadata} bytes for each of {frames} frames");
         }
     }
 

@@ -18,28 +18,28 @@ pub(super) enum Count {
     Writes,
 }
 
-const NO_LANE: usize = usize::MAX;
+const NO_COUNTER_SET: usize = usize::MAX;
 /// One access of this many is timed: the clock costs as much as a hit.
 const TIMED: u64 = 64;
 
 thread_local! {
-    static LANE: Cell<usize> = const { Cell::new(NO_LANE) };
+    static COUNTER_SET: Cell<usize> = const { Cell::new(NO_COUNTER_SET) };
 }
 
 #[inline(always)]
-fn lane() -> usize {
-    match LANE.get() {
-        NO_LANE => new_lane(),
-        lane => lane,
+fn counter_set() -> usize {
+    match COUNTER_SET.get() {
+        NO_COUNTER_SET => new_counter_set(),
+        set => set,
     }
 }
 
 #[cold]
 #[inline(never)]
-fn new_lane() -> usize {
+fn new_counter_set() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    LANE.set(NEXT.fetch_add(1, Relaxed) % COUNTER_SETS);
-    LANE.get()
+    COUNTER_SET.set(NEXT.fetch_add(1, Relaxed) % COUNTER_SETS);
+    COUNTER_SET.get()
 }
 
 /// The set of counters that this thread uses.
@@ -73,18 +73,18 @@ impl ThreadCounters<'_> {
 impl SharedPages {
     /// Returns the set of counters that this thread uses.
     #[inline(always)]
-    pub fn lane(&self) -> ThreadCounters<'_> {
-        ThreadCounters(&self.my_counters[lane() % COUNTER_SETS])
+    pub fn thread_counters(&self) -> ThreadCounters<'_> {
+        ThreadCounters(&self.my_counters[counter_set() % COUNTER_SETS])
     }
 
     #[inline(always)]
     pub(super) fn count(&self, what: Count) -> u64 {
-        self.lane().count(what)
+        self.thread_counters().count(what)
     }
 
     /// Returns the state of the cache and its counts.
     pub fn stats(&self) -> Stats {
-        let counted = |what: Count| self.counters.iter().fold(0_u64, |sum, lane| sum.wrapping_add(lane[what as usize].load(Relaxed)));
+        let counted = |what: Count| self.counters.iter().fold(0_u64, |sum, set| sum.wrapping_add(set[what as usize].load(Relaxed)));
         let summed = |word: usize| self.heads.iter().fold(0_u64, |sum, head| sum.wrapping_add(head[word].load(Relaxed)));
         Stats {
             frames: self.frames(),

@@ -48,7 +48,7 @@ fn work(pages: &SharedPages, seed: u64, stop: &AtomicBool) -> u64 {
             85..90 => _ = pages.invalidate(name.file, name.page.0..name.page.0 + 2),
             90 => _ = pages.invalidate(name.file, 0..u64::MAX),
             91 => drop(pages.evict_ahead(4, 8)),
-            92 => pages.check().expect("books that agree"),
+            92 => pages.check().expect("consistent metadata"),
             93 => _ = pages.drop_clean(name.file),
             94 => assert!(pages.marked_count() <= pages.frames()),
             _ => drop(pages.marked_of(name.file)),
@@ -122,7 +122,7 @@ fn together(shape: &Shape, seed: u64, calls: u64) {
         assert!(turn > 0);
         stop.store(true, Relaxed);
     });
-    first.check().expect("books that agree");
+    first.check().expect("consistent metadata");
     (0..FILES).for_each(|file| _ = first.invalidate(FileNo(file), 0..u64::MAX));
     first.evict_ahead(0, 0);
     first.evict_ahead(0, 0);
@@ -162,7 +162,7 @@ fn nor_when_one_dies_again_and_again() {
             }
             first.reap(victim.me);
             processes.clear(victim.me);
-            first.check().expect("books that agree");
+            first.check().expect("consistent metadata");
         }
         stop.store(true, Relaxed);
     });

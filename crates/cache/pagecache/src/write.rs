@@ -27,7 +27,7 @@ impl SharedPages {
         if !marks.is_none() {
             self.marked_from(key.shard, at, word.marks(), now_ms);
         }
-        self.write_taken((at, &self.records[at]), word.with(marks), (offset, from), self.lane());
+        self.write_taken((at, &self.records[at]), word.with(marks), (offset, from), self.thread_counters());
         true
     }
 
@@ -42,7 +42,7 @@ impl SharedPages {
         // The caller that inserts the page checks the miss again.
         let Some(seen) = self.look_to_write(&self.place(name.word())) else { return WriteOutcome::Missing };
         let (at, word) = seen;
-        if self.write_seen((at, &self.records[at], word), (offset, from), marks, self.lane()) {
+        if self.write_seen((at, &self.records[at], word), (offset, from), marks, self.thread_counters()) {
             WriteOutcome::Done
         } else {
             WriteOutcome::Unmarked
@@ -57,21 +57,21 @@ impl SharedPages {
         (at, record, word): (usize, &Record, Word),
         piece: (usize, &[u8]),
         marks: Marks,
-        lane: ThreadCounters<'_>,
+        counters: ThreadCounters<'_>,
     ) -> bool {
         let is_first = word.marks().is_none() && !marks.is_none();
         if is_first || word.is_changing() || !record.take(word, word.taken_by(self.me).with(marks)) {
             return false;
         }
         // The bit of a marked frame is set already: only the owner of the frame changes it.
-        self.write_taken((at, record), word.with(marks), piece, lane);
+        self.write_taken((at, record), word.with(marks), piece, counters);
         true
     }
 
     /// Writes into a frame that we have taken; `word` is the word before that, with the marks that it is to get.
     #[inline(always)]
-    fn write_taken(&self, (at, record): (usize, &Record), word: Word, (offset, from): (usize, &[u8]), lane: ThreadCounters<'_>) {
-        let no = lane.count(Count::Writes);
+    fn write_taken(&self, (at, record): (usize, &Record), word: Word, (offset, from): (usize, &[u8]), counters: ThreadCounters<'_>) {
+        let no = counters.count(Count::Writes);
         self.copy_written((at, record), offset, from, no);
         record.give_back(word.changed());
         self.touch(at, record);

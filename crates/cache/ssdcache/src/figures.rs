@@ -96,12 +96,12 @@ fn how_long_recovery_takes() {
         reading += begin.elapsed();
         pages.iter().enumerate().for_each(|(n, page)| each(n, page));
     });
-    let (cache, found) = opened.expect("an image of ours");
+    let (cache, found) = opened.expect("an image that we made");
     let (took, cpu) = (begin.elapsed(), on_cpu() - cpu);
     let live = cache.len().0;
     let per_million = took.as_secs_f64() / live as f64 * 1e6;
     println!("{live} pages recovered in {took:?}, {per_million:.3} s a million");
-    println!("{reading:?} of it reading {} pages ({how}), {cpu:?} of its thread on a processor", found.reads);
+    println!("{reading:?} of it reading {} pages ({how}), {cpu:?} CPU time of its thread", found.reads);
     let to = SharedMap::private(shape).expect("memory");
     let times: Vec<_> = (0..5)
         .map(|_| {

@@ -149,14 +149,14 @@ fn an_image_of_an_enemy_gives_an_error_or_less_cache() {
 fn a_durable_batch_that_is_gone_is_told_and_nothing_older_is_believed() {
     let whole = image(3);
     let summaries: Vec<usize> = (2..whole.len()).filter(|at| whole[*at][..4] == *b"hssm").collect();
-    let mut told = 0;
+    let mut reported = 0;
     for at in summaries {
         let mut media = whole.clone();
         media[at][100] ^= 4;
         let (_, found) = open(&media).expect("superblocks are whole");
-        told += u32::from(found.damaged > 0);
+        reported += u32::from(found.damaged > 0);
     }
-    assert!(told >= 3, "{told}");
+    assert!(reported >= 3, "{reported}");
 }
 
 /// The map in shared memory over random bytes, or half ours and half random: nothing panics or runs on, no page is taken for
@@ -174,7 +174,7 @@ fn a_map_that_others_wrote_over_gives_no_wrong_page() {
         let opened = recover(media.len() as u64, None, 8, Some((&region, 0)), &[], |wanted, each| {
             wanted.iter().enumerate().for_each(|(n, at)| each(n, &media[at.0 as usize]));
         });
-        let (mut cache, _) = opened.expect("an image of ours");
+        let (mut cache, _) = opened.expect("an image that we made");
         let number = cache.hold(FileKey(1)).expect("room");
         let view = View::attach(&region, 0, bytes).expect("formatted");
         cache.superblock(&mut [0; PAGE_BYTES]);

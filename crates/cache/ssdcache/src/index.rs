@@ -186,8 +186,8 @@ mod test {
     fn finds_what_a_map_finds() {
         let mut rng = fastrand::Rng::with_seed(4);
         for segments in [1_u32, 7] {
-            let (books, mut model) = (SharedMap::private(Shape { segment_pages: 9, segments }).expect("memory"), BTreeMap::new());
-            let slots = books.slots();
+            let (map, mut model) = (SharedMap::private(Shape { segment_pages: 9, segments }).expect("memory"), BTreeMap::new());
+            let slots = map.slots();
             let mut free: Vec<u32> = (0..slots).collect();
             for _ in 0..20_000 {
                 let page = rng.u64(..u64::from(slots));
@@ -196,17 +196,17 @@ mod test {
                 if rng.bool()
                     && let Some(slot) = free.pop()
                 {
-                    books.set(SsdSlot(slot), name, false, 0, 0);
-                    let old = books.enter(name, SsdSlot(slot));
+                    map.set(SsdSlot(slot), name, false, 0, 0);
+                    let old = map.enter(name, SsdSlot(slot));
                     assert_eq!(old.map(|old| old.0), model.insert(key, slot));
-                    old.inspect(|old| free.push(old.0)).inspect(|old| books.clear(*old));
+                    old.inspect(|old| free.push(old.0)).inspect(|old| map.clear(*old));
                 } else {
-                    let old = books.remove(name);
+                    let old = map.remove(name);
                     assert_eq!(old.map(|old| old.0), model.remove(&key));
-                    old.inspect(|old| free.push(old.0)).inspect(|old| books.clear(*old));
+                    old.inspect(|old| free.push(old.0)).inspect(|old| map.clear(*old));
                 }
                 for ((file, page), slot) in &model {
-                    assert_eq!(books.find(PageName::new(*file, PageIndex(*page))), Some(SsdSlot(*slot)));
+                    assert_eq!(map.find(PageName::new(*file, PageIndex(*page))), Some(SsdSlot(*slot)));
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::units::{DevicePage, FileKey, Item, PAGE_INDEX_END, Page, PageIndex, S
 
 /// Lookups before a reader learns that nothing is sure. Each is over before the next, so a removal, which takes less than a
 /// microsecond, disturbs one or two.
-const LOOKS: usize = 16;
+const TRIES_MAX: usize = 16;
 
 /// A page that was found: where, and what its bytes have to add up to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,7 +93,7 @@ impl View {
     #[inline(always)]
     pub fn lookup_sought(&self, sought: &LookupKey, key: FileKey) -> ViewLookup {
         let name = sought.name();
-        for _ in 0..LOOKS {
+        for _ in 0..TRIES_MAX {
             let gate = self.shared.gate();
             match self.shared.find_word(sought).map(|(slot, word)| self.found(slot, word, name, key)) {
                 Some(Some(found)) if self.is_written(&found) => return ViewLookup::Hit(found),
@@ -276,8 +276,8 @@ mod test {
         let (leader, view) = Leader::new(5);
         let (leader, mut rng) = (Rc::new(RefCell::new(leader)), fastrand::Rng::with_seed(6));
         let mut unsure = 0;
-        let looks = if cfg!(miri) { 200 } else { 30_000 };
-        for n in 0..looks {
+        let reads = if cfg!(miri) { 200 } else { 30_000 };
+        for n in 0..reads {
             let (of_changes, mut chance) = (Rc::clone(&leader), rng.fork());
             // Many changes in a few of its steps, or few in many.
             let (often, many) = if n % 2 == 0 { (8, 1..4) } else { (24, 1..60) };
@@ -295,21 +295,21 @@ mod test {
             look(&view, rng.u64(..STAY), &mut unsure);
             meanwhile::set(None);
         }
-        println!("unsure: {unsure} of {looks}");
-        assert!(unsure < looks / 20, "{unsure}");
+        println!("unsure: {unsure} of {reads}");
+        assert!(unsure < reads / 20, "{unsure}");
     }
 
     #[test]
     fn threads_look_while_it_changes() {
         let (mut leader, view) = Leader::new(7);
         let done = AtomicBool::new(false);
-        let looks = if cfg!(miri) { 200 } else { 100_000 };
+        let reads = if cfg!(miri) { 200 } else { 100_000 };
         std::thread::scope(|scope| {
             let reader = |seed| {
                 let view = view.clone();
                 move || {
                     let (mut rng, mut unsure) = (fastrand::Rng::with_seed(seed), 0);
-                    (0..looks).for_each(|_| look(&view, rng.u64(..STAY), &mut unsure));
+                    (0..reads).for_each(|_| look(&view, rng.u64(..STAY), &mut unsure));
                 }
             };
             let readers = [scope.spawn(reader(1)), scope.spawn(reader(2))];

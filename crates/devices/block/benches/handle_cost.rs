@@ -28,7 +28,7 @@ fn main() {
         let (_, run) = cases.iter_mut().find(|(name, _)| name == case).expect("a case of the table");
         return run(batch.parse().expect("a number"), requests.parse().expect("a number"));
     }
-    println!("{:<22} {:>12} {:>12}   ns of processor time per request, medians of {RUNS} runs", "", "batch of 32", "depth 1");
+    println!("{:<22} {:>12} {:>12}   ns of CPU time per request, medians of {RUNS} runs", "", "batch of 32", "depth 1");
     let mut seen = vec![[Vec::new(), Vec::new()]; cases.len()];
     for _ in 0..RUNS {
         for ((_, run), seen) in cases.iter_mut().zip(&mut seen) {

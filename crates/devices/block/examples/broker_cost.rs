@@ -37,8 +37,8 @@ fn main() {
 
 fn server(dir: &Path, spin: Duration) -> Server {
     let journal = Journal::open(&dir.join("grants")).expect("a journal");
-    let (socket, patience) = (dir.join("socket"), Duration::from_secs(1));
-    Server::start(ServerOptions { socket, journal, devices: devices(), spin, patience }).expect("started")
+    let (socket, reset_timeout) = (dir.join("socket"), Duration::from_secs(1));
+    Server::start(ServerOptions { socket, journal, devices: devices(), spin, reset_timeout }).expect("started")
 }
 
 /// Runs broker and client in one process, without polling, so that a profile counts only the cost of requests.
@@ -49,8 +49,8 @@ fn alone(batches: u64) {
     Admin::connect(&socket).expect("connected").grant(terms("null")).expect("granted");
     let device = connect(&socket, "null");
     let queue = Box::new(device.open_queue(32).expect("a queue"));
-    let mut way = AccessPath { name: "alone", queue, spans: spans(device.arena()), sleeps: true };
-    run(&mut way, 32, batches * 32);
+    let mut path = AccessPath { name: "alone", queue, spans: spans(device.arena()), sleeps: true };
+    run(&mut path, 32, batches * 32);
 }
 
 fn terms(device: &str) -> GrantSpec {
@@ -70,7 +70,7 @@ fn terms(device: &str) -> GrantSpec {
 
 fn connect(socket: &Path, device: &str) -> BrokerDevice {
     let (device, arena_bytes) = (device.to_owned(), 1 << 20);
-    let options = ConnectOptions { socket: socket.to_owned(), device, range: None, read_only: false, arena_bytes, patience: None };
+    let options = ConnectOptions { socket: socket.to_owned(), device, range: None, read_only: false, arena_bytes, reply_timeout: None };
     BrokerDevice::connect(&options).expect("allowed")
 }
 
@@ -116,38 +116,38 @@ fn measure(rounds: usize) {
         let mut near = device.queue(&QueueOptions { depth: 32, ..QueueOptions::default() }).expect("a queue");
         near.register(&own).expect("registered");
         let open = || Box::new(far.open_queue(32).expect("a queue"));
-        let mut ways = [
+        let mut paths = [
             AccessPath { name: "direct", queue: near, spans: spans(&own), sleeps: false },
             AccessPath { name: "broker, polling", queue: open(), spans: spans(far.arena()), sleeps: false },
             AccessPath { name: "broker, waiting", queue: open(), spans: spans(far.arena()), sleeps: true },
         ];
         for batch in [1, 32] {
-            report(&name, batch, rounds, &mut ways);
+            report(&name, batch, rounds, &mut paths);
         }
     }
     drop(child.stdin.take());
     child.wait().expect("ended");
 }
 
-fn report(device: &str, batch: u64, rounds: usize, ways: &mut [AccessPath]) {
-    let mut all: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
+fn report(device: &str, batch: u64, rounds: usize, paths: &mut [AccessPath]) {
+    let mut all: Vec<Vec<f64>> = vec![Vec::new(); paths.len()];
     for _ in 0..rounds {
-        for (way, figures) in ways.iter_mut().zip(&mut all) {
-            figures.push(run(way, batch, if way.sleeps && batch == 1 { 10_000 } else { 100_000 }));
+        for (path, figures) in paths.iter_mut().zip(&mut all) {
+            figures.push(run(path, batch, if path.sleeps && batch == 1 { 10_000 } else { 100_000 }));
         }
     }
-    for (way, figures) in ways.iter().zip(&mut all) {
+    for (path, figures) in paths.iter().zip(&mut all) {
         figures.sort_by(f64::total_cmp);
         let (median, least) = (figures[figures.len() / 2], figures[0]);
         println!(
             "{{\"device\":\"{device}\",\"way\":\"{}\",\"batch\":{batch},\"ns\":{median:.0},\"ns_least\":{least:.0},\"rounds\":{rounds}}}",
-            way.name
+            path.name
         );
     }
 }
 
 /// Returns the nanoseconds per 4 KiB read, with `batch` requests at a time.
-fn run(way: &mut AccessPath, batch: u64, requests: u64) -> f64 {
+fn run(path: &mut AccessPath, batch: u64, requests: u64) -> f64 {
     let mut ended = [Completion::EMPTY; 32];
     let mut lba = 0;
     let begin = Instant::now();
@@ -155,16 +155,16 @@ fn run(way: &mut AccessPath, batch: u64, requests: u64) -> f64 {
         for tag in 0..batch {
             lba = (lba + 7919) % BLOCKS;
             let request = Request::read(Tag(tag), Lba(lba), 1);
-            assert_eq!(way.queue.submit(&request, &way.spans[tag as usize..][..1]), Submit::Queued);
+            assert_eq!(path.queue.submit(&request, &path.spans[tag as usize..][..1]), Submit::Queued);
         }
-        way.queue.ring();
+        path.queue.ring();
         let mut left = batch;
         while left > 0 {
-            let count = way.queue.poll(&mut ended);
+            let count = path.queue.poll(&mut ended);
             assert!(ended[..count].iter().all(|completion| completion.status.is_ok()));
             left -= count as u64;
-            if left > 0 && way.sleeps && count == 0 {
-                way.queue.wait(Duration::from_secs(1));
+            if left > 0 && path.sleeps && count == 0 {
+                path.queue.wait(Duration::from_secs(1));
             }
         }
     }

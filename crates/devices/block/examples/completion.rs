@@ -273,7 +273,7 @@ fn idle(mode: Mode) {
     let (begin, before) = (clock.now(), cpu());
     std::thread::sleep(Duration::from_secs(1));
     let part = (cpu() - before).as_secs_f64() / clock.now().since(begin).as_secs_f64();
-    println!("idle, {}, 8 queues: {:.4} % of a processor", mode.name(), part * 100.0);
+    println!("idle, {}, 8 queues: {:.4} % of a CPU", mode.name(), part * 100.0);
     assert_eq!(reaper.stop(Time::NEVER), Leftover::Nothing);
 }
 

@@ -49,19 +49,19 @@ fn main() {
     let devices: [(&str, &dyn Device); 4] = [("null", &null), ("memory", &memory), ("cached", &cached), ("direct", &direct)];
     println!("{:<8} {:<12} {:>12} {:>9} {:>9}   4 KiB reads, {DEPTH} in flight in all", "device", "way", "IOPS", "to owned", "cpu ns");
     for (name, device) in devices.into_iter().filter(|(name, _)| args.get(2).is_none_or(|only| only == name)) {
-        let ways = [SharingMode::Owned, SharingMode::SharedByOne, SharingMode::Shared, SharingMode::SharedBatch, SharingMode::Dedicated];
-        let mut seen = ways.map(|_| Vec::new());
+        let modes = [SharingMode::Owned, SharingMode::SharedByOne, SharingMode::Shared, SharingMode::SharedBatch, SharingMode::Dedicated];
+        let mut seen = modes.map(|_| Vec::new());
         for _ in 0..rounds {
-            for (way, seen) in ways.iter().zip(&mut seen) {
-                seen.push(measure(device, *way, Duration::from_secs_f64(seconds)));
+            for (mode, seen) in modes.iter().zip(&mut seen) {
+                seen.push(measure(device, *mode, Duration::from_secs_f64(seconds)));
             }
         }
         let medians = seen.map(|values: Vec<(f64, f64)>| {
             let (iops, cpu): (Vec<_>, Vec<_>) = values.into_iter().unzip();
             (median(iops), median(cpu))
         });
-        for (way, (iops, cpu)) in ways.iter().zip(medians) {
-            println!("{name:<8} {:<12} {iops:>12.0} {:>9.2} {cpu:>9.0}", format!("{way:?}"), iops / medians[0].0);
+        for (mode, (iops, cpu)) in modes.iter().zip(medians) {
+            println!("{name:<8} {:<12} {iops:>12.0} {:>9.2} {cpu:>9.0}", format!("{mode:?}"), iops / medians[0].0);
         }
     }
 }
@@ -78,8 +78,8 @@ fn cpu_ns() -> f64 {
 }
 
 /// Returns the IOPS of a mode, and the CPU nanoseconds per request.
-fn measure(device: &dyn Device, way: SharingMode, time: Duration) -> (f64, f64) {
-    let threads = if matches!(way, SharingMode::Owned | SharingMode::SharedByOne) { 1 } else { THREADS };
+fn measure(device: &dyn Device, mode: SharingMode, time: Duration) -> (f64, f64) {
+    let threads = if matches!(mode, SharingMode::Owned | SharingMode::SharedByOne) { 1 } else { THREADS };
     let depth = DEPTH / threads as u32;
     let open = |depth| device.queue(&QueueOptions { depth, ..QueueOptions::default() }).expect("a queue");
     let arena = Arena::private(2 * DEPTH as usize * BLOCK).expect("memory");
@@ -90,7 +90,7 @@ fn measure(device: &dyn Device, way: SharingMode, time: Duration) -> (f64, f64) 
     let (barrier, arena, shared, params) = (&barrier, &arena, &shared, &params);
     let work = |n: usize| {
         let load = Load::new(arena, depth, n as u64);
-        match way {
+        match mode {
             SharingMode::Owned | SharingMode::Dedicated => {
                 let mut handle = Handle::new(open(depth), params.clone()).expect("a handle");
                 handle.register(arena).expect("registered");
@@ -100,7 +100,7 @@ fn measure(device: &dyn Device, way: SharingMode, time: Duration) -> (f64, f64) 
             SharingMode::SharedByOne | SharingMode::Shared | SharingMode::SharedBatch => {
                 let handle = SharedHandle::new(shared, params.clone()).expect("a handle");
                 barrier.wait();
-                if way == SharingMode::SharedBatch { load.shared_batch(&handle, time) } else { load.shared(&handle, time) }
+                if mode == SharingMode::SharedBatch { load.shared_batch(&handle, time) } else { load.shared(&handle, time) }
             }
         }
     };

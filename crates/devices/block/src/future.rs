@@ -1,12 +1,12 @@
 //! Futures as in testFS (paper 002, section 4.1): one thread waits for many requests that worker threads execute.
 //!
-//! Each worker has an index, called `lane` in the code, and a pair of counters that only grow. The waiting thread alone knows the
+//! Each worker has an index, called `worker` in the code, and a pair of counters that only grow. The waiting thread alone knows the
 //! number of expected requests; the worker counts the completed ones. Everything is done when the two are equal for each worker. One
 //! future serves many requests on many queues, through any handles, repeatedly. Unlike the paper's futures it keeps every error with
 //! the tag of its request, and it can wait without spinning.
 //!
 //! ```text
-//! the waiting thread: expect(lane, n), distributes the work with promise(lane) ... wait, take_failures
+//! the waiting thread: expect(worker, n), distributes the work with promise(worker) ... wait, take_failures
 //! an I/O thread, for each completion that it polls: promise.fulfil(tag, status)
 //! or the waiting thread polls its own handles: wait_polling
 //! ```
@@ -43,7 +43,7 @@ pub enum Waiting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailedRequest {
     /// The index of the worker that executed it.
-    pub lane: usize,
+    pub worker: usize,
     /// The tag with which the promise was fulfilled.
     pub tag: Tag,
     /// The error of the request.
@@ -70,11 +70,11 @@ pub struct Future {
 #[derive(Clone)]
 pub struct Promise {
     shared: Arc<Shared>,
-    lane: usize,
+    worker: usize,
 }
 
 struct Shared {
-    lanes: Box<[CompletionCounter]>,
+    workers: Box<[CompletionCounter]>,
     /// Whether the waiting thread sleeps, or is about to.
     parked: AtomicU32,
     sleep: Mutex<()>,
@@ -97,46 +97,46 @@ struct Failed {
 
 impl Future {
     /// Creates a future for this number of workers, which are numbered from 0.
-    pub fn new(lanes: usize, keep: Keep) -> Future {
+    pub fn new(workers: usize, keep: Keep) -> Future {
         let room = match keep {
             Keep::All => 0,
             Keep::Bounded(room) => room,
         };
         let failed = || Failed { kept: Vec::with_capacity(room), room, lost: 0 };
-        let lanes: Box<[CompletionCounter]> =
-            (0..lanes).map(|_| CompletionCounter { done: AtomicU64::new(0), failed: Mutex::new(failed()) }).collect();
-        let expected = vec![0; lanes.len()].into();
-        let shared = Shared { lanes, parked: AtomicU32::new(0), sleep: Mutex::new(()), wake: Condvar::default() };
+        let workers: Box<[CompletionCounter]> =
+            (0..workers).map(|_| CompletionCounter { done: AtomicU64::new(0), failed: Mutex::new(failed()) }).collect();
+        let expected = vec![0; workers.len()].into();
+        let shared = Shared { workers, parked: AtomicU32::new(0), sleep: Mutex::new(()), wake: Condvar::default() };
         Future { shared: Arc::new(shared), expected, keep }
     }
 
     /// Expects this many more requests of a worker. The caller does this before it distributes the work.
-    pub fn expect(&mut self, lane: usize, requests: u64) {
-        self.expected[lane] += requests;
+    pub fn expect(&mut self, worker: usize, requests: u64) {
+        self.expected[worker] += requests;
         if self.keep == Keep::All {
-            let pending = self.expected[lane] - self.shared.lanes[lane].done.load(Ordering::Acquire);
-            let mut failed = self.shared.lanes[lane].failed.lock();
+            let pending = self.expected[worker] - self.shared.workers[worker].done.load(Ordering::Acquire);
+            let mut failed = self.shared.workers[worker].failed.lock();
             failed.kept.reserve(usize::try_from(pending).expect("less than memory"));
             failed.room = failed.kept.capacity();
         }
     }
 
     /// Returns the promise of a worker, which reports completed requests with it.
-    pub fn promise(&self, lane: usize) -> Promise {
-        assert!(lane < self.expected.len(), "lane {lane} of {}", self.expected.len());
-        Promise { shared: Arc::clone(&self.shared), lane }
+    pub fn promise(&self, worker: usize) -> Promise {
+        assert!(worker < self.expected.len(), "worker {worker} of {}", self.expected.len());
+        Promise { shared: Arc::clone(&self.shared), worker }
     }
 
     /// Returns the number of expected requests that have not completed.
     pub fn pending(&self) -> u64 {
-        let pairs = self.expected.iter().zip(&self.shared.lanes);
-        pairs.map(|(expected, lane)| expected.saturating_sub(lane.done.load(Ordering::Acquire))).sum()
+        let pairs = self.expected.iter().zip(&self.shared.workers);
+        pairs.map(|(expected, worker)| expected.saturating_sub(worker.done.load(Ordering::Acquire))).sum()
     }
 
     /// Returns whether everything expected is done.
     pub fn is_done(&self) -> bool {
-        let mut pairs = self.expected.iter().zip(&self.shared.lanes);
-        pairs.all(|(expected, lane)| lane.done.load(Ordering::Acquire) >= *expected)
+        let mut pairs = self.expected.iter().zip(&self.shared.workers);
+        pairs.all(|(expected, worker)| worker.done.load(Ordering::Acquire) >= *expected)
     }
 
     /// Waits until everything expected is done, up to `at_most` ([`Duration::MAX`]: no limit). Returns whether it is done. If not,
@@ -166,9 +166,9 @@ impl Future {
     /// Returns the failed requests. After a wait that returned true these are all failures of the expected requests.
     pub fn take_failures(&mut self) -> Failures {
         let mut all = Failures::default();
-        for (at, lane) in self.shared.lanes.iter().enumerate() {
-            let mut failed = lane.failed.lock();
-            all.kept.extend(failed.kept.drain(..).map(|(tag, error)| FailedRequest { lane: at, tag, error }));
+        for (at, worker) in self.shared.workers.iter().enumerate() {
+            let mut failed = worker.failed.lock();
+            all.kept.extend(failed.kept.drain(..).map(|(tag, error)| FailedRequest { worker: at, tag, error }));
             all.lost += std::mem::take(&mut failed.lost);
         }
         all
@@ -215,11 +215,11 @@ fn left(at_most: Duration, begin: &Monotonic) -> Duration {
 impl Promise {
     /// Reports that a request of this worker has completed.
     pub fn fulfil(&self, tag: Tag, status: Status) {
-        let lane = &self.shared.lanes[self.lane];
+        let worker = &self.shared.workers[self.worker];
         if let Err(error) = status {
-            lane.failed.lock().push(tag, error);
+            worker.failed.lock().push(tag, error);
         }
-        lane.done.fetch_add(1, Ordering::Release);
+        worker.done.fetch_add(1, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.shared.parked.load(Ordering::Relaxed) != 0 {
             // A waiting thread that found requests pending holds this lock until it sleeps, so it does not miss the notification.
@@ -251,22 +251,22 @@ mod test {
     }
 
     #[test]
-    fn every_error_of_every_lane_is_kept_in_each_round() {
+    fn every_error_of_every_worker_is_kept_in_each_round() {
         let rounds = if cfg!(miri) { 2 } else { 50 };
         let mut future = Future::new(3, Keep::All);
         for (round, how) in (0..rounds).zip([Waiting::Spin, Waiting::Park, Waiting::Adaptive(Duration::from_micros(3))].into_iter().cycle())
         {
             std::thread::scope(|scope| {
-                for lane in 0..3 {
-                    future.expect(lane, 10);
-                    let promise = future.promise(lane);
+                for worker in 0..3 {
+                    future.expect(worker, 10);
+                    let promise = future.promise(worker);
                     scope.spawn(move || (0..10).for_each(|n| promise.fulfil(Tag(n + round), status(n + round))));
                 }
                 assert!(future.wait(how, Duration::MAX));
             });
             let failures = future.take_failures();
-            let expected = (0..3).flat_map(|lane| {
-                (round..round + 10).filter_map(move |n| Some(FailedRequest { lane, tag: Tag(n), error: status(n).err()? }))
+            let expected = (0..3).flat_map(|worker| {
+                (round..round + 10).filter_map(move |n| Some(FailedRequest { worker, tag: Tag(n), error: status(n).err()? }))
             });
             assert_eq!(failures, Failures { kept: expected.collect(), lost: 0 });
         }
@@ -322,19 +322,19 @@ mod test {
 mod loom_test {
     use super::*;
 
-    fn all_orders(how: Waiting, lanes: usize, requests: u64) {
+    fn all_orders(how: Waiting, workers: usize, requests: u64) {
         loom::model(move || {
-            let mut future = Future::new(lanes, Keep::All);
-            let threads: Vec<_> = (0..lanes)
-                .map(|lane| {
-                    future.expect(lane, requests);
-                    let promise = future.promise(lane);
+            let mut future = Future::new(workers, Keep::All);
+            let threads: Vec<_> = (0..workers)
+                .map(|worker| {
+                    future.expect(worker, requests);
+                    let promise = future.promise(worker);
                     loom::thread::spawn(move || (0..requests).for_each(|n| promise.fulfil(Tag(n), Err(Error::Media))))
                 })
                 .collect();
             assert!(future.wait(how, Duration::MAX));
             let failures = future.take_failures();
-            assert_eq!((failures.kept.len(), failures.lost), (lanes * usize::try_from(requests).expect("few"), 0));
+            assert_eq!((failures.kept.len(), failures.lost), (workers * usize::try_from(requests).expect("few"), 0));
             for thread in threads {
                 thread.join().expect("no panic");
             }
@@ -353,7 +353,7 @@ mod loom_test {
     }
 
     #[test]
-    fn loom_two_threads_on_one_lane_and_two_rounds() {
+    fn loom_two_threads_on_one_worker_and_two_rounds() {
         loom::model(|| {
             let mut future = Future::new(1, Keep::All);
             for _ in 0..2 {

@@ -84,12 +84,12 @@ mod inner {
     /// The number of polls of a device for each pause instruction of a polling loop. A poll takes about as long as a pause on
     /// hardware (40 ns), and the loop does not speculate ahead. A hypervisor may intercept a pause and stop the virtual CPU for the
     /// duration of an I/O.
-    const LOOKS_TO_PAUSE: u32 = 16;
+    const POLLS_TO_PAUSE: u32 = 16;
 
     /// Pauses between two polls of a device, if it is time for that.
     #[inline]
     pub(crate) fn look_again(turn: u32) {
-        if turn.is_multiple_of(LOOKS_TO_PAUSE) {
+        if turn.is_multiple_of(POLLS_TO_PAUSE) {
             std::hint::spin_loop();
         }
     }

@@ -69,13 +69,13 @@ struct TrackedSlot {
 }
 
 /// The number of polls between two readings of the clock while completions arrive. A poll that finds nothing always reads the clock.
-const POLLS_PER_LOOK: u32 = 64;
+const POLLS_PER_CHECK: u32 = 64;
 
 /// A queue that reports exactly one completion for each request, whatever the device does.
 pub struct Tracked<Q, C = Monotonic> {
     queue: Q,
     clock: C,
-    patience: Timeouts,
+    timeouts: Timeouts,
     slots: Box<[TrackedSlot]>,
     free: Vec<u32>,
     /// Completions that this layer makes itself.
@@ -87,27 +87,27 @@ pub struct Tracked<Q, C = Monotonic> {
     abandoned_since: Time,
     /// No slot is due before this time.
     next_due: Time,
-    polls_to_look: u32,
+    polls_to_check: u32,
     gone: bool,
     strays: u64,
 }
 
 impl<Q: Queue> Tracked<Q> {
     /// Wraps a queue, with the monotonic clock.
-    pub fn new(queue: Q, patience: Timeouts) -> Tracked<Q> {
-        Tracked::with_clock(queue, patience, Monotonic::default())
+    pub fn new(queue: Q, timeouts: Timeouts) -> Tracked<Q> {
+        Tracked::with_clock(queue, timeouts, Monotonic::default())
     }
 }
 
 impl<Q: Queue, C: Clock> Tracked<Q, C> {
     /// Wraps a queue, with another clock.
-    pub fn with_clock(queue: Q, patience: Timeouts, clock: C) -> Tracked<Q, C> {
+    pub fn with_clock(queue: Q, timeouts: Timeouts, clock: C) -> Tracked<Q, C> {
         let depth = queue.depth();
         let slot = TrackedSlot { tag: Tag(0), due: Time::NEVER, generation: 0, state: TrackedState::Free, reported: false };
         Tracked {
             queue,
             clock,
-            patience,
+            timeouts,
             slots: vec![slot; depth as usize].into(),
             free: (0..depth).rev().collect(),
             own: CompletionRing::new(depth),
@@ -116,7 +116,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
             abandoned: 0,
             abandoned_since: Time::NEVER,
             next_due: Time::NEVER,
-            polls_to_look: POLLS_PER_LOOK,
+            polls_to_check: POLLS_PER_CHECK,
             gone: false,
             strays: 0,
         }
@@ -266,11 +266,11 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
         if self.next_due == Time::NEVER && self.abandoned == 0 {
             return;
         }
-        self.polls_to_look = if idle { 0 } else { self.polls_to_look.saturating_sub(1) };
-        if self.polls_to_look > 0 {
+        self.polls_to_check = if idle { 0 } else { self.polls_to_check.saturating_sub(1) };
+        if self.polls_to_check > 0 {
             return;
         }
-        self.polls_to_look = POLLS_PER_LOOK;
+        self.polls_to_check = POLLS_PER_CHECK;
         let now = self.clock.now();
         if now >= self.next_due {
             self.expire_slots(now);
@@ -283,8 +283,8 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
 
     /// Returns when the memory of abandoned requests justifies a reset.
     fn reset_due(&self) -> Time {
-        match self.patience.reset_after {
-            Some(patience) if self.abandoned > 0 && !self.gone => self.abandoned_since.after(patience),
+        match self.timeouts.reset_after {
+            Some(timeouts) if self.abandoned > 0 && !self.gone => self.abandoned_since.after(timeouts),
             _ => Time::NEVER,
         }
     }
@@ -299,7 +299,7 @@ impl<Q: Queue, C: Clock> Tracked<Q, C> {
             if slot.due <= now {
                 if slot.state == TrackedState::InFlight {
                     slot.state = TrackedState::Cancelling;
-                    slot.due = now.after(self.patience.cancel_grace);
+                    slot.due = now.after(self.timeouts.cancel_grace);
                     self.queue.cancel(device_tag(u32::try_from(index).expect("a slot"), slot.generation));
                 } else {
                     self.abandon(index, now, Err(Error::Timeout));
@@ -394,7 +394,7 @@ impl<Q: Queue, C: Clock> crate::wrapper::QueueWrapper for Tracked<Q, C> {
 
     #[inline]
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
-        let deadline = match self.patience.timeout {
+        let deadline = match self.timeouts.timeout {
             Some(timeout) => self.clock.due(timeout),
             None => Time::NEVER,
         };
@@ -571,7 +571,7 @@ mod test {
         let mut queue = tracked(None);
         let [cancelled, hung] = [1, 2].map(|tag| queue.ask(tag));
         queue.go_on(MS);
-        assert_eq!(queue.one(), None, "it asks the device to cancel them");
+        assert_eq!(queue.one(), None, "the device has to cancel them");
         queue.answers(cancelled, Err(Error::Cancelled));
         assert_eq!(queue.one(), Some((1, TIMEOUT)));
         assert_eq!(queue.take_released(), Some(Tag(1)), "the device gave it up at once");

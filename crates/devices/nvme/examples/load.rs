@@ -71,7 +71,7 @@ fn run() -> Result<(), Error> {
 }
 
 /// Reads between two looks at the clock.
-const LOOK_EVERY: usize = 32;
+const CHECK_PERIOD: usize = 32;
 
 struct Load {
     blocks: u32,
@@ -90,7 +90,7 @@ impl Load {
         };
         let (begin, cpu_begin) = (Instant::now(), cpu());
         // A guest's clock may cost more than a read.
-        let (mut count, mut until_look, mut now, end) = (0_u64, LOOK_EVERY, begin, begin + Duration::from_secs_f64(self.seconds));
+        let (mut count, mut until_check, mut now, end) = (0_u64, CHECK_PERIOD, begin, begin + Duration::from_secs_f64(self.seconds));
         (0..bufs.len()).for_each(|tag| submit(queue, tag));
         while now < end || queue.in_flight() > 0 {
             if busy {
@@ -103,9 +103,9 @@ impl Load {
             if reaped == 0 {
                 continue;
             }
-            until_look = until_look.saturating_sub(reaped);
-            if until_look == 0 {
-                (now, until_look) = (Instant::now(), LOOK_EVERY);
+            until_check = until_check.saturating_sub(reaped);
+            if until_check == 0 {
+                (now, until_check) = (Instant::now(), CHECK_PERIOD);
             }
             for completion in &ended[..reaped] {
                 completion.status?;

@@ -89,9 +89,9 @@ pub(crate) struct Pair {
     entries: u32,
     tail: u32,
     /// The tail that the device was last notified of.
-    told: u32,
+    tail_written: u32,
     head: u32,
-    head_told: u32,
+    head_written: u32,
     phase: bool,
     tail_bell: Doorbell,
     head_bell: Doorbell,
@@ -121,9 +121,9 @@ impl Pair {
             memory,
             entries,
             tail: 0,
-            told: 0,
+            tail_written: 0,
             head: 0,
-            head_told: 0,
+            head_written: 0,
             phase: true,
             tail_bell: Doorbell { at: tail_at, shadow: words(tail_at) },
             head_bell: Doorbell { at: head_at, shadow: words(head_at) },
@@ -132,7 +132,7 @@ impl Pair {
 
     /// Resets both queues to empty. The device must have no queue of this number.
     pub(crate) fn clear(&mut self) {
-        (self.tail, self.told, self.head, self.head_told, self.phase) = (0, 0, 0, 0, true);
+        (self.tail, self.tail_written, self.head, self.head_written, self.phase) = (0, 0, 0, 0, true);
         let region = self.memory.region();
         region.fill(0..region.len(), 0);
         for shadow in [&mut self.tail_bell.shadow, &mut self.head_bell.shadow].into_iter().flatten() {
@@ -169,13 +169,13 @@ impl Pair {
 
     /// Returns whether the device was notified of all commands.
     #[inline]
-    pub(crate) fn is_told(&self) -> bool {
-        self.tail == self.told
+    pub(crate) fn is_tail_written(&self) -> bool {
+        self.tail == self.tail_written
     }
 
     /// Notifies the device of all pushed commands. Returns the tail, and whether the register was written.
     pub(crate) fn ring(&mut self) -> (u16, bool) {
-        self.told = self.tail;
+        self.tail_written = self.tail;
         let value = self.tail as u16;
         (value, self.tail_bell.ring(&*self.mmio, value))
     }
@@ -208,7 +208,7 @@ impl Pair {
     /// written.
     #[inline]
     pub(crate) fn give_back(&mut self) -> Option<(u16, bool)> {
-        if self.head == self.head_told {
+        if self.head == self.head_written {
             return None;
         }
         self.give_back_now()
@@ -225,11 +225,11 @@ impl Pair {
     /// Returns the number of taken completion entries that the device was not notified of.
     #[inline]
     pub(crate) fn owed(&self) -> u32 {
-        if self.head >= self.head_told { self.head - self.head_told } else { self.head + self.entries - self.head_told }
+        if self.head >= self.head_written { self.head - self.head_written } else { self.head + self.entries - self.head_written }
     }
 
     fn give_back_now(&mut self) -> Option<(u16, bool)> {
-        self.head_told = self.head;
+        self.head_written = self.head;
         let value = self.head as u16;
         Some((value, self.head_bell.ring(&*self.mmio, value)))
     }
@@ -310,7 +310,7 @@ mod test {
                         assert_eq!(pair.push(&entry), sent % entries);
                         sent += 1;
                     }
-                    if !pair.is_told() {
+                    if !pair.is_tail_written() {
                         assert_eq!(pair.ring(), ((sent % entries) as u16, true));
                     }
                     while let Some((place, answer)) = pair.pop() {
@@ -321,7 +321,7 @@ mod test {
                         pair.give_back_many();
                     } else {
                         pair.give_back();
-                        assert_eq!(pair.head, pair.head_told);
+                        assert_eq!(pair.head, pair.head_written);
                     }
                     std::thread::yield_now();
                 }

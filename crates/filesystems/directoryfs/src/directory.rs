@@ -27,7 +27,7 @@ pub struct OpenError {
     pub source: Errno,
 }
 
-/// A directory and what is below it, by inode number.
+/// A directory and its descendants, by inode number.
 pub struct DirectoryFs<C> {
     pub(crate) nodes: Nodes,
     pub(crate) cache: C,

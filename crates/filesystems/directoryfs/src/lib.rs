@@ -1,6 +1,6 @@
 //! One directory of another file system, served by inode number.
 //!
-//! A [`DirectoryFs`] answers the requests of a FUSE front end with calls on one directory and what is below it. Each call is relative to
+//! A [`DirectoryFs`] answers the requests of a FUSE front end with calls on one directory and its descendants. Each call is relative to
 //! an open descriptor and one name, never follows a symbolic link, and creates in the name of the caller. The file system below decides
 //! about everything that it can decide: modes, access control lists, quotas, times.
 //!

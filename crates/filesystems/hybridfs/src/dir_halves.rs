@@ -35,29 +35,29 @@ impl TieredFs {
             missing.push(dir);
             at = self.nodes.place(at).ok_or(Errno::STALE)?.parent;
         };
-        while let Some(twinless) = missing.pop() {
-            dir = self.make_twin(&dir, &twinless, tier)?;
+        while let Some(without_counterpart) = missing.pop() {
+            dir = self.create_counterpart(&dir, &without_counterpart, tier)?;
         }
         Ok(dir)
     }
 
     /// Makes the other half of a directory: in the temporary directory, then in place, complete.
-    fn make_twin(&self, parent: &DirPair, dir: &DirPair, tier: TierName) -> Result<Arc<DirPair>> {
+    fn create_counterpart(&self, parent: &DirPair, dir: &DirPair, tier: TierName) -> Result<Arc<DirPair>> {
         let place = self.nodes.place(dir.ino).ok_or(Errno::STALE)?;
         let (source_tier, source) = dir.primary()?;
         let target = self.tier(tier);
         self.note_marks(tier)?;
         let tmp_name = self.tmp_name(dir.ino);
         rustix::fs::mkdirat(&target.tmp, &*tmp_name, rustix::fs::Mode::RWXU)?;
-        let made = self.dress_twin(dir.ino, source_tier, source, tier, OsStr::new(&tmp_name)).and_then(|twin| {
+        let made = self.prepare_counterpart(dir.ino, source_tier, source, tier, OsStr::new(&tmp_name)).and_then(|counterpart| {
             let into = parent.must(tier)?;
             self.keeping_times(parent.ino, target, into, || {
                 // Times that a user sets go to the halves that are known: none are set between this look and the moment
                 // when both are.
                 let stat = self.tier(source_tier).stat_fd(source)?;
-                crate::copy::set_times(twin.as_fd(), &crate::copy::times(&stat))?;
+                crate::copy::set_times(counterpart.as_fd(), &crate::copy::times(&stat))?;
                 target.place_dir(OsStr::new(&tmp_name), into, &place.name)?;
-                self.twin_made(dir, tier, &twin)
+                self.adopt_counterpart(dir, tier, &counterpart)
             })
         });
         if made.is_err() {
@@ -67,10 +67,10 @@ impl TieredFs {
     }
 
     /// From now on both halves are used: the very directories that were made and copied, whatever has their name by now.
-    fn twin_made(&self, dir: &DirPair, tier: TierName, twin: &OwnedFd) -> Result<Arc<DirPair>> {
+    fn adopt_counterpart(&self, dir: &DirPair, tier: TierName, counterpart: &OwnedFd) -> Result<Arc<DirPair>> {
         let (mut sides, mut backing) = ([None, None], Backing::default());
         let known = dir.on(tier.other()).ok_or(Errno::STALE)?;
-        for (side, fd) in [(tier, twin.as_fd()), (tier.other(), known)] {
+        for (side, fd) in [(tier, counterpart.as_fd()), (tier.other(), known)] {
             backing = backing.and(side, &self.tier(side).stat_fd(fd)?);
             sides[side as usize] = Some(fd.try_clone_to_owned().map_err(|_| Errno::MFILE)?);
         }
@@ -80,18 +80,18 @@ impl TieredFs {
         Ok(dir)
     }
 
-    fn dress_twin(&self, ino: u64, from: TierName, source: BorrowedFd<'_>, tier: TierName, tmp_name: &OsStr) -> Result<OwnedFd> {
+    fn prepare_counterpart(&self, ino: u64, from: TierName, source: BorrowedFd<'_>, tier: TierName, tmp_name: &OsStr) -> Result<OwnedFd> {
         let target = self.tier(tier);
         let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
-        let twin = target.open_at(target.tmp.as_fd(), tmp_name, flags)?;
+        let counterpart = target.open_at(target.tmp.as_fd(), tmp_name, flags)?;
         let stat = self.tier(from).stat_fd(source)?;
-        match crate::copy::attributes(source, twin.as_fd(), &stat) {
+        match crate::copy::attributes(source, counterpart.as_fd(), &stat) {
             // Of a directory on both sides the SSD's attributes count: these do no file_damage.
             Err(crate::copy::AttributeLoss::Cannot(_)) if tier == TierName::Hdd => {}
             other => other?,
         }
-        self.mark_or_warn(tier, twin.as_fd(), ino)?;
-        Ok(twin)
+        self.mark_or_warn(tier, counterpart.as_fd(), ino)?;
+        Ok(counterpart)
     }
 
     /// Whether nobody else owns the other half of a directory. Where file systems have no owners nobody has made it in another's name.

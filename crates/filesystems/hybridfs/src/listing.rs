@@ -74,7 +74,7 @@ fn position(name: &[u8]) -> u64 {
 }
 
 /// Times that both sides are read while files move; names that are gone by then are left out later.
-const LOOKS_MAX: usize = 8;
+const TRIES_MAX: usize = 8;
 
 impl TieredFs {
     /// Opens a directory for listing.
@@ -98,7 +98,7 @@ impl TieredFs {
     fn union(&self, opened: &Arc<DirPair>) -> Result<Vec<ListingEntry>> {
         let mut all = Vec::new();
         let mut seen: HashSet<Box<[u8]>> = HashSet::new();
-        for look in 0..LOOKS_MAX {
+        for look in 0..TRIES_MAX {
             let moves = self.moves_seen.load(Ordering::Acquire);
             // The directory may have got its other half since it was opened.
             let dir = self.dir(opened.ino).unwrap_or_else(|_| opened.clone());

@@ -29,7 +29,7 @@ use crate::report::TierName;
 use progress::{NoRoom, PinProgress, PinWalk, PinWalkLevel};
 
 /// Names that are looked at before the mover looks again whether something more urgent is to be done.
-const LOOKS: usize = 64;
+const CHECKS_MAX: usize = 64;
 /// Bytes that must become free on the SSD before files that did not fit are tried before their time.
 const ROOM_STEP: u64 = 64 << 10;
 
@@ -105,7 +105,7 @@ impl TieredFs {
             self.walk_on(&mut walk)
         };
         if walk.levels.is_empty() {
-            walk.way.drain(..).rev().for_each(|ino| self.forget(ino, 1));
+            walk.parents.drain(..).rev().for_each(|ino| self.forget(ino, 1));
         }
         let listed: usize = walk.levels.iter().map(|level| level.names.len()).sum();
         let walking = !walk.levels.is_empty();
@@ -137,7 +137,7 @@ impl TieredFs {
         let mut last = None;
         let walked = self.walk_along(&path, &mut |found, parent, name| {
             self.nodes.get_or_insert(found.ino, parent, name, found.backing, found.kind);
-            walk.way.push(found.ino);
+            walk.parents.push(found.ino);
             last = Some(*found);
         });
         match (walked, last) {
@@ -152,7 +152,7 @@ impl TieredFs {
     }
 
     fn walk_on(&self, walk: &mut PinWalk) -> PinStep {
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS_MAX {
             let Some(level) = walk.levels.last_mut() else { break };
             let dir = level.dir;
             // Unpinned since, or taken elsewhere.

@@ -165,11 +165,11 @@ impl Placement {
 
     /// Returns the next file to evict for which `judge` agrees.
     pub fn victim(&self, judge: &mut dyn FnMut(u64) -> VictimVerdict) -> Option<u64> {
-        const LOOK_AT: usize = 4096;
+        const CANDIDATES_MAX: usize = 4096;
         let mut order = self.order.lock();
         loop {
             let mut pinned = Vec::new();
-            let victim = order.policy.victim(LOOK_AT, &mut |file| match judge(file.0) {
+            let victim = order.policy.victim(CANDIDATES_MAX, &mut |file| match judge(file.0) {
                 VictimVerdict::Leaves => true,
                 VictimVerdict::NotNow => false,
                 VictimVerdict::Pinned => {

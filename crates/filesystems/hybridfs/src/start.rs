@@ -395,10 +395,10 @@ fn lock_slow_side(tier: &Tier) -> std::result::Result<Option<OwnedFd>, StartErro
 
 /// A daemon that was killed may have its lock a moment longer than its mount: the kernel closes one file after the other.
 pub(crate) fn lock_patiently(file: BorrowedFd<'_>) -> std::result::Result<(), Errno> {
-    let patience = Instant::now() + Duration::from_secs(1);
+    let deadline = Instant::now() + Duration::from_secs(1);
     loop {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if Instant::now() < patience => std::thread::sleep(Duration::from_millis(10)),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
             other => return other,
         }
     }

@@ -33,7 +33,7 @@ use passes::ActiveDirectory;
 
 /// A pass is two calls on a disk, which may be slow, or dead.
 const PASS: Duration = Duration::from_millis(20);
-const LOOKS_MAX: usize = 100;
+const TRIES_MAX: usize = 100;
 
 impl TieredFs {
     /// Around every change a user makes to the names in a directory.
@@ -93,7 +93,7 @@ impl TieredFs {
             return Ok(seen);
         }
         // Some directory's: this one's?
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..TRIES_MAX {
             let Some(ino) = dir(&seen) else { break };
             let counted = self.times.passes_of(ino);
             let passes = counted.load(SeqCst);
@@ -263,23 +263,23 @@ mod test {
                 }
                 ends.store(true, SeqCst);
             });
-            let mut looks = 0;
+            let mut tries = 0;
             while !ends.load(SeqCst) {
-                looks += 1;
+                tries += 1;
                 let root = fs.open_listing(crate::number::ROOT).expect("open");
                 let entries = fs.entries(&root, true).expect("listed");
                 for entry in entries.iter() {
                     let attr = fs.entry_attr(&root.dir, entry, false).expect("looked").expect("there");
-                    assert_eq!(attr.stat.mtime, OLD, "listed, look {looks}, mode {mode:o}");
+                    assert_eq!(attr.stat.mtime, OLD, "listed, look {tries}, mode {mode:o}");
                 }
                 let found = fs.lookup(crate::number::ROOT, OsStr::new("dir")).expect("there");
-                assert_eq!((found.ino, found.stat.mtime), (tree.ino, OLD), "looked up, look {looks}, mode {mode:o}");
+                assert_eq!((found.ino, found.stat.mtime), (tree.ino, OLD), "looked up, look {tries}, mode {mode:o}");
                 fs.forget(found.ino, 1);
-                assert_eq!(fs.getattr(tree.ino).expect("there").stat.mtime, OLD, "by number, look {looks}, mode {mode:o}");
-                assert_eq!(fs.lookup_again(tree.ino).expect("there").stat.mtime, OLD, "again, look {looks}, mode {mode:o}");
+                assert_eq!(fs.getattr(tree.ino).expect("there").stat.mtime, OLD, "by number, look {tries}, mode {mode:o}");
+                assert_eq!(fs.lookup_again(tree.ino).expect("there").stat.mtime, OLD, "again, look {tries}, mode {mode:o}");
                 fs.forget(tree.ino, 1);
                 if let Ok(inner) = fs.lookup(tree.ino, OsStr::new("below")) {
-                    assert_eq!(inner.stat.mtime, OLD, "below, look {looks}, mode {mode:o}");
+                    assert_eq!(inner.stat.mtime, OLD, "below, look {tries}, mode {mode:o}");
                     fs.forget(inner.ino, 1);
                 }
             }

@@ -1,4 +1,4 @@
-//! One memory budget for several users, each with a bound of its own. Memory that only serves the next reader gives way: blocks of files
+//! One memory budget for several users, each with its own bound. Memory that only serves the next reader gives way: blocks of files
 //! have what nobody else uses, and a little in any case; nodes as they are on the device make room for what has to stay.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,16 +66,16 @@ mod test {
 
     #[test]
     fn what_is_left_is_told_when_it_becomes_less() {
-        let (budget, told) = (Arc::new(Budget::new(100, 20)), Arc::new(AtomicUsize::new(0)));
-        let look = (Arc::downgrade(&budget), Arc::clone(&told));
+        let (budget, notified) = (Arc::new(Budget::new(100, 20)), Arc::new(AtomicUsize::new(0)));
+        let look = (Arc::downgrade(&budget), Arc::clone(&notified));
         budget.on_growth(move || look.1.store(look.0.upgrade().expect("alive").left(), Ordering::Relaxed));
         budget.set(MemoryPart::Changed, 30);
-        assert_eq!(told.load(Ordering::Relaxed), 70);
+        assert_eq!(notified.load(Ordering::Relaxed), 70);
         budget.set(MemoryPart::Changed, 10);
-        assert_eq!((told.load(Ordering::Relaxed), budget.left()), (70, 90));
+        assert_eq!((notified.load(Ordering::Relaxed), budget.left()), (70, 90));
         budget.set(MemoryPart::Nodes, 70);
         assert!(!budget.is_short_of(0) && budget.is_short_of(1));
         budget.set(MemoryPart::Unwritten, 200);
-        assert_eq!(told.load(Ordering::Relaxed), 0);
+        assert_eq!(notified.load(Ordering::Relaxed), 0);
     }
 }

@@ -30,7 +30,7 @@ pub fn submit(handle: &Handle, wish: RequestSpec, announce: impl FnOnce(u64)) ->
         return through_cache(handle, wish, announce);
     }
     handle.take_released()?;
-    handle.make_way(wish.op, wish.offset..wish.offset.saturating_add(wish.bytes))?;
+    handle.yield_direct(wish.op, wish.offset..wish.offset.saturating_add(wish.bytes))?;
     let data = if wish.op.has_data() { find(handle, &wish.memory)? } else { LentData::Copied };
     let io = match make_io(handle, &wish, &data) {
         Ok(io) => io,

@@ -59,7 +59,7 @@ impl Cache {
     }
 
     /// Prepares direct I/O on a range: writes its dirty pages, and drops them if it is about to change.
-    pub fn make_way(&self, op: Op, bytes: Range<u64>) -> ApiResult<()> {
+    pub fn yield_direct(&self, op: Op, bytes: Range<u64>) -> ApiResult<()> {
         match op {
             Op::Read => self.pages.write_back(bytes),
             Op::Write | Op::Discard | Op::WriteZeroes => self.pages.invalidate(bytes),

@@ -225,9 +225,9 @@ impl Handle {
     }
 
     /// Prepares the cache for direct I/O.
-    pub fn make_way(&self, op: Op, bytes: Range<u64>) -> ApiResult<()> {
+    pub fn yield_direct(&self, op: Op, bytes: Range<u64>) -> ApiResult<()> {
         match self.device.cache_in_use() {
-            Some(cache) => cache.make_way(op, self.within(bytes)),
+            Some(cache) => cache.yield_direct(op, self.within(bytes)),
             None => Ok(()),
         }
     }

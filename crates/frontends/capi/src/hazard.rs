@@ -78,9 +78,9 @@ pub fn protect(place: u32) -> Option<ReadGuard> {
         Some(record) => record,
         None => register_thread()?,
     };
-    let look = record.protect(place)?;
+    let guard = record.protect(place)?;
     order();
-    Some(look)
+    Some(guard)
 }
 
 /// Starts reading a slot if no setup is needed. `None`: setup is needed, or as for `protect`.
@@ -89,9 +89,9 @@ pub fn protect_fast(place: u32) -> Option<ReadGuard> {
     if !FAST_PATH.load(Ordering::Relaxed) {
         return None;
     }
-    let look = CURRENT.get()?.protect(place)?;
+    let guard = CURRENT.get()?.protect(place)?;
     compiler_fence(Ordering::SeqCst);
-    Some(look)
+    Some(guard)
 }
 
 /// Returns this thread's record, which no other thread uses meanwhile. `None`: it has none, or is about to end.

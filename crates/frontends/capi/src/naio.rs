@@ -165,36 +165,36 @@ unsafe fn names_of(aio: &Arc<Aio>, io: &nvmedfs_io) -> ApiResult<Call> {
 }
 
 /// Starts the request; its completion is always delivered.
-fn begin(aio: &Arc<Aio>, job: AioOp, told: CompletionNotice) -> ApiResult<()> {
+fn begin(aio: &Arc<Aio>, job: AioOp, notice: CompletionNotice) -> ApiResult<()> {
     let mount = aio.mount();
     match job {
-        AioOp::Read(read) => aio.read(read, told),
+        AioOp::Read(read) => aio.read(read, notice),
         AioOp::Write { open, mut parts, at } if parts.len() == 1 => {
             let (file, memory) = (Arc::clone(&open.file), parts.remove(0));
-            with_fs(mount, |fs| fs.write_then(&file, memory, at, end_of(told, open)));
+            with_fs(mount, |fs| fs.write_then(&file, memory, at, end_of(notice, open)));
         }
-        AioOp::Write { open, parts, at } => later(mount, told, move |_| write_all(&open, &parts, at)),
+        AioOp::Write { open, parts, at } => later(mount, notice, move |_| write_all(&open, &parts, at)),
         AioOp::Sync(open) => {
             let file = Arc::clone(&open.file);
-            with_fs(mount, |fs| fs.sync_then(&file, end_of(told, open)));
+            with_fs(mount, |fs| fs.sync_then(&file, end_of(notice, open)));
         }
         AioOp::Commit(tx) => match ntx::take(tx) {
-            Ok((gathered, held)) => with_fs(mount, |fs| fs.commit_then(gathered, end_of(told, held))),
+            Ok((gathered, held)) => with_fs(mount, |fs| fs.commit_then(gathered, end_of(notice, held))),
             Err(fail) => {
-                told.cancel_unsubmitted();
+                notice.cancel_unsubmitted();
                 return Err(fail);
             }
         },
-        AioOp::Call(call) => later(mount, told, call),
+        AioOp::Call(call) => later(mount, notice, call),
     }
     Ok(())
 }
 
 /// Delivers the completion after dropping what the request held.
-fn end_of<T: Send>(told: CompletionNotice, held: T) -> impl FnOnce(stack::rawfs::fs::Result<u64>) + Send {
+fn end_of<T: Send>(notice: CompletionNotice, held: T) -> impl FnOnce(stack::rawfs::fs::Result<u64>) + Send {
     move |done| {
         drop(held);
-        told.deliver(done.map(u64::cast_signed).map_err(ApiError::from));
+        notice.deliver(done.map(u64::cast_signed).map_err(ApiError::from));
     }
 }
 
@@ -207,12 +207,12 @@ fn with_fs(mount: &Mount, ask: impl FnOnce(&Fs)) {
 }
 
 /// Queues an operation in submission order.
-fn later(mount: &Arc<Mount>, told: CompletionNotice, call: impl FnOnce(&Arc<Mount>) -> ApiResult<i64> + Send + 'static) {
+fn later(mount: &Arc<Mount>, notice: CompletionNotice, call: impl FnOnce(&Arc<Mount>) -> ApiResult<i64> + Send + 'static) {
     let own = Arc::clone(mount);
     let turn = move || {
         let done = guarded(&own, || call(&own));
         drop(own);
-        told.deliver(done);
+        notice.deliver(done);
     };
     with_fs(mount, |fs| fs.call_later(turn));
 }
@@ -224,8 +224,8 @@ unsafe fn submit(aio: &Arc<Aio>, io: *const nvmedfs_io) -> ApiResult<()> {
     let io = unsafe { options::read(io) }?;
     // SAFETY: likewise.
     let job = unsafe { job_of(aio, &io) }?;
-    let told = aio.reserve(&io)?;
-    begin(aio, job, told)
+    let notice = aio.reserve(&io)?;
+    begin(aio, job, notice)
 }
 
 /// Submits requests, which are copied: `count` of them, or as many as fit. Reads have no order; reads from memory have completed on

@@ -141,9 +141,9 @@ pub unsafe extern "C" fn nvmedfs_statx(fs: *mut NVMEDFS, path: *const c_char, fl
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmedfs_fstatvfs(fd: c_int, buf: *mut statvfs) -> c_int {
     ffi_guard(|| {
-        let told = with_fs(fd, |fs, _, mount| Ok(space(fs, mount.is(NVMEDFS_READ_ONLY))))?;
+        let space = with_fs(fd, |fs, _, mount| Ok(space(fs, mount.is(NVMEDFS_READ_ONLY))))?;
         // SAFETY: the caller's promise.
-        unsafe { memory::fill(buf, "the struct statvfs", told) }
+        unsafe { memory::fill(buf, "the struct statvfs", space) }
     })
 }
 

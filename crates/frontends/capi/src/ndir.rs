@@ -32,7 +32,7 @@ struct DirStream {
     /// Position behind the last returned entry.
     at: u64,
     /// The entry that readdir returned.
-    told: Box<dirent>,
+    entry_buf: Box<dirent>,
     /// Dropped after the file.
     _mount: MountGuard,
 }
@@ -40,8 +40,8 @@ struct DirStream {
 impl DirStream {
     fn new(file: Arc<File>, mount: MountGuard) -> DirStream {
         // SAFETY: integers alone, for which zeroes are values.
-        let told = Box::new(unsafe { std::mem::zeroed() });
-        DirStream { file, ahead: VecDeque::new(), at: 0, told, _mount: mount }
+        let entry_buf = Box::new(unsafe { std::mem::zeroed() });
+        DirStream { file, ahead: VecDeque::new(), at: 0, entry_buf, _mount: mount }
     }
 
     fn next(&mut self) -> ApiResult<*mut dirent> {
@@ -57,11 +57,11 @@ impl DirStream {
         }
         let Some((entry, behind)) = self.ahead.pop_front() else { return Ok(std::ptr::null_mut()) };
         self.at = behind;
-        (self.told.d_ino, self.told.d_off, self.told.d_type) = (entry.ino as _, behind.cast_signed(), kind_of(entry.kind));
-        self.told.d_reclen = size_of::<dirent>() as _;
-        self.told.d_name.fill(0);
-        self.told.d_name.iter_mut().zip(&entry.name).for_each(|(to, from)| *to = *from as c_char);
-        Ok(&raw mut *self.told)
+        (self.entry_buf.d_ino, self.entry_buf.d_off, self.entry_buf.d_type) = (entry.ino as _, behind.cast_signed(), kind_of(entry.kind));
+        self.entry_buf.d_reclen = size_of::<dirent>() as _;
+        self.entry_buf.d_name.fill(0);
+        self.entry_buf.d_name.iter_mut().zip(&entry.name).for_each(|(to, from)| *to = *from as c_char);
+        Ok(&raw mut *self.entry_buf)
     }
 
     fn go(&mut self, to: u64) -> ApiResult<c_int> {

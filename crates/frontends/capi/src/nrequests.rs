@@ -193,10 +193,10 @@ impl Aio {
     }
 
     /// Does a read from memory at once, others in a thread; starts a thread if all are busy and the limit permits.
-    pub fn read(&self, mut read: QueuedRead, told: CompletionNotice) {
+    pub fn read(&self, mut read: QueuedRead, notice: CompletionNotice) {
         if let Some(done) = read.here() {
             drop(read);
-            return told.deliver(done);
+            return notice.deliver(done);
         }
         let mut state = self.state.lock();
         let is_short = state.idle <= state.reads.len() && state.threads < THREADS_MAX.min(self.depth);
@@ -205,9 +205,9 @@ impl Aio {
         }
         if state.threads == 0 {
             drop(state);
-            return told.deliver(Err(ApiError::new(libc::EAGAIN, "no thread can be started")));
+            return notice.deliver(Err(ApiError::new(libc::EAGAIN, "no thread can be started")));
         }
-        state.reads.push_back((read, told));
+        state.reads.push_back((read, notice));
         self.to_do.notify_one();
     }
 
@@ -219,9 +219,9 @@ impl Aio {
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {
-            if let Some((read, told)) = state.reads.pop_front() {
+            if let Some((read, notice)) = state.reads.pop_front() {
                 drop(state);
-                told.deliver(guarded(&self.mount, || read.run()));
+                notice.deliver(guarded(&self.mount, || read.run()));
                 state = self.state.lock();
             } else if state.closed {
                 state.threads -= 1;

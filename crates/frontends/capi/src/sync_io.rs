@@ -65,7 +65,7 @@ pub fn find(handle: &Handle, memory: &Memory) -> ApiResult<LentData> {
 pub fn direct(handle: &Handle, op: Op, memory: &Memory, offset: u64) -> ApiResult<usize> {
     handle.take_released()?;
     let bytes = offset..offset + memory.len() as u64;
-    handle.make_way(op, bytes.clone())?;
+    handle.yield_direct(op, bytes.clone())?;
     let lent = find(handle, memory)?;
     let outcome = match lent {
         LentData::Lent(span) => {
@@ -157,7 +157,7 @@ pub fn sweep(handle: &Handle, op: Op, offset: u64, bytes: u64) -> ApiResult<()> 
         return Ok(());
     }
     let range = offset..offset.saturating_add(bytes);
-    handle.make_way(op, range.clone())?;
+    handle.yield_direct(op, range.clone())?;
     let io = if op == Op::Discard { Io::discard(offset, bytes) } else { Io::write_zeroes(offset, bytes) };
     let done = run(handle, io, usize::try_from(bytes).unwrap_or(usize::MAX))?;
     handle.forget(op, range);

@@ -26,14 +26,14 @@ pub struct Ufds<T> {
 /// A protected read of a slot, with its file.
 pub struct FdGuard<'a, T> {
     file: &'a T,
-    look: hazard::ReadGuard,
+    guard: hazard::ReadGuard,
 }
 
 impl<T> FdGuard<'_, T> {
     /// Returns the record of the reading thread.
     #[inline(always)]
     pub fn record(&self) -> &'static hazard::ThreadRecord {
-        self.look.record()
+        self.guard.record()
     }
 }
 
@@ -119,7 +119,7 @@ impl<T: Send + Sync + 'static> Ufds<T> {
     /// Starts a protected read of the file. The reader must not wait for other calls. `None`: not open, or no protection is available at
     /// the moment (`get` decides).
     #[inline(always)]
-    pub fn look(&self, ufd: i32) -> Option<FdGuard<'_, T>> {
+    pub fn guard(&self, ufd: i32) -> Option<FdGuard<'_, T>> {
         self.looked(ufd, hazard::protect)
     }
 
@@ -130,17 +130,17 @@ impl<T: Send + Sync + 'static> Ufds<T> {
     }
 
     #[inline(always)]
-    fn looked(&self, ufd: i32, look: impl FnOnce(u32) -> Option<hazard::ReadGuard>) -> Option<FdGuard<'_, T>> {
+    fn looked(&self, ufd: i32, guard: impl FnOnce(u32) -> Option<hazard::ReadGuard>) -> Option<FdGuard<'_, T>> {
         let (number, place) = self.place(ufd)?;
-        let look = look(number)?;
+        let guard = guard(number)?;
         // SAFETY: a slot has NULL or a counted reference to a file, which is removed only after this read has ended.
         let file = unsafe { place.load(Ordering::Acquire).as_ref() }?;
-        Some(FdGuard { file, look })
+        Some(FdGuard { file, guard })
     }
 
     /// Runs a call with the file if it is open.
     pub fn with<R>(&self, ufd: i32, call: impl FnOnce(&T) -> R) -> Option<R> {
-        match self.look(ufd) {
+        match self.guard(ufd) {
             Some(file) => Some(call(&file)),
             None => self.get(ufd).map(|file| call(&file)),
         }
@@ -149,7 +149,7 @@ impl<T: Send + Sync + 'static> Ufds<T> {
     /// Returns a reference to the file.
     pub fn get(&self, ufd: i32) -> Option<Arc<T>> {
         let (number, place) = self.place(ufd)?;
-        let Some(_look) = hazard::protect(number) else { return self.get_slowly(place) };
+        let Some(_guard) = hazard::protect(number) else { return self.get_slowly(place) };
         share(place.load(Ordering::Acquire))
     }
 

@@ -43,7 +43,7 @@ pub fn with<T>(ufd: i32, call: impl FnOnce(&Open) -> ApiResult<T>) -> ApiResult<
 /// interrupted by one).
 #[inline(always)]
 pub fn with_record<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static ThreadRecord>) -> ApiResult<T>) -> ApiResult<T> {
-    match UFDS.look(ufd) {
+    match UFDS.guard(ufd) {
         Some(open) if open.is_plain() => open.watched(|file| call(file, Some(open.record()))),
         looked => {
             drop(looked);

@@ -290,9 +290,13 @@ impl Requests {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_event)?;
         let places = depth as usize;
         let has_one_thread = flags & UAIO_ONE_THREAD != 0;
-        let looks = if flags & UAIO_POLLS != 0 { AWAKE } else { Duration::ZERO };
-        let options =
-            AsyncReaderOptions { single_issuer: has_one_thread, waits: flags & UAIO_WAITS != 0, looks, ..AsyncReaderOptions::default() };
+        let spin_duration = if flags & UAIO_POLLS != 0 { AWAKE } else { Duration::ZERO };
+        let options = AsyncReaderOptions {
+            single_issuer: has_one_thread,
+            waits: flags & UAIO_WAITS != 0,
+            spin_duration,
+            ..AsyncReaderOptions::default()
+        };
         let state = QueueState {
             reads: AsyncReader::with(depth, options),
             jobs: vec![QueuedRequest::NONE; places].into(),
@@ -466,17 +470,17 @@ impl Requests {
             (None, Some(reading)) => Some(state.reads.begin_next(reading, at, memory, token)),
             (None, None) => None,
         };
-        let way = match begun {
+        let outcome = match begun {
             None => Some(ReadOutcome::Slow),
             Some(SubmitResult::UnderWay) => None,
             Some(SubmitResult::Full(..)) => return Err(full()),
             Some(SubmitResult::Ended(ended)) => Some(ended.outcome),
         };
-        if way == Some(ReadOutcome::Slow) && !self.has_thread(state) {
+        if outcome == Some(ReadOutcome::Slow) && !self.has_thread(state) {
             return Err(no_thread());
         }
         state.put(token, QueuedRequest { request: *request, file });
-        match way {
+        match outcome {
             None => {}
             Some(ReadOutcome::Read(bytes)) => drop(state.end(token, bytes as i64)),
             Some(ReadOutcome::Slow) => self.hand_over(state, token),

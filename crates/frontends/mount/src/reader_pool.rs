@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 /// Threads that wait while others rest. One alone would have to call another at each request.
 const READY: usize = 2;
 /// Requests in a row that found others waiting, before threads begin to rest.
-const PATIENCE: u32 = 64;
+const CALM_MAX: u32 = 64;
 /// Nobody tells a resting thread that the mount has ended.
 const REST: Duration = Duration::from_millis(100);
 
@@ -66,7 +66,7 @@ impl ReaderPool {
     }
 
     fn done(&self) {
-        if self.ready.load(SeqCst) >= READY && self.calm.fetch_add(1, SeqCst) >= PATIENCE {
+        if self.ready.load(SeqCst) >= READY && self.calm.fetch_add(1, SeqCst) >= CALM_MAX {
             self.rest();
         }
         self.ready.fetch_add(1, SeqCst);
@@ -98,7 +98,7 @@ mod test {
     fn a_thread_rests_while_others_wait_and_is_called_by_the_last() {
         let reader_pool = ReaderPool { rest: Duration::from_secs(3600), ..ReaderPool::new(READY + 1) };
         std::thread::scope(|scope| {
-            let resting = scope.spawn(|| (0..=PATIENCE).for_each(|_| drop(reader_pool.take())));
+            let resting = scope.spawn(|| (0..=CALM_MAX).for_each(|_| drop(reader_pool.take())));
             while reader_pool.resting.load(SeqCst) == 0 {
                 std::thread::yield_now();
             }
@@ -113,7 +113,7 @@ mod test {
     #[test]
     fn few_threads_never_rest() {
         let reader_pool = ReaderPool { rest: Duration::from_secs(3600), ..ReaderPool::new(READY) };
-        (0..PATIENCE * 3).for_each(|_| drop(reader_pool.take()));
+        (0..CALM_MAX * 3).for_each(|_| drop(reader_pool.take()));
         assert_eq!(reader_pool.ready.load(SeqCst), READY);
     }
 }

@@ -156,7 +156,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         Arc::new(move || unmount_patiently(&mountpoint))
     };
     let signals = watch_signals(stop.clone());
-    let asked = Arc::new(MountControl { inner: inner.clone(), way: session.way(), mountpoint: mountpoint.clone(), stop });
+    let asked = Arc::new(MountControl { inner: inner.clone(), transport: session.transport(), mountpoint: mountpoint.clone(), stop });
     let control = start_control(&running.fs, asked);
     ready();
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
@@ -351,7 +351,7 @@ fn start_control(fs: &TieredFs, asked: Arc<MountControl>) -> Option<ControlServe
 /// Answers the control socket.
 struct MountControl {
     inner: Arc<MountShared>,
-    way: Arc<Transport>,
+    transport: Arc<Transport>,
     mountpoint: PathBuf,
     stop: Arc<dyn Fn() + Send + Sync>,
 }
@@ -363,8 +363,8 @@ impl ControlHandler for MountControl {
             mountpoint: self.mountpoint.display().to_string(),
             passthrough: why_not.is_none(),
             passthrough_reason: why_not,
-            uring: self.way.why_not().is_none(),
-            uring_reason: self.way.why_not().map(str::to_owned),
+            uring: self.transport.why_not().is_none(),
+            uring_reason: self.transport.why_not().map(str::to_owned),
             ..self.inner.fs.status()
         }
     }

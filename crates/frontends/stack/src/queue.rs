@@ -19,7 +19,7 @@ pub fn open_queue(device: &dyn Device, params: &Params) -> Result<Tracked<Box<dy
         which => scheduler::open(queue, &scheduler::Options { depth: params.queue_depth, ..scheduler::Options::of(which) }),
     };
     let queue = if is_adaptive(params) { adaptive(queue, params) } else { queue };
-    Ok(Tracked::new(queue, params.patience()))
+    Ok(Tracked::new(queue, params.timeouts()))
 }
 
 /// Opens a queue for several handles. With completion mode `thread` the process's completion thread serves it while the second value

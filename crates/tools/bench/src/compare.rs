@@ -25,7 +25,7 @@ pub enum Verdict {
 pub struct MetricChange {
     /// Name of the measured experiment.
     pub experiment: String,
-    /// The measured side of ours.
+    /// The measured side of hotshelf.
     pub side: String,
     /// The case that was measured.
     pub case: String,

@@ -15,12 +15,12 @@ use crate::experiment::Context;
 pub fn fill(context: &Context, path: &Path, mib: u64, seed: u64) -> anyhow::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut piece = vec![0; 1 << 20];
-    let told = || format!("{}", path.display());
-    let mut file = File::create(path).with_context(told)?;
+    let name = || format!("{}", path.display());
+    let mut file = File::create(path).with_context(name)?;
     for _ in 0..mib {
         context.check_stopped()?;
         random.fill(&mut piece);
-        file.write_all(&piece).with_context(told)?;
+        file.write_all(&piece).with_context(name)?;
     }
-    file.sync_all().with_context(told)
+    file.sync_all().with_context(name)
 }

@@ -40,8 +40,8 @@ pub fn chart(plot: &Plot) -> String {
     }
     let last =
         |series: &Series| series.points.last().map_or(String::new(), |(x, y)| format!("{}: {} at {}", series.name, short(*y), tick(*x)));
-    let told: Vec<String> = plot.series.iter().map(last).collect();
-    svg::chart(top + TALL + 48.0, &plot.title, &format!("{} over {}. {}", plot.y, plot.x, told.join("; ")), &body)
+    let description: Vec<String> = plot.series.iter().map(last).collect();
+    svg::chart(top + TALL + 48.0, &plot.title, &format!("{} over {}. {}", plot.y, plot.x, description.join("; ")), &body)
 }
 
 struct Legend {
@@ -125,10 +125,11 @@ impl Frame {
         // Few points are drawn as markers.
         if series.points.len() <= 16 {
             for (x, y) in &series.points {
-                let told = format!("{}: {} at {}", series.name, short(*y), tick(*x));
+                let description = format!("{}: {} at {}", series.name, short(*y), tick(*x));
                 let (x, y, class) = (self.x(*x), self.y(*y), at % 6);
-                let told = svg::escape(&told);
-                body += &format!("<circle class=\"f{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.2\"><title>{told}</title></circle>\n");
+                let description = svg::escape(&description);
+                body +=
+                    &format!("<circle class=\"f{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.2\"><title>{description}</title></circle>\n");
             }
         }
         body

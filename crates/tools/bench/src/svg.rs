@@ -7,11 +7,11 @@ pub const STYLE: &str = include_str!("report/chart.css");
 pub const WIDTH: f64 = 760.0;
 
 /// Returns an SVG element for a page: `body` in a frame of that height, with a description for screen readers.
-pub fn chart(height: f64, title: &str, told: &str, body: &str) -> String {
-    let (title, told) = (escape(title), escape(told));
+pub fn chart(height: f64, title: &str, description: &str, body: &str) -> String {
+    let (title, description) = (escape(title), escape(description));
     format!(
-        "<svg class=\"chart\" role=\"img\" aria-label=\"{title}. {told}\" viewBox=\"0 0 {WIDTH} {height:.0}\" \
-         xmlns=\"http://www.w3.org/2000/svg\"><title>{title}</title><desc>{told}</desc>\n{body}</svg>\n"
+        "<svg class=\"chart\" role=\"img\" aria-label=\"{title}. {description}\" viewBox=\"0 0 {WIDTH} {height:.0}\" \
+         xmlns=\"http://www.w3.org/2000/svg\"><title>{title}</title><desc>{description}</desc>\n{body}</svg>\n"
     )
 }
 

@@ -112,11 +112,11 @@ pub fn look(fd: c_int) -> Option<File> {
     if state & VERDICT != UNKNOWN {
         return (state & VERDICT == CHOSEN).then_some(File { fd, state });
     }
-    first_look(fd)
+    first_stat(fd)
 }
 
 #[cold]
-fn first_look(fd: c_int) -> Option<File> {
+fn first_stat(fd: c_int) -> Option<File> {
     let config = config::chosen()?;
     let Some(flags) = judge(fd, config) else {
         note(fd, OTHER);

@@ -276,16 +276,16 @@ pub(crate) mod every_order {
         }
 
         /// Half changed only if the lock was abandoned. True: it was.
-        fn repair_if_told(&self, told: bool) -> bool {
+        fn repair_if_abandoned(&self, is_abandoned: bool) -> bool {
             let (first, second) = (self.first.load(Relaxed), self.second.load(Relaxed));
-            assert!(told || first == second, "{first} and {second}, and nobody said so");
+            assert!(is_abandoned || first == second, "{first} and {second}, and nobody said so");
             self.second.store(first, Relaxed);
             first != second
         }
 
         fn change(&self, process: u8) {
-            let told = self.lock(process);
-            self.repair_if_told(told);
+            let is_abandoned = self.lock(process);
+            self.repair_if_abandoned(is_abandoned);
             self.half();
             self.other_half();
             self.unlock(process, false);
@@ -319,8 +319,8 @@ pub(crate) mod every_order {
 
     /// The same after one more, for whom the last may have left it.
     fn whole_after_one_more<const TIMES: u32>(world: &TestWorld) {
-        let told = world.lock(3);
-        world.repair_if_told(told);
+        let is_abandoned = world.lock(3);
+        world.repair_if_abandoned(is_abandoned);
         world.unlock(3, false);
         whole::<TIMES>(world);
     }
@@ -347,7 +347,7 @@ pub(crate) mod every_order {
     #[test]
     fn who_comes_after_a_dead_one_is_told() {
         let dies = |world: &TestWorld| {
-            world.repair_if_told(world.lock(0));
+            world.repair_if_abandoned(world.lock(0));
             world.half();
             world.die(0);
         };
@@ -382,8 +382,8 @@ pub(crate) mod every_order {
             world.die(0);
         };
         let other = |world: &TestWorld| {
-            let told = world.lock(1);
-            assert!(!world.repair_if_told(told), "half changed");
+            let is_abandoned = world.lock(1);
+            assert!(!world.repair_if_abandoned(is_abandoned), "half changed");
             world.half();
             world.other_half();
             world.unlock(1, false);
@@ -396,8 +396,8 @@ pub(crate) mod every_order {
     #[test]
     fn an_abandoned_lock_is_told_once() {
         let panics = |world: &TestWorld| {
-            let told = world.lock(0);
-            world.repair_if_told(told);
+            let is_abandoned = world.lock(0);
+            world.repair_if_abandoned(is_abandoned);
             world.half();
             world.unlock(0, true);
         };

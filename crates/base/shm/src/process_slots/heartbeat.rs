@@ -29,7 +29,7 @@ const LEADER: usize = ProcessSlots::COUNT;
 /// Without a heartbeat for so long a process does not go on.
 const SILENCE: Duration = Duration::from_millis(400);
 /// And after so many looks: on a machine that stood still it has not had its time.
-const LOOKS: u32 = 20;
+const CHECKS_MIN: u32 = 20;
 
 /// From so long a wait on it is looked at whether the process gets CPU, which takes calls of the kernel.
 const STARVATION_AFTER: Duration = Duration::from_millis(30);
@@ -51,7 +51,7 @@ pub struct LivenessWatch<'a> {
     of: usize,
     seen: u32,
     since: Instant,
-    looks: u32,
+    checks: u32,
     begun: Instant,
     /// Made when the wait is no short one.
     starvation: Option<StarvationWatch>,
@@ -67,14 +67,14 @@ impl LivenessWatch<'_> {
         let silent = self.processes.local.silent(self.of);
         let now = self.processes.heartbeat(self.of).load(Relaxed);
         if now != self.seen && now == heartbeat(now >> 16, self.of) {
-            (self.seen, self.since, self.looks) = (now, Instant::now(), 0);
+            (self.seen, self.since, self.checks) = (now, Instant::now(), 0);
             silent.store(0, Relaxed);
         }
         if self.starvation().is_some_and(StarvationWatch::is_starved) {
-            (self.since, self.looks) = (Instant::now(), 0);
+            (self.since, self.checks) = (Instant::now(), 0);
         }
-        self.looks = self.looks.saturating_add(1);
-        let is_over = self.looks >= LOOKS && self.since.elapsed() >= SILENCE;
+        self.checks = self.checks.saturating_add(1);
+        let is_over = self.checks >= CHECKS_MIN && self.since.elapsed() >= SILENCE;
         if (is_over || silent.load(Relaxed) == FOUND | u64::from(self.seen)) && !self.processes.is_own(self.of) {
             silent.store(FOUND | u64::from(self.seen), Relaxed);
             return true;
@@ -137,7 +137,7 @@ impl ProcessSlots {
         // What is no heartbeat is no sign of life.
         let seen = if known != 0 && now != heartbeat(now >> 16, of) { known as u32 } else { now };
         let begun = Instant::now();
-        LivenessWatch { processes: self, of, seen, since: begun, looks: 0, begun, starvation: None }
+        LivenessWatch { processes: self, of, seen, since: begun, checks: 0, begun, starvation: None }
     }
 
     /// Whether that is our own heartbeat, or one of many that pretend, which none of them shows.

@@ -37,10 +37,10 @@ fn a_repairer_who_is_killed_leaves_it_abandoned() {
     let dir = folder();
     let segment = Segment::create(dir.path());
     let me = segment.attach();
-    for told in ["false", "true", "true"] {
+    for expected in ["false", "true", "true"] {
         let mut child = Process::start("holds", dir.path());
         child.hear_process_slot();
-        assert_eq!(child.hear(), told);
+        assert_eq!(child.hear(), expected);
         drop(child);
     }
     assert_eq!(segment.processes.dead().len(), 3);

@@ -14,11 +14,11 @@ fn leadership_moves_when_the_leader_is_killed() {
     let dir = folder();
     let segment = Segment::create(dir.path());
     let never = AtomicBool::new(false);
-    let ways: [(&str, &(dyn Fn() + Sync)); 2] = [
+    let modes: [(&str, &(dyn Fn() + Sync)); 2] = [
         ("by the kernel", &|| segment.processes.lead().expect("leads")),
         ("by asking", &|| assert!(segment.processes.lead_unless(&never))),
     ];
-    for (way, lead) in ways {
+    for (mode, lead) in modes {
         let mut child = Process::start("leads", dir.path());
         child.hear();
         assert_eq!(segment.processes.leader(), Some(child.id()));
@@ -32,7 +32,7 @@ fn leadership_moves_when_the_leader_is_killed() {
             });
             let killed = Instant::now();
             child.signal(Signal::KILL);
-            println!("leadership moved, woken {way}, after {:?}", waits.join().expect("no panic") - killed);
+            println!("leadership moved, woken {mode}, after {:?}", waits.join().expect("no panic") - killed);
         });
         assert_eq!(segment.processes.leader(), Some(std::process::id()));
         assert!(segment.processes.still_leading());

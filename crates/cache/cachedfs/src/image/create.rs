@@ -109,10 +109,8 @@ fn what_is_there(path: &Path, options: &Options, progress: Progress<'_>) -> Resu
     let mut disk = Disk::alone(path)?;
     let there = disk.signature().map_err(|error| disk.failed("reading", &error))?;
     if let Some(there) = there.filter(|_| !options.force) {
-        let what = format!(
-            "{}: there is {there}, which is kept: a cache needs a file or device of its own (see --force in its help)",
-            path.display()
-        );
+        let what =
+            format!("{}: there is {there}, which is kept: a cache needs its own file or device (see --force in its help)", path.display());
         return Err(Error::new(Kind::Device, Errno::EXIST, what));
     }
     let bytes = match options.size {

@@ -52,9 +52,9 @@ pub struct AsyncReaderOptions {
     /// The caller waits rather than polls: a poll that finds nothing costs a system call.
     pub waits: bool,
     /// How long a wait spins before it sleeps, with both options above. Zero: it sleeps at once.
-    pub looks: Duration,
+    pub spin_duration: Duration,
     /// The timeouts for requests to the SSD.
-    pub patience: Timeouts,
+    pub timeouts: Timeouts,
 }
 
 /// The outcome of a read.

@@ -64,9 +64,9 @@ impl PageHint<'_> {
     #[inline(always)]
     pub fn read(self, to: &mut [u8]) -> Option<usize> {
         let len = self.within_file(to.len()).filter(|len| *len <= PAGE_BYTES - self.offset())?;
-        let lane = self.open.engine.pages.lane();
+        let counters = self.open.engine.pages.thread_counters();
         // Timed reads take the long path.
-        let is_read = !lane.is_read_timed() && self.page.read(self.offset(), &mut to[..len], lane);
+        let is_read = !counters.is_read_timed() && self.page.read(self.offset(), &mut to[..len], counters);
         is_read.then_some(len)
     }
 
@@ -85,8 +85,8 @@ impl PageHint<'_> {
         let Open { engine, .. } = self.open;
         // Do this first: code after the copy waits until the copy has left the store buffer.
         let now_ns = engine.world.realtime_ns();
-        let lane = engine.pages.lane();
-        if from.is_empty() || from.len() > PAGE_BYTES - self.offset() || !self.open.is_write_back() || lane.is_write_timed() {
+        let counters = engine.pages.thread_counters();
+        if from.is_empty() || from.len() > PAGE_BYTES - self.offset() || !self.open.is_write_back() || counters.is_write_timed() {
             return false;
         }
         let record = self.open.record();
@@ -98,6 +98,6 @@ impl PageHint<'_> {
             return false;
         }
         self.open.note_time(record, now_ns);
-        self.page.write_marked(self.offset(), from, Marks::DIRTY, lane) && !self.open.was_truncated(before)
+        self.page.write_marked(self.offset(), from, Marks::DIRTY, counters) && !self.open.was_truncated(before)
     }
 }

@@ -339,7 +339,7 @@ mod test {
                     let is_quiet = !is_open(word) && self.word == word && self.known == known;
                     next.at[who] = At::Idle;
                     if is_quiet && known != now {
-                        assert!(self.foreign, "{self:?}: a change of ours was taken for another program's");
+                        assert!(self.foreign, "{self:?}: our own change was taken for another program's");
                         next.word = opened(word, writer);
                         next.at[who] = At::Adopts(next.word, now);
                     } else if is_quiet && self.file == now {
@@ -354,7 +354,7 @@ mod test {
                     // An earlier stamp: a later change differs from it, and the next check finds it.
                     next.word = closed(word, writer);
                     next.foreign = now != self.file;
-                    assert!(!next.foreign || self.last_foreign > now, "{self:?}: a change of ours was taken for another program's");
+                    assert!(!next.foreign || self.last_foreign > now, "{self:?}: our own change was taken for another program's");
                     next.hidden = false;
                     next.at[who] = At::Idle;
                 }

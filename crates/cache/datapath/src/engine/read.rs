@@ -86,7 +86,7 @@ impl Open {
         let len = to.len().min(usize::try_from(self.size().saturating_sub(at)).unwrap_or(usize::MAX));
         let to = &mut to[..len];
         let offset = (at % PAGE_BYTES as u64) as usize;
-        let begun = self.engine.pages.lane().is_read_timed().then(Instant::now);
+        let begun = self.engine.pages.thread_counters().is_read_timed().then(Instant::now);
         if offset + len <= PAGE_BYTES && self.engine.pages.read_by_key(&expected.in_frames, offset, to) {
             if let Some(begun) = begun {
                 self.engine.counters.took(Tier::Ram, begun.elapsed().as_nanos() as u64);

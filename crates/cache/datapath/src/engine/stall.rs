@@ -21,7 +21,7 @@ pub(crate) const STALLED: Errno = Errno::TIMEDOUT;
 /// the leader may make no progress.
 const KEPT_MAX: Duration = Duration::from_secs(600);
 /// The interval of checks whether the leader makes progress.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_PERIOD: Duration = Duration::from_secs(5);
 /// The interval at which a leader shows its pulse.
 const PULSE: Duration = Duration::from_millis(100);
 /// The number of tries against other processes before the time limit applies.
@@ -95,7 +95,7 @@ impl<'a> StallWatch<'a> {
             engine.world.report("the process that leads the cache does not go on (stopped?): what needs it fails until it does or ends");
             return true;
         }
-        if self.looked.elapsed() < LOOK {
+        if self.looked.elapsed() < CHECK_PERIOD {
             return false;
         }
         self.looked = Instant::now();

@@ -83,7 +83,7 @@ impl Open {
         match self.mode() {
             Mode::ReadOnly => return Err(Errno::ROFS),
             Mode::WriteBack => {
-                let begun = self.engine.pages.lane().is_write_timed().then(Instant::now);
+                let begun = self.engine.pages.thread_counters().is_write_timed().then(Instant::now);
                 self.write_back(at, from, end)?;
                 if let Some(begun) = begun {
                     self.engine.counters.write_took(Tier::Ram, begun.elapsed().as_nanos() as u64);

@@ -150,7 +150,7 @@ fn also_over_the_queues_of_a_device() {
             geometry.transfer_bytes_max = 32 << 10;
             geometry.segments_max = 5;
         });
-        let queue = || Tracked::new(device.open_queue(8), Params::default().patience());
+        let queue = || Tracked::new(device.open_queue(8), Params::default().timeouts());
         let file = Arc::new(DeviceFile::new(queue(), queue(), &Params::default()).expect("fits"));
         let cache = DeviceCache::open(file, &DeviceCacheOptions::new(16 + seed as u32)).expect("opened");
         let on_device = || {
@@ -291,7 +291,7 @@ fn a_bad_page_behind_a_stream_fails_no_read_before_it() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let device = MemoryDevice::new(8192, 64 << 10).expect("memory");
-    let queue = || Tracked::new(device.open_queue(4), Params::default().patience());
+    let queue = || Tracked::new(device.open_queue(4), Params::default().timeouts());
     let refused = DeviceFile::new(queue(), queue(), &Params::default()).err().expect("refused");
     assert!(refused.to_string().contains("8192 bytes"), "{refused}");
     let disk = Disk::new(10_240);

@@ -11,7 +11,7 @@ use super::client_queue::BrokerQueue;
 use super::connection::{BrokerError, Connection, ask};
 use super::entry::Layout;
 use super::grant::{GrantId, GrantSpec, Wish};
-use super::protocol::{ANSWER_BYTES_MAX, Ask, QueueStat, Reply, Talk, VERSION};
+use super::protocol::{ANSWER_BYTES_MAX, BrokerRequest, QueueStat, Reply, Talk, VERSION};
 use super::refusal::Refusal;
 use crate::buffer::Arena;
 use crate::device::{Device, OpenError, QueueOptions};
@@ -44,7 +44,7 @@ pub struct ConnectOptions {
     /// The size of [`BrokerDevice::arena`], in bytes.
     pub arena_bytes: usize,
     /// The longest time to wait for a reply, after which the broker counts as gone; `None` waits without limit.
-    pub patience: Option<Duration>,
+    pub reply_timeout: Option<Duration>,
 }
 
 /// A window of a device that the broker owns, presented as a device: its block 0 is the first block of the window.
@@ -64,9 +64,9 @@ impl BrokerDevice {
     /// Fails if the broker cannot be reached or refuses.
     pub fn connect(options: &ConnectOptions) -> Result<BrokerDevice, BrokerError> {
         let mut admin = Admin::connect(&options.socket)?;
-        admin.talk.stream().set_read_timeout(options.patience).map_err(BrokerError::Gone)?;
+        admin.talk.stream().set_read_timeout(options.reply_timeout).map_err(BrokerError::Gone)?;
         let wish = Wish { device: options.device.clone(), range: options.range, read_only: options.read_only };
-        let Reply::Opened { geometry, .. } = admin.ask(&Ask::Open { version: VERSION, wish })? else {
+        let Reply::Opened { geometry, .. } = admin.ask(&BrokerRequest::Open { version: VERSION, wish })? else {
             return Err(BrokerError::Nonsense("no window"));
         };
         let region = Region::shared("hotshelf-arena", options.arena_bytes).map_err(BrokerError::Memory)?;
@@ -129,7 +129,7 @@ impl Admin {
     ///
     /// # Errors
     /// Fails if the broker refuses or is gone.
-    pub fn ask(&mut self, question: &Ask) -> Result<Reply, BrokerError> {
+    pub fn ask(&mut self, question: &BrokerRequest) -> Result<Reply, BrokerError> {
         ask(&mut self.talk, question, None)
     }
 
@@ -139,7 +139,7 @@ impl Admin {
     /// # Errors
     /// Fails as [`Admin::ask`] does.
     pub fn grant(&mut self, terms: GrantSpec) -> Result<(GrantId, Option<GrantId>, u32), BrokerError> {
-        match self.ask(&Ask::Grant { terms })? {
+        match self.ask(&BrokerRequest::Grant { terms })? {
             Reply::Granted { id, replaced, closed } => Ok((id, replaced, closed)),
             _ => Err(BrokerError::Nonsense("no grant")),
         }
@@ -150,7 +150,7 @@ impl Admin {
     /// # Errors
     /// Fails as [`Admin::ask`] does.
     pub fn stat(&mut self) -> Result<Vec<QueueStat>, BrokerError> {
-        match self.ask(&Ask::Stat)? {
+        match self.ask(&BrokerRequest::Stat)? {
             Reply::Stat { queues } => Ok(queues),
             _ => Err(BrokerError::Nonsense("no list of queues")),
         }
@@ -162,12 +162,12 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_broker_that_stands_still_is_gone_when_patience_is_over() {
+    fn a_broker_that_stands_still_is_gone_after_its_timeout() {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = dir.path().join("queues");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
-        let patience = Some(Duration::from_millis(20));
-        let options = ConnectOptions { socket, device: "d".into(), range: None, read_only: true, arena_bytes: 4096, patience };
+        let reply_timeout = Some(Duration::from_millis(20));
+        let options = ConnectOptions { socket, device: "d".into(), range: None, read_only: true, arena_bytes: 4096, reply_timeout };
         assert!(matches!(BrokerDevice::connect(&options), Err(BrokerError::Gone(_))));
     }
 }

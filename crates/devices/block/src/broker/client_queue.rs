@@ -21,7 +21,7 @@ use crate::request::{Completion, Request};
 use crate::units::Tag;
 
 /// Empty polls after which the queue checks again whether the broker is alive.
-const POLLS_PER_LOOK: u32 = 4096;
+const POLLS_PER_CHECK: u32 = 4096;
 
 /// A queue served by the broker. A request is an entry in shared memory; the client calls the broker only when the broker sleeps.
 ///
@@ -234,7 +234,7 @@ impl Queue for BrokerQueue {
         let mut count = own + self.take(&mut completions[own..]);
         if count == 0 && self.in_flight > 0 {
             self.empty_polls += 1;
-            if self.empty_polls >= POLLS_PER_LOOK || self.ended.is_some() {
+            if self.empty_polls >= POLLS_PER_CHECK || self.ended.is_some() {
                 self.look();
             }
             if let Some(ended) = self.ended {

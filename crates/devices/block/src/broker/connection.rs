@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use parking_lot::Mutex;
 
-use super::protocol::{Ask, Reply, Talk};
+use super::protocol::{BrokerRequest, Reply, Talk};
 use super::refusal::Refusal;
 use crate::buffer::{Arena, ArenaId};
 use crate::device::OpenError;
@@ -59,7 +59,7 @@ impl Connection {
     /// Opens a queue of `depth` requests; returns its number and the descriptors of its rings and its notifier.
     pub(super) fn open_queue(&self, depth: u32) -> Result<(u64, OwnedFd, OwnedFd), BrokerError> {
         let mut talk = self.talk.lock();
-        let Reply::Queue { queue } = ask(&mut talk, &Ask::Queue { depth }, None)? else {
+        let Reply::Queue { queue } = ask(&mut talk, &BrokerRequest::Queue { depth }, None)? else {
             return Err(BrokerError::Nonsense("no queue"));
         };
         let (Some(rings), Some(bell)) = (talk.take_fd(), talk.take_fd()) else {
@@ -78,7 +78,7 @@ impl Connection {
             return Err(BrokerError::Refused(Refusal::BadMemory { what: "memory of this process alone".into() }));
         };
         let bytes = arena.region().len() as u64;
-        let Reply::Arena { number } = ask(&mut self.talk.lock(), &Ask::Arena { bytes }, Some(fd.as_fd()))? else {
+        let Reply::Arena { number } = ask(&mut self.talk.lock(), &BrokerRequest::Arena { bytes }, Some(fd.as_fd()))? else {
             return Err(BrokerError::Nonsense("no number for the memory"));
         };
         arenas.push((arena.clone(), number));
@@ -92,7 +92,7 @@ impl Connection {
 
     /// Waits until the device has no request of the queue in flight; closes the queue if `for_good`.
     pub(super) fn drain(&self, queue: u64, for_good: bool) -> Result<(), Error> {
-        let question = if for_good { Ask::Close { queue } } else { Ask::Reset { queue } };
+        let question = if for_good { BrokerRequest::Close { queue } } else { BrokerRequest::Reset { queue } };
         match ask(&mut self.talk.lock(), &question, None) {
             Ok(Reply::Done) => Ok(()),
             _ => Err(Error::Gone),
@@ -101,7 +101,7 @@ impl Connection {
 }
 
 /// Sends one request over the socket, with a descriptor if the broker needs one, and returns the reply.
-pub(super) fn ask(talk: &mut Talk, question: &Ask, fd: Option<BorrowedFd<'_>>) -> Result<Reply, BrokerError> {
+pub(super) fn ask(talk: &mut Talk, question: &BrokerRequest, fd: Option<BorrowedFd<'_>>) -> Result<Reply, BrokerError> {
     talk.drop_fds();
     match talk.send(question, fd.as_slice()) {
         // The broker closed the connection; a reply sent before that can still be read.

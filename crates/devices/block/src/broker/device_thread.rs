@@ -55,9 +55,9 @@ struct Mailbox {
 }
 
 impl DeviceThread {
-    /// Starts the thread of a device. The thread polls for `spin` before it sleeps, and gives the device `patience` to cancel
+    /// Starts the thread of a device. The thread polls for `spin` before it sleeps, and gives the device `reset_timeout` to cancel
     /// requests.
-    pub(super) fn start(name: &str, device: Arc<dyn Device>, spin: Duration, patience: Duration) -> std::io::Result<DeviceThread> {
+    pub(super) fn start(name: &str, device: Arc<dyn Device>, spin: Duration, reset_timeout: Duration) -> std::io::Result<DeviceThread> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let mailbox = Arc::new(Mailbox { orders: Mutex::new(Some(Vec::new())), some: AtomicBool::new(false), wake });
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -67,7 +67,7 @@ impl DeviceThread {
             mailbox: mailbox.clone(),
             epoll,
             spin,
-            patience,
+            reset_timeout,
             clock: Monotonic::default(),
             queues: Vec::new(),
             paces: Vec::new(),
@@ -130,7 +130,7 @@ struct Serving {
     mailbox: Arc<Mailbox>,
     epoll: OwnedFd,
     spin: Duration,
-    patience: Duration,
+    reset_timeout: Duration,
     clock: Monotonic,
     queues: Vec<Served>,
     /// Rate limits by grant, with the number of queues that use each.
@@ -284,10 +284,10 @@ impl Serving {
         // The queue is opened, used and dropped on this thread.
         let options = QueueOptions { depth: seed.layout.depth, single_issuer: true, ..QueueOptions::default() };
         let queue = self.device.queue(&options).map_err(|error| error.to_string())?;
-        let mut served = Served::new(queue, seed, self.patience).map_err(|error| format!("registering memory: {error}"))?;
+        let mut served = Served::new(queue, seed, self.reset_timeout).map_err(|error| format!("registering memory: {error}"))?;
         let (id, grant) = (served.place().info.id, served.place().info.grant);
         let listen = |fd: BorrowedFd<'_>, data| epoll::add(&self.epoll, fd, EventData::new_u64(data), EventFlags::IN);
-        listen(served.bell().as_fd(), id << 1).map_err(|error| format!("listening to the bell: {error}"))?;
+        listen(served.bell().as_fd(), id << 1).map_err(|error| format!("listening to the notifier: {error}"))?;
         if let Some(event) = served.queue().event() {
             listen(event, id << 1 | 1).map_err(|error| format!("listening to the device: {error}"))?;
         }

@@ -467,7 +467,7 @@ mod test {
                 damaged[at] ^= 1 << bit;
                 put(&path, &damaged);
                 match Journal::open(&path) {
-                    Err(JournalError::Damaged { at: told, .. }) => assert!(told <= at as u64),
+                    Err(JournalError::Damaged { at: found, .. }) => assert!(found <= at as u64),
                     Err(JournalError::Later { .. }) => assert!(at < HEADER.len()),
                     Err(other) => panic!("byte {at}: {other}"),
                     // Without its line feed, the last line counts as a torn write.

@@ -19,7 +19,7 @@ use crate::geometry::Geometry;
 /// The version of the protocol and of the shared memory.
 pub const VERSION: u32 = 1;
 /// The maximum length of a client's line, in bytes.
-pub const ASK_BYTES_MAX: usize = 64 << 10;
+pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// The maximum length of the broker's line, in bytes; large enough to list all grants and queues.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// The maximum number of descriptors beside one line.
@@ -28,7 +28,7 @@ const FDS_MAX: usize = 4;
 /// A request that a client sends to the broker.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub enum Ask {
+pub enum BrokerRequest {
     /// Opens a window of a device, once per connection; all queues and memory of the connection belong to it.
     Open {
         /// The client's protocol [`VERSION`].
@@ -52,7 +52,7 @@ pub enum Ask {
         /// The ID of the queue.
         queue: u64,
     },
-    /// Closes a queue; the reply comes as for [`Ask::Reset`].
+    /// Closes a queue; the reply comes as for [`BrokerRequest::Reset`].
     Close {
         /// The ID of the queue.
         queue: u64,
@@ -80,7 +80,7 @@ pub enum Reply {
     /// The window is open, and is described as a device.
     Opened {
         /// The geometry of the window.
-        geometry: Looks,
+        geometry: WireGeometry,
         /// The maximum shared memory of the connection, in bytes.
         memory_bytes: u64,
     },
@@ -131,7 +131,7 @@ pub enum Reply {
 
 /// A [`Geometry`] in the form sent on the socket.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Looks {
+pub struct WireGeometry {
     block_bytes: u32,
     blocks: u64,
     transfer_bytes_max: u32,
@@ -143,8 +143,8 @@ pub struct Looks {
     write_zeroes: bool,
 }
 
-impl From<&Geometry> for Looks {
-    fn from(geometry: &Geometry) -> Looks {
+impl From<&Geometry> for WireGeometry {
+    fn from(geometry: &Geometry) -> WireGeometry {
         let &Geometry {
             block_bytes,
             blocks,
@@ -156,21 +156,31 @@ impl From<&Geometry> for Looks {
             discard,
             write_zeroes,
         } = geometry;
-        Looks { block_bytes, blocks, transfer_bytes_max, segments_max, memory_align, volatile_cache, read_only, discard, write_zeroes }
+        WireGeometry {
+            block_bytes,
+            blocks,
+            transfer_bytes_max,
+            segments_max,
+            memory_align,
+            volatile_cache,
+            read_only,
+            discard,
+            write_zeroes,
+        }
     }
 }
 
-impl From<Looks> for Geometry {
-    fn from(looks: Looks) -> Geometry {
+impl From<WireGeometry> for Geometry {
+    fn from(geometry: WireGeometry) -> Geometry {
         Geometry {
-            transfer_bytes_max: looks.transfer_bytes_max,
-            segments_max: looks.segments_max,
-            memory_align: looks.memory_align,
-            volatile_cache: looks.volatile_cache,
-            read_only: looks.read_only,
-            discard: looks.discard,
-            write_zeroes: looks.write_zeroes,
-            ..Geometry::plain(looks.block_bytes, looks.blocks)
+            transfer_bytes_max: geometry.transfer_bytes_max,
+            segments_max: geometry.segments_max,
+            memory_align: geometry.memory_align,
+            volatile_cache: geometry.volatile_cache,
+            read_only: geometry.read_only,
+            discard: geometry.discard,
+            write_zeroes: geometry.write_zeroes,
+            ..Geometry::plain(geometry.block_bytes, geometry.blocks)
         }
     }
 }
@@ -331,14 +341,14 @@ mod test {
         let (a, b) = UnixStream::pair().expect("a pair");
         let (ours, mut theirs) = (Talk::new(a, 1 << 20), Talk::new(b, 1 << 20));
         let file = tempfile::tempfile().expect("a file");
-        let long = Ask::Open { version: 1, wish: Wish { device: "x".repeat(9000), range: None, read_only: true } };
-        ours.send(&Ask::List, &[]).expect("sent");
+        let long = BrokerRequest::Open { version: 1, wish: Wish { device: "x".repeat(9000), range: None, read_only: true } };
+        ours.send(&BrokerRequest::List, &[]).expect("sent");
         ours.send(&long, &[file.as_fd(), file.as_fd()]).expect("sent");
         drop(ours);
-        assert_eq!(theirs.receive::<Ask>().expect("words"), Ask::List);
-        assert_eq!(theirs.receive::<Ask>().expect("words"), long);
+        assert_eq!(theirs.receive::<BrokerRequest>().expect("words"), BrokerRequest::List);
+        assert_eq!(theirs.receive::<BrokerRequest>().expect("words"), long);
         assert!(theirs.take_fd().is_some() && theirs.take_fd().is_some() && theirs.take_fd().is_none());
-        assert!(theirs.receive_line().expect("in good order").is_none());
+        assert!(theirs.receive_line().expect("cleanly").is_none());
     }
 
     #[test]

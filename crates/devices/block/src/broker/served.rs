@@ -6,7 +6,7 @@
 //!              v   |    close, revoke, broken ring, client gone
 //!            Open -+----------------------------------> Draining --- nothing in flight ---> over: memory and
 //!              ^          reset                            | |                             quota given back
-//!              '------------------ nothing in flight ------' | patience over: the device's queue is reset,
+//!              '------------------ nothing in flight ------' | timeout: the device's queue is reset,
 //!                                                            v and if that fails too
 //!                                                          lost: kept for ever, memory included
 //! ```
@@ -107,12 +107,12 @@ pub(super) struct Served {
     /// Whether a refused request has been logged.
     has_refused: bool,
     /// The time that the device has to complete cancelled requests.
-    patience: Duration,
+    reset_timeout: Duration,
 }
 
 impl Served {
     /// Creates the queue and registers every arena of the seed.
-    pub(super) fn new(mut queue: Box<dyn Queue>, seed: Seed, patience: Duration) -> Result<Served, Error> {
+    pub(super) fn new(mut queue: Box<dyn Queue>, seed: Seed, reset_timeout: Duration) -> Result<Served, Error> {
         for arena in &seed.arenas {
             queue.register(arena)?;
         }
@@ -126,7 +126,7 @@ impl Served {
             spans: Vec::with_capacity(SEGMENTS_MAX),
             phase: Phase::Open,
             has_refused: false,
-            patience,
+            reset_timeout,
             queue,
             seed,
         })
@@ -194,7 +194,7 @@ impl Served {
             }
         }
         self.queue.ring();
-        self.phase = Phase::Draining { why, due: now.after(self.patience), waiting: waiting.into_iter().collect() };
+        self.phase = Phase::Draining { why, due: now.after(self.reset_timeout), waiting: waiting.into_iter().collect() };
     }
 
     /// Arms the notifiers; returns `false` if there is work already.

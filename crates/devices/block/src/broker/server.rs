@@ -15,7 +15,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use super::device_thread::DeviceThread;
 use super::grant::Peer;
 use super::journal::Journal;
-use super::protocol::{ASK_BYTES_MAX, Reply, Talk};
+use super::protocol::{REQUEST_BYTES_MAX, Reply, Talk};
 use super::refusal::Refusal;
 use super::session::{BrokerState, Session};
 use crate::device::Device;
@@ -38,7 +38,7 @@ pub struct ServerOptions {
     /// How long a device's thread polls after its last work, before it sleeps.
     pub spin: Duration,
     /// How long a device has to complete cancelled requests, before its queue is reset.
-    pub patience: Duration,
+    pub reset_timeout: Duration,
 }
 
 /// The state that the accepting thread and the clients' threads share.
@@ -71,7 +71,7 @@ impl Server {
         let listener = listen(&options.socket)?;
         let mut threads = BTreeMap::new();
         for (name, device) in options.devices {
-            let thread = DeviceThread::start(&name, device, options.spin, options.patience)?;
+            let thread = DeviceThread::start(&name, device, options.spin, options.reset_timeout)?;
             threads.insert(name, Arc::new(thread));
         }
         let shared = Arc::new(Shared {
@@ -144,7 +144,7 @@ fn welcome(shared: &Arc<Shared>, stream: UnixStream, id: u64) -> std::io::Result
     let peer = Peer { user: credentials.uid.as_raw(), group: credentials.gid.as_raw(), pid: credentials.pid.as_raw_pid() };
     set_socket_timeout(&stream, Timeout::Send, Some(SEND_TIMEOUT))?;
     let hang_up = Arc::new(stream.try_clone()?);
-    let talk = Talk::new(stream, ASK_BYTES_MAX);
+    let talk = Talk::new(stream, REQUEST_BYTES_MAX);
     let mut clients = shared.clients.lock();
     if let Some(most) = too_many(&clients, peer.user, shared.broker.owner) {
         drop(clients);

@@ -18,7 +18,7 @@ use super::grant::{GrantId, GrantSpec, Peer, Window, Wish};
 use super::journal::{Journal, JournalError};
 use super::log_limit::{LogLimit, printable};
 use super::places::{Counters, Info, Places};
-use super::protocol::{Ask, Reply, Talk, VERSION};
+use super::protocol::{BrokerRequest, Reply, Talk, VERSION};
 use super::refusal::Refusal;
 use super::served::{Drain, Seed};
 use crate::buffer::Arena;
@@ -76,7 +76,7 @@ impl Session {
     pub(super) fn run(mut self) {
         while let Ok(Some(line)) = self.talk.receive_line() {
             let answered = match serde_json::from_slice(&line) {
-                Ok(ask) => self.answer(ask),
+                Ok(request) => self.answer(request),
                 Err(error) => Err(Refusal::BadRequest { what: error.to_string() }),
             };
             self.talk.drop_fds();
@@ -94,23 +94,23 @@ impl Session {
         }
     }
 
-    fn answer(&mut self, ask: Ask) -> Answered {
-        match ask {
-            Ask::Open { version, wish } => self.open(version, wish).map(plain),
-            Ask::Queue { depth } => self.queue(depth),
-            Ask::Arena { bytes } => self.arena(bytes).map(plain),
-            Ask::Reset { queue } => self.drain(queue, Drain::Reset).map(plain),
-            Ask::Close { queue } => {
+    fn answer(&mut self, request: BrokerRequest) -> Answered {
+        match request {
+            BrokerRequest::Open { version, wish } => self.open(version, wish).map(plain),
+            BrokerRequest::Queue { depth } => self.queue(depth),
+            BrokerRequest::Arena { bytes } => self.arena(bytes).map(plain),
+            BrokerRequest::Reset { queue } => self.drain(queue, Drain::Reset).map(plain),
+            BrokerRequest::Close { queue } => {
                 let done = self.drain(queue, Drain::End(Ended::Closed));
                 if let Some(opened) = &mut self.opened {
                     opened.queues.retain(|known| *known != queue);
                 }
                 done.map(plain)
             }
-            Ask::Grant { terms } => self.grant(terms).map(plain),
-            Ask::Revoke { id } => self.revoke(id).map(plain),
-            Ask::List => Ok(plain(self.list())),
-            Ask::Stat => {
+            BrokerRequest::Grant { terms } => self.grant(terms).map(plain),
+            BrokerRequest::Revoke { id } => self.revoke(id).map(plain),
+            BrokerRequest::List => Ok(plain(self.list())),
+            BrokerRequest::Stat => {
                 let all = self.may_change();
                 Ok(plain(Reply::Stat { queues: self.broker.places.stat(|info| all || info.peer.user == self.peer.user) }))
             }

@@ -41,7 +41,7 @@ pub struct Adaptive<Q, C = Monotonic, S = System> {
     batch_since: Option<Time>,
     pace: Pace,
     /// A time just before the last poll that took all available completions.
-    last_look: Time,
+    last_poll: Time,
     /// The time when the last completions were found, if it was measured.
     found: Time,
     /// Whether the driver just woke this thread, so that completions found next arrived just now.
@@ -76,7 +76,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
             flight: Flight::new(depth),
             held: FoundCompletions { entries: vec![Completion::EMPTY; depth as usize].into(), first: 0, end: 0 },
             batch_since: None,
-            last_look: Time(0),
+            last_poll: Time(0),
             found: Time(0),
             woken: false,
             counters: Counters::default(),
@@ -187,15 +187,15 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
     fn spin(&mut self, begin: Time, until: Time) -> Time {
         let mut now = begin;
         while now < until {
-            let looks = self.pace.looks();
-            for _ in 0..looks {
+            let polls = self.pace.polls();
+            for _ in 0..polls {
                 self.sleeper.relax();
                 if self.look(When::Found) {
                     return self.found;
                 }
             }
             let before = std::mem::replace(&mut now, self.clock.now());
-            self.pace.observe(looks, now.since(before));
+            self.pace.observe(polls, now.since(before));
             if self.look(When::At(now)) {
                 return now;
             }
@@ -262,7 +262,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
         self.found = now.unwrap_or(self.found);
         // A time after the poll does not bound which requests had completed before it.
         if let (When::At(now), true) = (when, found < to.len()) {
-            self.last_look = now;
+            self.last_poll = now;
         }
         if kinds.blind & !kinds.learned != 0 {
             self.be_blind(kinds);
@@ -273,7 +273,7 @@ impl<Q: Queue, C: Clock, S: Sleeper> Adaptive<Q, C, S> {
     fn learn(&mut self, flown: Flown, now: Time, kinds: &mut Kinds) {
         let taken = now.since(flown.since);
         let prompt = taken.saturating_sub(self.waking);
-        let (more_than, at_most) = if self.woken { (prompt, prompt) } else { (self.last_look.since(flown.since), taken) };
+        let (more_than, at_most) = if self.woken { (prompt, prompt) } else { (self.last_poll.since(flown.since), taken) };
         let learned = self.flight.predictors[usize::from(flown.kind.0)].observe(more_than, at_most);
         let kinds = if learned { &mut kinds.learned } else { &mut kinds.blind };
         *kinds |= 1 << flown.kind.0;

@@ -26,8 +26,8 @@ impl Mode {
     /// Returns the reason for the choice of [`Mode::default_for`], for messages.
     pub fn reason_for(cores: usize) -> &'static str {
         match Mode::default_for(cores) {
-            Mode::Interrupt => "with so few processors whoever polls takes them from whoever submits",
-            _ => "there are processors to spare for polling short requests",
+            Mode::Interrupt => "with so few CPUs, polling takes them from the submitting threads",
+            _ => "there are CPUs to spare for polling short requests",
         }
     }
 

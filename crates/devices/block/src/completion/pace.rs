@@ -15,7 +15,7 @@ const MOST: u128 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pace {
     clock: Duration,
-    looks: u32,
+    polls: u32,
 }
 
 impl Pace {
@@ -25,19 +25,19 @@ impl Pace {
             let begin = clock.now();
             clock.now().since(begin)
         };
-        Pace { clock: [(); SAMPLES].map(cost).into_iter().min().unwrap_or_default(), looks: 1 }
+        Pace { clock: [(); SAMPLES].map(cost).into_iter().min().unwrap_or_default(), polls: 1 }
     }
 
     /// Returns the number of device polls until the next clock read.
-    pub(super) fn looks(&self) -> u32 {
-        self.looks
+    pub(super) fn polls(&self) -> u32 {
+        self.polls
     }
 
-    /// Records the time that `looks` device polls and one clock read took.
-    pub(super) fn observe(&mut self, looks: u32, took: Duration) {
-        let each = took.saturating_sub(self.clock) / looks.max(1);
+    /// Records the time that `polls` device polls and one clock read took.
+    pub(super) fn observe(&mut self, polls: u32, took: Duration) {
+        let each = took.saturating_sub(self.clock) / polls.max(1);
         let wanted = (self.clock * SHARE).as_nanos() / each.as_nanos().max(1);
-        self.looks = wanted.clamp(1, MOST) as u32;
+        self.polls = wanted.clamp(1, MOST) as u32;
     }
 }
 
@@ -47,15 +47,15 @@ mod test {
     use crate::clock::{Monotonic, Time};
 
     fn pace(clock_ns: u64) -> Pace {
-        Pace { clock: Duration::from_nanos(clock_ns), looks: 1 }
+        Pace { clock: Duration::from_nanos(clock_ns), polls: 1 }
     }
 
     #[test]
     fn the_dearer_the_clock_the_rarer_it_is_looked_at() {
-        for (clock_ns, look_ns, looks) in [(25, 20, 5), (25, 1000, 1), (3000, 400, 30), (3000, 0, 64), (0, 20, 1)] {
+        for (clock_ns, poll_ns, polls) in [(25, 20, 5), (25, 1000, 1), (3000, 400, 30), (3000, 0, 64), (0, 20, 1)] {
             let mut pace = pace(clock_ns);
-            pace.observe(10, Duration::from_nanos(clock_ns + 10 * look_ns));
-            assert_eq!(pace.looks(), looks, "{clock_ns} ns a look at the clock, {look_ns} ns one at the device");
+            pace.observe(10, Duration::from_nanos(clock_ns + 10 * poll_ns));
+            assert_eq!(pace.polls(), polls, "{clock_ns} ns a look at the clock, {poll_ns} ns one at the device");
         }
     }
 
@@ -63,9 +63,9 @@ mod test {
     fn a_thread_that_was_away_looks_at_the_clock_each_time_until_it_knows_better() {
         let mut pace = pace(25);
         pace.observe(4, Duration::from_millis(3));
-        assert_eq!(pace.looks(), 1);
+        assert_eq!(pace.polls(), 1);
         pace.observe(1, Duration::from_nanos(45));
-        assert_eq!(pace.looks(), 5);
+        assert_eq!(pace.polls(), 5);
     }
 
     #[test]

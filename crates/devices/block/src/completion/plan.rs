@@ -4,7 +4,7 @@
 //!
 //! | the next completion | and | so |
 //! |---|---|---|
-//! | is overdue by more than the patience | | block: its remaining time is unknown |
+//! | is overdue by more than the tolerance | | block: its remaining time is unknown |
 //! | is of an urgent request | is due within `urgent_spin` | poll |
 //! | is nearer than three wakeups | | poll: a sleep would end too late. Deep and busy queues end up here |
 //! | is farther | a wakeup is a small part of the request's latency | block: interrupts are as fast, and cheapest |
@@ -65,7 +65,7 @@ pub struct Limits {
     /// The maximum time to poll for an urgent request.
     pub urgent_spin: Duration,
     /// The time to poll for an overdue or unknown request, or a quarter of its latency if that is longer.
-    pub patience: Duration,
+    pub tolerance: Duration,
 }
 
 impl Limits {
@@ -78,18 +78,18 @@ impl Limits {
             sleep_most: Duration::MAX,
             block_from: waking * SMALL_PART,
             urgent_spin: Duration::from_millis(1),
-            patience: waking * 2,
+            tolerance: waking * 2,
         }
     }
 
     /// Returns the next step of a wait. `lead` is how long before the predicted completion the thread must be awake.
     pub fn plan(&self, outlook: Outlook, lead: Duration) -> Plan {
         let latency = outlook.latency.unwrap_or_default();
-        let patience = self.patience.max(latency / 4);
-        if outlook.overdue > patience {
+        let tolerance = self.tolerance.max(latency / 4);
+        if outlook.overdue > tolerance {
             return Plan::Block;
         }
-        let in_time = outlook.remaining + patience - outlook.overdue;
+        let in_time = outlook.remaining + tolerance - outlook.overdue;
         if outlook.urgent && outlook.remaining <= self.urgent_spin {
             return Plan::Poll(in_time);
         }

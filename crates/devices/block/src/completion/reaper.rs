@@ -242,7 +242,7 @@ mod test {
         submitted: AtomicU64,
         ended: AtomicU64,
         reaped: AtomicU64,
-        looks: AtomicUsize,
+        polls: AtomicUsize,
         event: Option<OwnedFd>,
     }
 
@@ -250,7 +250,7 @@ mod test {
         fn new(with_event: bool) -> Arc<Counted> {
             let event = with_event.then(|| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"));
             let [submitted, ended, reaped] = [0; 3].map(AtomicU64::new);
-            Arc::new(Counted { submitted, ended, reaped, looks: AtomicUsize::new(0), event })
+            Arc::new(Counted { submitted, ended, reaped, polls: AtomicUsize::new(0), event })
         }
 
         fn submit(&self, waker: &Waker) {
@@ -272,7 +272,7 @@ mod test {
 
     impl Reap for Counted {
         fn reap(&self) -> usize {
-            self.looks.fetch_add(1, Ordering::SeqCst);
+            self.polls.fetch_add(1, Ordering::SeqCst);
             let ended = self.ended.load(Ordering::SeqCst);
             (ended - self.reaped.swap(ended, Ordering::SeqCst)) as usize
         }
@@ -345,14 +345,14 @@ mod test {
             gone.end_one();
             assert!(reaper.remove(id).is_some());
             assert!(gone.is_all_reaped(1));
-            let looks = gone.looks.load(Ordering::SeqCst);
+            let polls = gone.polls.load(Ordering::SeqCst);
             assert_eq!(Arc::strong_count(&gone), 1);
             stays.submit(&reaper.waker());
             stays.end_one();
             assert!(reaper.remove(id).is_none());
             assert_eq!(reaper.stop(FAR), Leftover::Nothing);
             assert!(stays.is_all_reaped(1));
-            assert_eq!(gone.looks.load(Ordering::SeqCst), looks);
+            assert_eq!(gone.polls.load(Ordering::SeqCst), polls);
         }
     }
 

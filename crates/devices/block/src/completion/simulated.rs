@@ -16,7 +16,7 @@ use crate::request::{Completion, Request};
 use crate::units::Tag;
 
 /// The time that each clock read takes, so that polling loops end.
-const LOOK_NS: u64 = 50;
+const POLL_NS: u64 = 50;
 
 pub(super) const FLOOR: WakeupLatency =
     WakeupLatency { timer: Duration::from_micros(10), timer_late: Duration::from_micros(14), event: Duration::from_micros(3) };
@@ -33,7 +33,7 @@ impl Machine {
 
 impl Clock for Machine {
     fn now(&self) -> Time {
-        Time(self.0.fetch_add(LOOK_NS, Ordering::Relaxed) + LOOK_NS)
+        Time(self.0.fetch_add(POLL_NS, Ordering::Relaxed) + POLL_NS)
     }
 }
 

@@ -48,7 +48,7 @@ impl RetryTimer {
 
 /// Locks an open file, with retries.
 pub(super) fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
-    let patience = RetryTimer::begin();
+    let timer = RetryTimer::begin();
     loop {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => {}
@@ -57,14 +57,14 @@ pub(super) fn lock(file: &File, path: &Path) -> Result<(), OpenError> {
         let holder = locked_by(file);
         // Inside a PID namespace the kernel does not report processes that have ended.
         let limit = if let Some(Holder::Process(_)) = holder { CLOSED } else { LEFT_BEHIND };
-        if !patience.lasts(limit) {
+        if !timer.lasts(limit) {
             return Err(refused(holder, path));
         }
     }
 }
 
 /// Returns how long to retry a device that cannot be opened: if no process holds a lock, it is mounted, or part of another device.
-pub(super) fn patience_with_device(path: &Path) -> Duration {
+pub(super) fn claim_timeout(path: &Path) -> Duration {
     let holder = File::open(path).ok().and_then(|file| locked_by(&file));
     if let Some(Holder::Ended(_)) = holder { LEFT_BEHIND } else { CLOSED }
 }

@@ -188,10 +188,10 @@ fn check_kind(path: &Path) -> Result<bool, OpenError> {
 
 /// Opens the file, and returns whether it supports O_DIRECT. Retries while the device is in use: see [`claim`](super::claim).
 fn open(path: &Path, options: &FileOptions, block: bool) -> Result<(File, bool), OpenError> {
-    let patience = RetryTimer::begin();
+    let timer = RetryTimer::begin();
     loop {
         match try_open(path, options, block) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) && patience.lasts(claim::patience_with_device(path)) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) && timer.lasts(claim::claim_timeout(path)) => {}
             opened => return opened.map_err(|error| explain(path, error, options.read_only)),
         }
     }

@@ -46,7 +46,7 @@ struct Shared {
     target: Arc<FileTarget>,
     /// Replaced when an arena is added, so that a call that hangs in the kernel blocks no other thread.
     buffers: Mutex<Arc<Buffers>>,
-    books: Mutex<JobQueue>,
+    jobs: Mutex<JobQueue>,
     work: Condvar,
     ended: Condvar,
     event: OwnedFd,
@@ -70,7 +70,7 @@ struct Job {
 impl PlainQueue {
     pub(super) fn new(target: Arc<FileTarget>, depth: u32) -> io::Result<PlainQueue> {
         let segments = usize::from(target.geometry().segments_max);
-        let books = JobQueue {
+        let jobs = JobQueue {
             waiting: VecDeque::with_capacity(depth as usize),
             spare: (0..depth).map(|_| Vec::with_capacity(segments)).collect(),
             ended: CompletionRing::new(depth),
@@ -81,7 +81,7 @@ impl PlainQueue {
         let shared = Arc::new(Shared {
             target,
             buffers: Mutex::default(),
-            books: Mutex::new(books),
+            jobs: Mutex::new(jobs),
             work: Condvar::new(),
             ended: Condvar::new(),
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -97,14 +97,14 @@ impl PlainQueue {
     /// Completes jobs that no thread has started with an error, and waits for the running ones.
     fn give_up(&self, close: bool) -> Result<(), Error> {
         let end = Instant::now() + GIVE_UP_AFTER;
-        let mut books = self.shared.books.lock();
-        books.closed |= close;
-        while let Some(job) = books.waiting.pop_front() {
-            books.end(job, Err(Error::Reset));
+        let mut jobs = self.shared.jobs.lock();
+        jobs.closed |= close;
+        while let Some(job) = jobs.waiting.pop_front() {
+            jobs.end(job, Err(Error::Reset));
         }
         self.shared.work.notify_all();
-        while books.running > 0 {
-            if self.shared.ended.wait_until(&mut books, end).timed_out() {
+        while jobs.running > 0 {
+            if self.shared.ended.wait_until(&mut jobs, end).timed_out() {
                 return Err(Error::Timeout);
             }
         }
@@ -122,28 +122,28 @@ impl JobQueue {
 impl Shared {
     /// Runs jobs until the queue is closed: the body of each thread.
     fn serve(&self) {
-        let mut books = self.books.lock();
+        let mut jobs = self.jobs.lock();
         loop {
-            let Some(job) = books.waiting.pop_front() else {
-                if books.closed {
+            let Some(job) = jobs.waiting.pop_front() else {
+                if jobs.closed {
                     return;
                 }
-                self.work.wait(&mut books);
+                self.work.wait(&mut jobs);
                 continue;
             };
-            books.running += 1;
-            drop(books);
+            jobs.running += 1;
+            drop(jobs);
             let status = self.run(&job);
-            books = self.books.lock();
-            books.running -= 1;
-            books.end(job, status);
-            self.tell(&mut books);
+            jobs = self.jobs.lock();
+            jobs.running -= 1;
+            jobs.end(job, status);
+            self.tell(&mut jobs);
         }
     }
 
-    fn tell(&self, books: &mut JobQueue) {
+    fn tell(&self, jobs: &mut JobQueue) {
         self.ended.notify_all();
-        if std::mem::take(&mut books.armed) {
+        if std::mem::take(&mut jobs.armed) {
             let signalled = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
             debug_assert!(signalled.is_ok(), "{signalled:?}");
         }
@@ -214,16 +214,16 @@ impl Queue for PlainQueue {
         }
         self.in_flight += 1;
         let checked = self.geometry().check(request, data);
-        let mut books = self.shared.books.lock();
-        let mut job = Job { request: *request, data: books.spare.pop().expect("as many as the queue is deep") };
+        let mut jobs = self.shared.jobs.lock();
+        let mut job = Job { request: *request, data: jobs.spare.pop().expect("as many as the queue is deep") };
         job.data.clear();
         match checked {
             Ok(()) => {
                 job.data.extend_from_slice(data);
-                books.waiting.push_back(job);
+                jobs.waiting.push_back(job);
                 self.unrung += 1;
             }
-            Err(error) => books.end(job, Err(error)),
+            Err(error) => jobs.end(job, Err(error)),
         }
         Submit::Queued
     }
@@ -238,7 +238,7 @@ impl Queue for PlainQueue {
 
     fn poll(&mut self, completions: &mut [Completion]) -> usize {
         self.ring();
-        let count = self.shared.books.lock().ended.take(completions);
+        let count = self.shared.jobs.lock().ended.take(completions);
         self.in_flight -= u32::try_from(count).expect("no more than the depth");
         count
     }
@@ -249,9 +249,9 @@ impl Queue for PlainQueue {
 
     fn wait(&mut self, at_most: Duration) {
         self.ring();
-        let mut books = self.shared.books.lock();
-        if books.ended.len() == 0 && self.in_flight > 0 {
-            self.shared.ended.wait_for(&mut books, at_most);
+        let mut jobs = self.shared.jobs.lock();
+        if jobs.ended.len() == 0 && self.in_flight > 0 {
+            self.shared.ended.wait_for(&mut jobs, at_most);
         }
     }
 
@@ -261,23 +261,23 @@ impl Queue for PlainQueue {
 
     fn arm(&mut self) -> Armed {
         self.ring();
-        let mut books = self.shared.books.lock();
+        let mut jobs = self.shared.jobs.lock();
         let _ = rustix::io::read(&self.shared.event, &mut [0; 8]); // empty already is fine
-        books.armed = books.ended.len() == 0;
-        if books.armed { Armed::Waiting } else { Armed::Ready }
+        jobs.armed = jobs.ended.len() == 0;
+        if jobs.armed { Armed::Waiting } else { Armed::Ready }
     }
 
     fn cancel(&mut self, tag: Tag) {
-        let mut books = self.shared.books.lock();
-        let Some(at) = books.waiting.iter().position(|job| job.request.tag == tag) else { return };
-        let job = books.waiting.remove(at).expect("just found");
-        books.end(job, Err(Error::Cancelled));
-        self.shared.tell(&mut books);
+        let mut jobs = self.shared.jobs.lock();
+        let Some(at) = jobs.waiting.iter().position(|job| job.request.tag == tag) else { return };
+        let job = jobs.waiting.remove(at).expect("just found");
+        jobs.end(job, Err(Error::Cancelled));
+        self.shared.tell(&mut jobs);
     }
 
     fn reset(&mut self) -> Result<(), Error> {
         self.give_up(false)?;
-        self.shared.books.lock().ended.clear();
+        self.shared.jobs.lock().ended.clear();
         (self.in_flight, self.unrung) = (0, 0);
         Ok(())
     }

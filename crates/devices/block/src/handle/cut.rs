@@ -85,7 +85,7 @@ impl Limits {
 /// Removes `surplus` bytes from the end.
 fn trim(spans: &mut Vec<Span>, mut surplus: u64) {
     while surplus > 0 {
-        let last = spans.last_mut().expect("as many bytes as were gathered");
+        let last = spans.last_mut().expect("as many bytes as were collected");
         if u64::from(last.bytes) > surplus {
             last.bytes -= u32::try_from(surplus).expect("less than a piece");
             return;

@@ -45,8 +45,8 @@ impl<Q: Queue> Handle<Q> {
     /// # Errors
     /// The handle would need more requests than it can have.
     pub fn new(queue: Q, params: Params) -> Result<Handle<Q>, Error> {
-        let patience = params.patience();
-        Handle::over(vec![Tracked::new(queue, patience)], Selector::default(), params)
+        let timeouts = params.timeouts();
+        Handle::over(vec![Tracked::new(queue, timeouts)], Selector::default(), params)
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) type Owner = u16;
 /// The owner of held memory whose handle no longer exists.
 const NOBODY: Owner = Owner::MAX;
 
-struct BufferRegistry {
+struct JobOwner {
     ended: Chain,
     /// Requests whose memory the device released after they were reported.
     released: Chain,
@@ -59,7 +59,7 @@ pub(super) struct Engine<Q: Queue, C: Clock = Monotonic> {
     jobs: Vec<Job>,
     free: Vec<u32>,
     waiting: Chain,
-    owners: Vec<BufferRegistry>,
+    owners: Vec<JobOwner>,
     /// Whether requests were submitted since the last ring.
     unrung: bool,
     /// The number of requests that have not completed.
@@ -90,8 +90,8 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
 
     /// Adds an owner with at most `limit` asynchronous requests. `number` is the index of this queue among the owner's queues.
     pub(super) fn attach(&mut self, limit: u32, number: u8) -> Result<Owner, Error> {
-        let free = self.owners.iter().position(|books| !books.alive && books.used == 0);
-        let taken: u32 = self.owners.iter().map(|books| if books.alive { books.limit + 1 } else { books.used }).sum();
+        let free = self.owners.iter().position(|job_owner| !job_owner.alive && job_owner.used == 0);
+        let taken: u32 = self.owners.iter().map(|job_owner| if job_owner.alive { job_owner.limit + 1 } else { job_owner.used }).sum();
         // Requests with held memory occupy jobs even after they were collected: up to one queue depth of them.
         let wanted = (taken + limit + 1 + self.queue.depth()) as usize;
         if wanted > JOBS_MAX {
@@ -102,22 +102,13 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
             self.jobs.push(Job::empty());
         }
         self.free.reserve(self.jobs.len());
-        let books = BufferRegistry {
-            ended: Chain::EMPTY,
-            released: Chain::EMPTY,
-            used: 0,
-            busy: 0,
-            claims: 0,
-            limit,
-            number,
-            alive: true,
-            news: false,
-        };
+        let job_owner =
+            JobOwner { ended: Chain::EMPTY, released: Chain::EMPTY, used: 0, busy: 0, claims: 0, limit, number, alive: true, news: false };
         let owner = free.unwrap_or(self.owners.len());
         if owner == self.owners.len() {
-            self.owners.push(books);
+            self.owners.push(job_owner);
         } else {
-            self.owners[owner] = books;
+            self.owners[owner] = job_owner;
         }
         Owner::try_from(owner).map_err(|_| Error::NoResources)
     }
@@ -137,14 +128,14 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     /// Accepts a request. `claimed`: a caller will wait for this request individually.
     #[inline(always)]
     pub(super) fn submit(&mut self, owner: Owner, io: Io, defaults: &Defaults, claimed: bool) -> Result<Ticket, Full> {
-        let books = &mut self.owners[usize::from(owner)];
-        if books.used >= books.limit + u32::from(claimed) {
+        let job_owner = &mut self.owners[usize::from(owner)];
+        if job_owner.used >= job_owner.limit + u32::from(claimed) {
             return Err(Full(io));
         }
         let Some(index) = self.free.pop() else { return Err(Full(io)) };
-        books.used += 1;
-        books.busy += 1;
-        books.claims += u32::from(claimed);
+        job_owner.used += 1;
+        job_owner.busy += 1;
+        job_owner.claims += u32::from(claimed);
         self.busy += 1;
         let piece = io.data.single();
         let bytes = piece.map_or_else(|| io.data.bytes(), |piece| u64::from(piece.bytes));
@@ -152,7 +143,7 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         let job = &mut self.jobs[index as usize];
         job.fill(owner, io, defaults, claimed);
         job.piece = piece;
-        let ticket = job::ticket(books.number, index, job.generation);
+        let ticket = job::ticket(job_owner.number, index, job.generation);
         match place {
             Ok((lba, blocks)) => {
                 job.request.lba = lba;
@@ -376,13 +367,13 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         let job = &mut self.jobs[index as usize];
         job.state = JobState::Ended;
         let claimed = job.claimed;
-        let books = &mut self.owners[usize::from(job.owner)];
-        books.busy -= 1;
-        books.news = true;
-        if !books.alive {
+        let job_owner = &mut self.owners[usize::from(job.owner)];
+        job_owner.busy -= 1;
+        job_owner.news = true;
+        if !job_owner.alive {
             drop(self.give(index));
         } else if !claimed {
-            books.ended.push(&mut self.jobs, index);
+            job_owner.ended.push(&mut self.jobs, index);
         }
     }
 
@@ -448,15 +439,15 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
     #[inline(always)]
     fn give(&mut self, index: u32) -> Done {
         let job = &mut self.jobs[index as usize];
-        let books = &mut self.owners[usize::from(job.owner)];
-        books.used -= 1;
-        books.claims -= u32::from(job.claimed);
-        books.news = true;
-        let ticket = job::ticket(books.number, index, job.generation);
+        let job_owner = &mut self.owners[usize::from(job.owner)];
+        job_owner.used -= 1;
+        job_owner.claims -= u32::from(job.claimed);
+        job_owner.news = true;
+        let ticket = job::ticket(job_owner.number, index, job.generation);
         let (user, op, status, failures, held) = (job.user, job.request.op, job.status, job.failures.take(), job.parts_held > 0);
         if held {
             job.state = JobState::Held;
-            job.owner = if books.alive { job.owner } else { NOBODY };
+            job.owner = if job_owner.alive { job.owner } else { NOBODY };
             return Done { ticket, user, op, held, status, data: Data::None, failures };
         }
         let data = std::mem::take(&mut job.data);
@@ -477,10 +468,10 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
 
     /// Returns memory of this owner that the device released after the request was collected.
     pub(super) fn take_released(&mut self, owner: Owner) -> Option<Released> {
-        let books = &mut self.owners[usize::from(owner)];
-        let index = books.released.pop(&self.jobs)?;
+        let job_owner = &mut self.owners[usize::from(owner)];
+        let index = job_owner.released.pop(&self.jobs)?;
         let job = &mut self.jobs[index as usize];
-        let ticket = job::ticket(books.number, index, job.generation);
+        let ticket = job::ticket(job_owner.number, index, job.generation);
         let released = Released { ticket, user: job.user, data: std::mem::take(&mut job.data) };
         self.release(index);
         Some(released)
@@ -617,8 +608,8 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
 
     /// Returns whether waiting can free a slot for this owner: a request in flight completes, or a waiting caller collects its own.
     pub(super) fn may_come_free(&self, owner: Owner) -> bool {
-        let books = &self.owners[usize::from(owner)];
-        books.busy > 0 || books.claims > 0
+        let job_owner = &self.owners[usize::from(owner)];
+        job_owner.busy > 0 || job_owner.claims > 0
     }
 
     pub(super) fn register(&mut self, arena: &Arena) -> Result<(), Error> {

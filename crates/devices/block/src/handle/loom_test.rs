@@ -172,11 +172,11 @@ type Shared = Arc<SharedQueue<DeviceQueue, Still>>;
 type Handle = SharedHandle<DeviceQueue, Still>;
 
 fn open(has_bell: bool) -> (Device, Shared) {
-    let signal = Arc::new(Signal::new().expect("no system is asked"));
+    let signal = Arc::new(Signal::new().expect("no system call is made"));
     let device = Device { state: Arc::default(), signal: Arc::clone(&signal) };
     let queue = DeviceQueue { device: device.clone(), geometry: Geometry::plain(512, 8), in_flight: 0, has_bell };
-    let patience = Timeouts { timeout: None, reset_after: None, ..Timeouts::default() };
-    let queue = SharedQueue::with_signal(Tracked::with_clock(queue, patience, Still), signal).expect("no descriptors");
+    let timeouts = Timeouts { timeout: None, reset_after: None, ..Timeouts::default() };
+    let queue = SharedQueue::with_signal(Tracked::with_clock(queue, timeouts, Still), signal).expect("no descriptors");
     (device, queue)
 }
 

@@ -68,11 +68,11 @@ pub struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        let (patience, options) = (Timeouts::default(), QueueOptions::default());
+        let (timeouts, options) = (Timeouts::default(), QueueOptions::default());
         Params {
             cached: false,
             synchronous: true,
-            timeout: patience.timeout,
+            timeout: timeouts.timeout,
             class: Class(0),
             urgency: Urgency::Normal,
             fua: false,
@@ -84,8 +84,8 @@ impl Default for Params {
             kernel_submits: options.kernel_submits,
             poll_min: Duration::ZERO,
             poll_max: Duration::from_millis(10),
-            cancel_grace: patience.cancel_grace,
-            reset_after: patience.reset_after,
+            cancel_grace: timeouts.cancel_grace,
+            reset_after: timeouts.reset_after,
             cache_bytes: 64 << 20,
             readahead_bytes: 128 << 10,
         }
@@ -104,7 +104,7 @@ impl Params {
     }
 
     /// Returns how long the queue waits for a device that does not respond.
-    pub fn patience(&self) -> Timeouts {
+    pub fn timeouts(&self) -> Timeouts {
         Timeouts { timeout: self.timeout, cancel_grace: self.cancel_grace, reset_after: self.reset_after }
     }
 

@@ -105,7 +105,7 @@ mod test {
         let device = MemoryDevice::new(512, 1 << 20).expect("memory");
         let clock = Monotonic::default();
         let reaper = std::sync::Arc::new(Reaper::start(ReaperOptions::default(), clock).expect("a thread"));
-        let tracked = crate::Tracked::with_clock(device.open_queue(16), Params::default().patience(), clock);
+        let tracked = crate::Tracked::with_clock(device.open_queue(16), Params::default().timeouts(), clock);
         let queue = SharedQueue::over(tracked).expect("a queue");
         let arena = Arena::private(1 << 20).expect("memory");
         queue.register(&arena).expect("registered");

@@ -41,7 +41,7 @@ const NAP_MAX: Duration = Duration::from_millis(1);
 /// woken costs more.
 const TURNS_TO_SLEEP: u32 = 6;
 /// The number of fruitless polls before the first nap.
-const LOOKS_TO_NAP: u32 = 4;
+const POLLS_TO_NAP: u32 = 4;
 /// How long a handle waits for one of several queues.
 const SLICE: Duration = Duration::from_micros(200);
 
@@ -83,7 +83,7 @@ impl<Q: Queue> SharedQueue<Q> {
     /// # Errors
     /// There are no more file descriptors.
     pub fn new(queue: Q, params: &Params) -> io::Result<Arc<SharedQueue<Q>>> {
-        SharedQueue::over(Tracked::new(queue, params.patience()))
+        SharedQueue::over(Tracked::new(queue, params.timeouts()))
     }
 }
 
@@ -275,10 +275,10 @@ impl<Q: Queue, C: Clock> SharedQueue<Q, C> {
     }
 
     fn nap(&self, round: u32, limit: Duration) {
-        if round < LOOKS_TO_NAP {
+        if round < POLLS_TO_NAP {
             return yield_now();
         }
-        let nap = NAP_MIN * (1 << (round - LOOKS_TO_NAP).min(8));
+        let nap = NAP_MIN * (1 << (round - POLLS_TO_NAP).min(8));
         self.signal.wait(None, nap.min(NAP_MAX).min(limit));
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::broker::entry::Layout;
-use block::broker::protocol::{Ask, Reply, Talk, VERSION};
+use block::broker::protocol::{BrokerRequest, Reply, Talk, VERSION};
 use block::broker::{GrantSpec, Wish};
 use block::{Lba, Queue, Request, Submit, Tag};
 use rustix::net::SendFlags;
@@ -24,7 +24,7 @@ struct Raw {
 
 const DEPTH: u32 = 8;
 
-fn ask(talk: &mut Talk, question: &Ask, fd: Option<&Region>) -> Reply {
+fn ask(talk: &mut Talk, question: &BrokerRequest, fd: Option<&Region>) -> Reply {
     let fd = fd.map(|region| region.fd().expect("shared"));
     talk.send(question, fd.as_slice()).expect("sent");
     talk.receive().expect("answered")
@@ -33,10 +33,10 @@ fn ask(talk: &mut Talk, question: &Ask, fd: Option<&Region>) -> Reply {
 fn raw(broker: &Broker) -> Raw {
     let mut talk = Talk::new(UnixStream::connect(broker.socket()).expect("connected"), 1 << 20);
     let wish = Wish { device: DEVICE.into(), range: None, read_only: false };
-    assert!(matches!(ask(&mut talk, &Ask::Open { version: VERSION, wish }, None), Reply::Opened { .. }));
+    assert!(matches!(ask(&mut talk, &BrokerRequest::Open { version: VERSION, wish }, None), Reply::Opened { .. }));
     let arena = Region::shared("hostile", 64 << 10).expect("memory");
-    assert!(matches!(ask(&mut talk, &Ask::Arena { bytes: 64 << 10 }, Some(&arena)), Reply::Arena { number: 0 }));
-    let answer = ask(&mut talk, &Ask::Queue { depth: DEPTH }, None);
+    assert!(matches!(ask(&mut talk, &BrokerRequest::Arena { bytes: 64 << 10 }, Some(&arena)), Reply::Arena { number: 0 }));
+    let answer = ask(&mut talk, &BrokerRequest::Queue { depth: DEPTH }, None);
     assert!(matches!(answer, Reply::Queue { .. }), "{answer:?}");
     let (rings, bell) = (talk.take_fd().expect("memory"), talk.take_fd().expect("a bell"));
     let layout = Layout::new(DEPTH);
@@ -190,7 +190,7 @@ fn garbage_and_impolite_talk_on_the_socket_ends_only_that_talk() {
         // The broker may have closed the connection already.
         let _ = stream.write_all(&bytes);
         let talk = Talk::new(stream, 1 << 20);
-        let _ = talk.send(&Ask::Stat, &[file.as_fd(), file.as_fd(), file.as_fd(), file.as_fd()]);
+        let _ = talk.send(&BrokerRequest::Stat, &[file.as_fd(), file.as_fd(), file.as_fd(), file.as_fd()]);
     }
     assert!(broker.connect(None).and_then(|device| device.open_queue(8)).is_ok());
 }

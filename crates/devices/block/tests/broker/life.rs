@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use block::broker::protocol::{Ask, Reply};
+use block::broker::protocol::{BrokerRequest, Reply};
 use block::broker::{BrokerQueue, Ended, GrantSpec, Refusal};
 use block::{Armed, Completion, Error, Lba, Queue, Request, Submit, Tag};
 use rustix::process::Signal;
@@ -108,8 +108,8 @@ fn deadlines_are_kept_above_it_as_above_any_driver() {
     use block::tracked::{Timeouts, Tracked};
     let broker = Broker::new();
     broker.grant(terms(me()));
-    let patience = Timeouts { timeout: Some(Duration::from_millis(1)), cancel_grace: Duration::from_secs(60), reset_after: None };
-    let mut queue = Tracked::new(with_held(&broker, 0), patience);
+    let timeouts = Timeouts { timeout: Some(Duration::from_millis(1)), cancel_grace: Duration::from_secs(60), reset_after: None };
+    let mut queue = Tracked::new(with_held(&broker, 0), timeouts);
     assert_eq!(queue.submit(&Request::flush(Tag(4)), &[]), Submit::Queued);
     queue.ring();
     assert_eq!(reap(&mut queue, 1), [Completion { tag: Tag(4), status: Err(Error::Timeout) }]);
@@ -126,7 +126,7 @@ fn the_event_is_readable_when_something_has_ended() {
     broker.device.hold.store(false, Ordering::Release);
     rustix::event::poll(&mut [PollFd::new(&queue.event().expect("one"), PollFlags::IN)], None).expect("polled");
     assert_eq!(reap(&mut queue, 1).len(), 1);
-    assert_eq!(queue.arm(), Armed::Waiting, "the bell is quiet again");
+    assert_eq!(queue.arm(), Armed::Waiting, "the notifier is quiet again");
 }
 
 #[test]
@@ -134,11 +134,11 @@ fn a_revoked_grant_ends_its_queues_and_gives_no_new_ones() {
     let broker = Broker::new();
     let id = broker.grant(terms(me()));
     let mut queue = with_held(&broker, 2);
-    let revoked = broker.admin().ask(&Ask::Revoke { id }).expect("revoked");
+    let revoked = broker.admin().ask(&BrokerRequest::Revoke { id }).expect("revoked");
     assert!(matches!(revoked, Reply::Revoked { closed: 1, .. }), "{revoked:?}");
     assert_eq!(broker.open(), 0);
     let mut ended = reap(&mut queue, 2);
-    assert!(ended.iter().all(|ended| ended.status == Err(Error::Cancelled)), "the device was asked to give them up: {ended:?}");
+    assert!(ended.iter().all(|ended| ended.status == Err(Error::Cancelled)), "the device had to give them up: {ended:?}");
     assert_eq!(queue.submit(&Request::flush(Tag(5)), &[]), Submit::Queued);
     queue.ring();
     ended = reap(&mut queue, 1);
@@ -272,7 +272,7 @@ fn memory_the_device_does_not_let_go_of_is_kept_and_counted() {
     broker.grant(terms(me()));
     broker.device.stuck.store(true, Ordering::Release);
     let mut queue = with_held(&broker, 1);
-    assert_eq!(queue.reset(), Err(Error::Gone), "after the broker's patience");
+    assert_eq!(queue.reset(), Err(Error::Gone), "after the broker's reset timeout");
     let stat = broker.admin().stat().expect("stat");
     assert!(stat.len() == 1 && stat[0].lost, "{stat:?}");
     assert_eq!(reap(&mut queue, 1)[0].status, Err(Error::Gone));

@@ -1,6 +1,6 @@
 //! Tests which requests the broker refuses, and that it still serves valid ones.
 
-use block::broker::protocol::{Ask, Reply};
+use block::broker::protocol::{BrokerRequest, Reply};
 use block::broker::{BrokerDevice, GrantId, GrantSpec, Refusal};
 use block::{Arena, Device, Error, Lba, Queue, Request, Submit, Tag};
 
@@ -99,16 +99,21 @@ fn words_in_the_wrong_order_are_refused_and_the_talk_goes_on() {
     let broker = Broker::new();
     broker.grant(terms(me()));
     let mut admin = broker.admin();
-    for ask in [Ask::Queue { depth: 1 }, Ask::Arena { bytes: 1 }, Ask::Reset { queue: 1 }, Ask::Close { queue: 1 }] {
+    for ask in [
+        BrokerRequest::Queue { depth: 1 },
+        BrokerRequest::Arena { bytes: 1 },
+        BrokerRequest::Reset { queue: 1 },
+        BrokerRequest::Close { queue: 1 },
+    ] {
         assert!(matches!(refusal(admin.ask(&ask)), Refusal::BadRequest { .. }), "{ask:?}");
     }
-    assert_eq!(refusal(admin.ask(&Ask::Revoke { id: GrantId(99) })), Refusal::NoSuchGrant);
+    assert_eq!(refusal(admin.ask(&BrokerRequest::Revoke { id: GrantId(99) })), Refusal::NoSuchGrant);
     let wish = block::broker::Wish { device: "memory".into(), range: None, read_only: false };
-    let later = Ask::Open { version: 2, wish: wish.clone() };
+    let later = BrokerRequest::Open { version: 2, wish: wish.clone() };
     assert!(matches!(refusal(admin.ask(&later)), Refusal::BadRequest { what } if what.contains("version 1")));
-    let open = Ask::Open { version: 1, wish };
+    let open = BrokerRequest::Open { version: 1, wish };
     assert!(matches!(admin.ask(&open), Ok(Reply::Opened { .. })));
     assert!(matches!(refusal(admin.ask(&open)), Refusal::BadRequest { .. }));
-    assert!(matches!(refusal(admin.ask(&Ask::Arena { bytes: 4096 })), Refusal::BadRequest { .. }), "no descriptor");
-    assert!(matches!(refusal(admin.ask(&Ask::Reset { queue: 1 })), Refusal::BadRequest { .. }), "not its own");
+    assert!(matches!(refusal(admin.ask(&BrokerRequest::Arena { bytes: 4096 })), Refusal::BadRequest { .. }), "no descriptor");
+    assert!(matches!(refusal(admin.ask(&BrokerRequest::Reset { queue: 1 })), Refusal::BadRequest { .. }), "not its own");
 }

@@ -205,8 +205,8 @@ impl Broker {
 pub fn serve(dir: &Path, device: Arc<dyn Device>) -> Server {
     let journal = Journal::open(&dir.join("grants")).expect("a journal");
     let devices = vec![(DEVICE.to_owned(), device)];
-    let (spin, patience) = (Duration::from_micros(20), Duration::from_millis(50));
-    Server::start(ServerOptions { socket: dir.join("socket"), journal, devices, spin, patience }).expect("started")
+    let (spin, reset_timeout) = (Duration::from_micros(20), Duration::from_millis(50));
+    Server::start(ServerOptions { socket: dir.join("socket"), journal, devices, spin, reset_timeout }).expect("started")
 }
 
 /// Waits until `done` returns true; panics after a minute.
@@ -236,7 +236,7 @@ pub fn terms(user: u32) -> GrantSpec {
 
 /// Returns the options of a client's connection.
 pub fn options(socket: &Path, range: Option<(u64, u64)>) -> ConnectOptions {
-    ConnectOptions { socket: socket.to_owned(), device: DEVICE.into(), range, read_only: false, arena_bytes: 1 << 20, patience: None }
+    ConnectOptions { socket: socket.to_owned(), device: DEVICE.into(), range, read_only: false, arena_bytes: 1 << 20, reply_timeout: None }
 }
 
 /// Connects a client to the broker at a socket.

@@ -7,7 +7,7 @@ use block::{Arena, Armed, Buf, Completion, Device, Error, Lba, Op, Queue, QueueO
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// The time limit of a wait, after which a test counts as hung.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A queue with its own registered arena.
 pub struct Bench {
@@ -44,8 +44,8 @@ impl Bench {
             if count > 0 {
                 return ended[..count].to_vec();
             }
-            assert!(begin.elapsed() < PATIENCE, "no answer");
-            self.queue.wait(PATIENCE);
+            assert!(begin.elapsed() < TIMEOUT, "no answer");
+            self.queue.wait(TIMEOUT);
         }
     }
 

@@ -130,7 +130,7 @@ impl Loop {
         match made {
             Ok(made) if made.status.success() => Some(Loop(String::from_utf8_lossy(&made.stdout).trim().to_owned())),
             _ => {
-                println!("SKIP: no loop device to be had (not root, or no losetup)");
+                println!("SKIP: no loop device available (not root, or no losetup)");
                 None
             }
         }

@@ -122,9 +122,9 @@ fn open(seed: u64, random: &mut fastrand::Rng) -> (AnyHandle, Ticking, Arena, bo
     };
     let geometry = Geometry { transfer_bytes_max: 2048, segments_max: 3, memory_align: 512, ..Geometry::plain(BLOCK as u32, BLOCKS) };
     let (clock, blocks, depth) = (Ticking::default(), Unruly::blocks(BLOCKS), 1 << random.u32(..4));
-    let patience = Timeouts { timeout: Some(TIMEOUT), cancel_grace: GRACE, reset_after: Some(RESET_AFTER) };
+    let timeouts = Timeouts { timeout: Some(TIMEOUT), cancel_grace: GRACE, reset_after: Some(RESET_AFTER) };
     let queue = |blocks: &_, seed| {
-        Tracked::with_clock(Unruly::new(blocks, geometry.clone(), depth, &clock, manners, seed), patience, clock.clone())
+        Tracked::with_clock(Unruly::new(blocks, geometry.clone(), depth, &clock, manners, seed), timeouts, clock.clone())
     };
     let params = Params { timeout: Some(TIMEOUT), requests_max: random.u32(1..12), ..Params::default() };
     let arena = Arena::private(ARENA_BYTES).expect("memory");

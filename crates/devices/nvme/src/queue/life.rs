@@ -243,11 +243,11 @@ impl NvmeQueue {
         } else if self.life != Life::Live && self.ended.is_empty() {
             irq.pause(at_most.min(PAUSE));
         }
-        self.look_after();
+        self.check_device();
     }
 
     /// Checks the controller after polls without a completion, and resets it if it reports a fatal fault or the queue is stuck.
-    pub(super) fn look_after(&mut self) {
+    pub(super) fn check_device(&mut self) {
         let shared = std::sync::Arc::clone(&self.shared);
         let wanted = || shared.health() == Health::Fatal || self.life == Life::Stuck;
         if !shared.is_gone() && shared.epoch() == self.epoch && wanted() {

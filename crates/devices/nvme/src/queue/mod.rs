@@ -49,9 +49,9 @@ const SPINS: u32 = 4096;
 /// Checks of the ring between two CPU pauses: a pause costs as much as several checks, and far more in a virtual machine.
 const PAUSE_AFTER: u32 = 16;
 /// Empty polls before a health check, so that an owner that only polls also notices a removed device.
-const LOOK_AFTER: u32 = 1 << 16;
+const CHECK_AFTER: u32 = 1 << 16;
 /// Wakeups without a completion before a health check: events of a removed device may stay readable.
-const LOOK_AFTER_ARMS: u32 = 8;
+const CHECK_AFTER_ARMS: u32 = 8;
 
 /// The namespace that a queue serves, as it was when the namespace was opened.
 #[derive(Clone, Debug)]
@@ -331,7 +331,7 @@ impl Queue for NvmeQueue {
         if self.ranges.is_some() {
             self.close_ranges();
         }
-        if self.pair.is_told() || self.life != Life::Live {
+        if self.pair.is_tail_written() || self.life != Life::Live {
             return;
         }
         let (tail, written) = self.pair.ring();
@@ -358,8 +358,8 @@ impl Queue for NvmeQueue {
             self.vain_arms = 0;
         } else if self.in_flight > 0 {
             self.empty_polls = self.empty_polls.wrapping_add(1);
-            if self.empty_polls.is_multiple_of(LOOK_AFTER) {
-                self.look_after();
+            if self.empty_polls.is_multiple_of(CHECK_AFTER) {
+                self.check_device();
             }
         }
         count
@@ -398,7 +398,7 @@ impl Queue for NvmeQueue {
             None => irq.pause(at_most),
         }
         if !self.is_ready() {
-            self.look_after();
+            self.check_device();
         }
     }
 
@@ -413,8 +413,8 @@ impl Queue for NvmeQueue {
         }
         self.shared.function.irq.clear(vector);
         self.vain_arms = self.vain_arms.wrapping_add(1);
-        if self.vain_arms.is_multiple_of(LOOK_AFTER_ARMS) {
-            self.look_after();
+        if self.vain_arms.is_multiple_of(CHECK_AFTER_ARMS) {
+            self.check_device();
         }
         if self.is_ready() { Armed::Ready } else { Armed::Waiting }
     }

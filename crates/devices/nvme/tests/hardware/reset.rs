@@ -20,8 +20,8 @@ fn load(namespace: &Namespace, mode: Mode, first: u64, rounds: &AtomicU64, stop:
     let mut waiting = Adaptive::new(namespace.open_queue(&options).unwrap_or_else(|error| panic!("{error}")));
     waiting.set_mode(mode);
     let ms = Duration::from_millis;
-    let patience = Timeouts { timeout: Some(ms(300)), cancel_grace: ms(300), reset_after: Some(ms(300)) };
-    let mut queue = Tracked::new(waiting, patience);
+    let timeouts = Timeouts { timeout: Some(ms(300)), cancel_grace: ms(300), reset_after: Some(ms(300)) };
+    let mut queue = Tracked::new(waiting, timeouts);
     let arena = Arena::private(4 << 20).expect("memory");
     queue.register(&arena).expect("registered");
     let bytes = 8192;

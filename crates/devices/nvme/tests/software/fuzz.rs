@@ -12,7 +12,7 @@ use sim::device::clock::VirtualClock;
 use sim::nvme::faults::{ControllerFaultRule, Fault};
 use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig, SoftController};
 
-use super::setting::{Stack, full, options, patience};
+use super::setting::{Stack, full, options, timeouts};
 
 /// Of a run without FULL.
 const SEEDS: u64 = 1500;
@@ -142,7 +142,7 @@ impl Driven {
         let arena = block::Arena::private(1 << 20).expect("memory");
         queue.register(&arena).ok()?;
         let buffers: Vec<Buf> = (0..32).map(|_| arena.allocate(16 << 10).expect("room")).collect();
-        let queue = Tracked::with_clock(queue, patience(), clock.clone());
+        let queue = Tracked::with_clock(queue, timeouts(), clock.clone());
         Some(Driven { queue, open: vec![false; buffers.len()], buffers, ended: 0, failed: 0 })
     }
 

@@ -63,7 +63,7 @@ fn every_kind_of_controller_does_what_a_driver_must_in_real_time() {
         }
         assert_eq!(device.violations(), Vec::<String>::new(), "{name}");
         drop(controller);
-        assert_eq!(device.done().shutdowns, 1, "{name}: shut down in good order");
+        assert_eq!(device.done().shutdowns, 1, "{name}: shut down cleanly");
     }
 }
 

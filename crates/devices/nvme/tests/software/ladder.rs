@@ -10,7 +10,7 @@ use sim::device::clock::VirtualClock;
 use sim::nvme::faults::{ControllerFaultRule, Fault};
 use sim::nvme::{CommandTiming, ControllerConfig, NamespaceConfig, SoftController};
 
-use super::setting::{Setting, Stack, next, options, patience, run};
+use super::setting::{Setting, Stack, next, options, run, timeouts};
 
 fn rule(setting: &Setting, rule: ControllerFaultRule) {
     setting.device.with_faults(|faults| faults.rules.push(rule));
@@ -263,16 +263,16 @@ fn what_the_controller_tells_by_itself_is_heard_again_and_again() {
     for round in 0..10_u64 {
         setting.device.set_namespace(2, NamespaceConfig::plain(512, 100 + round));
         setting.device.set_critical(1 << (round % 4));
-        let mut told = Vec::new();
+        let mut notices = Vec::new();
         for _ in 0..2000 {
             works(&setting, &mut queue);
-            told.extend(std::iter::from_fn(|| setting.controller.take_notice()));
-            if told.len() == 2 {
+            notices.extend(std::iter::from_fn(|| setting.controller.take_notice()));
+            if notices.len() == 2 {
                 break;
             }
         }
         let smart = |notice: &Notice| matches!(notice, Notice::Smart(smart) if smart.critical == 1 << (round % 4));
-        assert!(told.contains(&Notice::Namespaces) && told.iter().any(smart), "{told:?}");
+        assert!(notices.contains(&Notice::Namespaces) && notices.iter().any(smart), "{notices:?}");
         assert_eq!(setting.namespace(2).info().blocks, 100 + round);
     }
     assert_eq!(setting.controller.smart().expect("told").temperature, 310);
@@ -419,13 +419,13 @@ fn what_goes_wrong_is_written_down_and_flown_again() {
     drop(queue);
     setting.check();
     drop(setting);
-    assert!(!file.exists(), "after a shutdown in good order nobody needs it");
+    assert!(!file.exists(), "nobody needs it after a clean shutdown");
 }
 
 #[test]
 fn memory_that_the_device_cannot_reach_is_copied() {
     let setting = Setting::with(ControllerConfig { shared_memory_only: true, ..slow() }, Options::default(), 1);
-    let mut queue = Tracked::with_clock(setting.queue(8), patience(), setting.clock.clone());
+    let mut queue = Tracked::with_clock(setting.queue(8), timeouts(), setting.clock.clone());
     works(&setting, &mut queue);
     assert!(queue.below().counters().bounced >= 2);
     drop(queue);

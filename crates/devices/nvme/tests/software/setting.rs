@@ -17,7 +17,7 @@ pub fn full() -> bool {
 
 pub const TIMEOUT: Duration = Duration::from_millis(100);
 
-pub fn patience() -> Timeouts {
+pub fn timeouts() -> Timeouts {
     let ms = Duration::from_millis;
     Timeouts { timeout: Some(TIMEOUT), cancel_grace: ms(20), reset_after: Some(ms(50)) }
 }
@@ -57,7 +57,7 @@ impl Setting {
     }
 
     pub fn tracked(&self, depth: u32) -> Stack {
-        Tracked::with_clock(self.queue(depth), patience(), self.clock.clone())
+        Tracked::with_clock(self.queue(depth), timeouts(), self.clock.clone())
     }
 
     pub fn buf(&self, bytes: usize, fill: u8) -> Buf {

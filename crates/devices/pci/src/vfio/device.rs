@@ -27,7 +27,7 @@ pub struct Device {
     leave: Option<OwnedFd>,
     leaves: AtomicBool,
     /// Closed after the device.
-    _way: Arc<IommuInterface>,
+    _iommu: Arc<IommuInterface>,
 }
 
 /// Creates an eventfd that does not block.
@@ -46,7 +46,7 @@ impl Device {
         // Kernels before 4.0, and devices that cannot be removed, have no such event.
         let leave =
             event().ok().filter(|event| ioctl::signal_by(fd.as_fd(), vfio::VFIO_PCI_REQ_IRQ_INDEX, std::slice::from_ref(event)).is_ok());
-        Device { address, fd, leave, leaves: AtomicBool::new(false), _way: iommu }
+        Device { address, fd, leave, leaves: AtomicBool::new(false), _iommu: iommu }
     }
 
     /// Returns the descriptor of the device.

@@ -96,7 +96,7 @@ impl SkippedPins {
 #[derive(Debug, Default)]
 pub(crate) struct PinWalk {
     /// What is on the way there; these references are given back.
-    pub(super) way: Vec<u64>,
+    pub(super) parents: Vec<u64>,
     pub(super) levels: Vec<PinWalkLevel>,
 }
 

@@ -86,7 +86,7 @@ impl ExclusiveQueues {
 impl ExclusiveQueue {
     fn new(device: &dyn Device, settings: &DiskSettings) -> Option<ExclusiveQueue> {
         let options = block::QueueOptions { depth: 2, ..block::QueueOptions::default() };
-        let mut queue = Tracked::new(device.queue(&options).ok()?, settings.params.patience());
+        let mut queue = Tracked::new(device.queue(&options).ok()?, settings.params.timeouts());
         let (most, block_bytes) = (queue.geometry().transfer_bytes_max as usize, queue.geometry().block_bytes);
         let arena = Arena::private(BYTES_MAX).ok()?;
         queue.register(&arena).ok()?;

@@ -78,7 +78,7 @@ fn one_thread_waits_for_many_writes_and_hears_of_each_failure() {
 }
 
 #[test]
-fn what_is_waited_for_alone_needs_no_lane() {
+fn what_is_waited_for_alone_needs_no_queue() {
     use block::driver::{FileDevice, FileOptions};
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(32 << 20).expect("sized");

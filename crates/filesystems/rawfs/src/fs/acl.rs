@@ -187,7 +187,7 @@ impl FsCore {
     /// EACCES unless all of `wanted` is granted by mode and list.
     pub fn may(&self, creds: &Creds, record: &Record, wanted: u16) -> Result<()> {
         // As Linux: without a bit for the group there is nothing a list could give.
-        let listed = creds.looks() && record.xattrs && record.uid != creds.uid && record.mode & 0o070 != 0;
+        let listed = creds.checks_access() && record.xattrs && record.uid != creds.uid && record.mode & 0o070 != 0;
         let acl = if listed { self.acl(record, ACCESS)? } else { None };
         match acl {
             None => creds.may(record, wanted),

@@ -60,7 +60,7 @@ pub enum CompletionTarget {
     Call(Box<dyn FnOnce(Result<u64>) + Send>),
 }
 
-/// A call as far as it is done without waiting.
+/// The part of a call that is done without waiting.
 struct StartedCall {
     done: Result<u64>,
     rest: RemainingStep,
@@ -167,11 +167,11 @@ fn begin(core: &FsCore, AsyncCall { what, end }: AsyncCall) -> StartedCall {
 
 /// What was not made durable is remembered by every file it is of, once.
 fn tell_handles(core: &FsCore, begun: &[StartedCall], placed: &WrittenFiles, error: &Error) {
-    let mut told = std::collections::HashSet::new();
+    let mut synced = std::collections::HashSet::new();
     for StartedCall { rest, .. } in begun {
         match rest {
             RemainingStep::Committed(transaction, _) => transaction.each(|inode| core.failed(inode, error)),
-            RemainingStep::Durable(file) if placed[&file.node().ino()].is_ok() && told.insert(file.node().ino()) => {
+            RemainingStep::Durable(file) if placed[&file.node().ino()].is_ok() && synced.insert(file.node().ino()) => {
                 core.failed(file.inode(), error)
             }
             _ => {}
@@ -206,7 +206,7 @@ impl CompletionTarget {
         match self {
             CompletionTarget::Itself => {}
             CompletionTarget::Promise(promise, tag) => promise.fulfil(tag, outcome.map(drop).map_err(|error| as_device(&error))),
-            CompletionTarget::Call(told) => told(outcome),
+            CompletionTarget::Call(end) => end(outcome),
         }
     }
 }

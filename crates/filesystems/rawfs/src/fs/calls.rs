@@ -299,7 +299,7 @@ impl Fs {
             FileKind::Dir => return Err(Errno::ISDIR.into()),
             _ => return Err(Errno::INVAL.into()),
         }
-        if creds.looks() {
+        if creds.checks_access() {
             let _names = self.core().locks.shared();
             self.core().may(creds, &self.core().record(&node.inode)?.0, super::creds::WRITE)?;
         }

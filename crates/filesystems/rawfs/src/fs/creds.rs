@@ -38,7 +38,7 @@ impl Creds {
     }
 
     /// Whether a walk has to look at every directory.
-    pub(super) fn looks(&self) -> bool {
+    pub(super) fn checks_access(&self) -> bool {
         self.check && self.uid != 0
     }
 

@@ -42,7 +42,7 @@ pub fn key(tree: TreeId, bytes: &[u8]) -> String {
             FileItem::Target => format!("file {ino}: target, piece {offset}"),
         }),
     }
-    .unwrap_or_else(|| format!("(no key of ours: {})", bytes.escape_ascii()))
+    .unwrap_or_else(|| format!("(unknown key: {})", bytes.escape_ascii()))
 }
 
 /// A run: which blocks of the file are where.

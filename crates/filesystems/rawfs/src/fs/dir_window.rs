@@ -154,11 +154,11 @@ mod test {
             let mut names: Vec<u64> = (0..rng.u64(0..120)).collect();
             rng.shuffle(&mut names);
             let before = listed(&names, 3, most, weak);
-            let mut told: Vec<u64> = before.iter().map(|(name, _)| *name).collect();
-            told.sort_unstable();
+            let mut seen: Vec<u64> = before.iter().map(|(name, _)| *name).collect();
+            seen.sort_unstable();
             let mut all = names.clone();
             all.sort_unstable();
-            assert_eq!(told, all, "each once");
+            assert_eq!(seen, all, "each once");
             let stop = rng.usize(..=before.len());
             let place = if stop == 0 { 3 } else { before[stop - 1].1 };
             let new = 1000..1000 + rng.u64(0..30);

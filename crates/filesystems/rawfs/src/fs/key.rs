@@ -9,7 +9,7 @@
 //! ```
 //!
 //! So the entries of a directory lie together, a full path is one lookup, and all that is below a directory is two ranges with a
-//! common prefix each (entries, and what is below its directories), which the store can move without reading them.
+//! common prefix each (entries, and the contents of its directories), which the store can move without reading them.
 
 /// Between a directory and the name of an entry.
 pub const ENTRY: u8 = 0;

@@ -114,7 +114,7 @@ impl FsCore {
         if (writes || truncates) && kind == FileKind::File {
             self.may_change()?;
         }
-        if creds.looks() {
+        if creds.checks_access() {
             let record = {
                 let _names = self.locks.shared();
                 self.record(&held)?.0

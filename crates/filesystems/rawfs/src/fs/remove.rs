@@ -34,7 +34,7 @@ impl FsCore {
         if slash {
             return Err(if value.kind() == FileKind::Dir { Errno::ISDIR } else { Errno::NOTDIR }.into());
         }
-        if creds.looks() {
+        if creds.checks_access() {
             self.may_remove(creds, &parent, &self.newest(&value)?)?;
         }
         if value.kind() == FileKind::Dir {
@@ -154,7 +154,7 @@ impl FsCore {
     fn dir_entry(&self, dir: &Name, name: &[u8], creds: &Creds) -> Result<Record> {
         let parent = self.dir_record(dir)?;
         let value = self.entry(dir, name)?.ok_or(Errno::NOENT)?;
-        if creds.looks() {
+        if creds.checks_access() {
             self.may_remove(creds, &parent, &self.stored(value.clone())?)?;
         }
         match value {

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  a file        its value goes to the new key
-//!  a directory   its value, and the two ranges of keys below it (entries, and what is below its directories), which the store moves
+//!  a directory   its value, and the two ranges of keys below it (entries, and the contents of its directories), which the store moves
 //!                as they are; or it becomes a zone, when keys would be too long
-//!  a zone        its value: what is below it is found by its number
+//!  a zone        its value: its contents are found by its number
 //! ```
 //!
 //! All of it is one batch.
@@ -29,7 +29,7 @@ use super::walk::{LastComponent, PathTail};
 use crate::{Batch, Lsn, ScanStep, TreeId};
 
 /// Entries of a directory that are looked at before it becomes a zone.
-const LOOK_MAX: usize = 256;
+const SEEN_MAX: usize = 256;
 
 /// One end of a rename.
 struct RenameEnd {
@@ -164,12 +164,12 @@ impl FsCore {
     ) -> Result<[Record; 2]> {
         let parents = [self.dir_record(&from.dir)?, self.dir_record(&to.dir)?];
         let record = |there: &RenameTarget<'_>| self.newest(&there.value);
-        if creds.looks() {
+        if creds.checks_access() {
             self.may_remove(creds, &parents[0], &record(source)?)?;
         }
         let source_is_dir = FsCore::is_dir(&source.value);
         if let Some(target) = target {
-            if creds.looks() {
+            if creds.checks_access() {
                 self.may_remove(creds, &parents[1], &record(target)?)?;
             }
             let target_is_dir = FsCore::is_dir(&target.value);
@@ -179,7 +179,7 @@ impl FsCore {
         } else {
             self.may_add(creds, &parents[1])?;
         }
-        if !Arc::ptr_eq(&from.dir, &to.dir) && creds.looks() {
+        if !Arc::ptr_eq(&from.dir, &to.dir) && creds.checks_access() {
             for there in [Some(source), target.filter(|_| exchange)].into_iter().flatten().filter(|there| FsCore::is_dir(&there.value)) {
                 self.may(creds, &record(there)?, WRITE)?;
             }
@@ -337,7 +337,7 @@ impl FsCore {
             seen += 1;
             let dir = matches!(NameValue::parse(value), Ok(NameValue::Here(record)) if record.kind == FileKind::Dir && !record.zone);
             let most = if dir { ENC_MAX } else { KEY_MAX };
-            fits = seen <= LOOK_MAX && key.len() + more <= most;
+            fits = seen <= SEEN_MAX && key.len() + more <= most;
             if fits { ScanStep::Go } else { ScanStep::Stop }
         })?;
         Ok(fits)

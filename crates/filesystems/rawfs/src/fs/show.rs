@@ -1,4 +1,4 @@
-//! One file, as it is stored: also in a store that no file system can be opened in any more.
+//! One file in its stored form: also in a store that no file system can be opened in any more.
 
 use super::error::Result;
 use super::extent::Run;
@@ -7,7 +7,7 @@ use super::record::{FileKind, NameValue, Record};
 use super::relocate::all_runs;
 use crate::{ScanStep, Store, TreeId};
 
-/// A file as it is stored, also in a damaged store.
+/// A file in its stored form, also in a damaged store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredFile {
     /// The key of its name; empty for the top directory.

@@ -75,7 +75,7 @@ fn allowed(path: &[u8]) -> Result<()> {
 impl FsCore {
     /// What is at the end of a path. `follow`: through a symbolic link there.
     pub fn find(&self, base: &Arc<Name>, path: &[u8], follow: bool, creds: &Creds) -> Result<WalkResult> {
-        if !creds.looks()
+        if !creds.checks_access()
             && let Some(found) = self.find_at_once(base, path, follow)?
         {
             return Ok(found);
@@ -85,7 +85,7 @@ impl FsCore {
 
     /// All of it but the last part.
     pub fn tail(&self, base: &Arc<Name>, path: &[u8], creds: &Creds) -> Result<PathTail> {
-        if !creds.looks()
+        if !creds.checks_access()
             && let Some(tail) = self.tail_at_once(base, path)?
         {
             return Ok(tail);
@@ -135,7 +135,7 @@ impl FsCore {
         follow: bool,
         creds: &Creds,
     ) -> Result<Option<HeldInode<'_>>> {
-        if creds.looks() {
+        if creds.checks_access() {
             return Ok(None);
         }
         let Some((dir, name)) = self.recent_dir(base, path)? else { return Ok(None) };
@@ -239,7 +239,7 @@ impl FsCore {
 
     /// One name, with the checks of a walk.
     fn step(&self, dir: &Arc<Name>, name: &[u8], creds: &Creds) -> Result<Option<NameValue>> {
-        if creds.looks() {
+        if creds.checks_access() {
             self.may(creds, &self.dir_or_gone(dir)?, EXEC)?;
         }
         if name.len() > NAME_MAX {
@@ -287,7 +287,7 @@ impl FsCore {
                     b".." => LastComponent::DotDot,
                     name => LastComponent::Name(name.to_vec()),
                 };
-                if creds.looks() {
+                if creds.checks_access() {
                     self.may(creds, &self.dir_or_gone(&dir)?, EXEC)?;
                 }
                 return Ok(PathTail { dir, last, slash });

@@ -26,7 +26,7 @@ const THROUGH_BYTES: usize = 128 << 10;
 /// The log of an image, shared by all its threads.
 pub struct Log {
     image: u64,
-    books: Mutex<LogState>,
+    state: Mutex<LogState>,
     written: Condvar,
 }
 
@@ -66,7 +66,7 @@ impl Log {
     /// Makes a log without waiting records.
     pub fn new(image: u64, start: LogStart) -> Log {
         let (ring, lsn) = (Ring::new(start.place, start.position), start.lsn);
-        let books = LogState {
+        let state = LogState {
             ring,
             life: start.life,
             pending: Vec::new(),
@@ -78,7 +78,7 @@ impl Log {
             unflushed: false,
             failed: None,
         };
-        Log { image, books: Mutex::new(books), written: Condvar::new() }
+        Log { image, state: Mutex::new(state), written: Condvar::new() }
     }
 
     /// Whether a record of so many bytes surely finds room; only the one appender may call this.
@@ -86,47 +86,47 @@ impl Log {
     /// # Errors
     /// An earlier failure.
     pub fn has_room(&self, bytes: usize) -> Result<bool, Error> {
-        let books = self.books.lock();
-        books.check()?;
-        Ok(books.ring.has_room(books.pending.len() + RECORD_HEAD + bytes))
+        let state = self.state.lock();
+        state.check()?;
+        Ok(state.ring.has_room(state.pending.len() + RECORD_HEAD + bytes))
     }
 
     /// Adds a record, for which there is room. `flush`: it names data blocks that were written. True: so much waits now that it should
     /// be synced.
     pub fn append(&self, record: &[u8], flush: bool) -> (Lsn, bool) {
-        let mut books = self.books.lock();
-        books.unflushed |= flush;
-        books.pending.extend((record.len() as u32).to_le_bytes());
-        books.pending.extend(record);
-        books.last.0 += 1;
-        (books.last, books.pending.len() > PENDING_BYTES.min(books.ring.place.group_bytes()))
+        let mut state = self.state.lock();
+        state.unflushed |= flush;
+        state.pending.extend((record.len() as u32).to_le_bytes());
+        state.pending.extend(record);
+        state.last.0 += 1;
+        (state.last, state.pending.len() > PENDING_BYTES.min(state.ring.place.group_bytes()))
     }
 
     /// Returns where the log lies on the device.
     pub fn place(&self) -> RingRegion {
-        self.books.lock().ring.place
+        self.state.lock().ring.place
     }
 
     /// Returns the number of the last record.
     pub fn last(&self) -> Lsn {
-        self.books.lock().last
+        self.state.lock().last
     }
 
     /// Known to survive a loss of power.
     pub fn durable(&self) -> Lsn {
-        self.books.lock().durable
+        self.state.lock().durable
     }
 
     /// What the device itself says is durable.
     pub fn recorded(&self) -> Lsn {
-        self.books.lock().recorded
+        self.state.lock().recorded
     }
 
     /// Bytes of the ring, and those in use.
     pub fn usage(&self) -> (u64, u64) {
-        let books = self.books.lock();
+        let state = self.state.lock();
         let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
-        (bytes(books.ring.place.blocks), bytes(books.ring.used()) + books.pending.len() as u64)
+        (bytes(state.ring.place.blocks), bytes(state.ring.used()) + state.pending.len() as u64)
     }
 
     /// Returns when the record survives a loss of power.
@@ -134,17 +134,17 @@ impl Log {
     /// # Errors
     /// It does not, and never will.
     pub fn sync(&self, disk: &Disk, lsn: Lsn) -> Result<(), Error> {
-        let mut books = self.books.lock();
-        let lsn = lsn.min(books.last);
+        let mut state = self.state.lock();
+        let lsn = lsn.min(state.last);
         loop {
-            if books.durable >= lsn {
+            if state.durable >= lsn {
                 return Ok(());
             }
-            books.check()?;
-            if books.writing {
-                self.written.wait(&mut books);
+            state.check()?;
+            if state.writing {
+                self.written.wait(&mut state);
             } else {
-                books = self.write(disk, books);
+                state = self.write(disk, state);
             }
         }
     }
@@ -154,16 +154,16 @@ impl Log {
     /// # Errors
     /// As [`Log::sync`].
     pub fn record(&self, disk: &Disk) -> Result<(), Error> {
-        let mut books = self.books.lock();
-        let goal = books.durable;
-        while books.recorded < goal {
-            books.check()?;
-            if books.writing {
-                self.written.wait(&mut books);
-            } else if books.pending.is_empty() && !books.ring.has_slack() {
+        let mut state = self.state.lock();
+        let goal = state.durable;
+        while state.recorded < goal {
+            state.check()?;
+            if state.writing {
+                self.written.wait(&mut state);
+            } else if state.pending.is_empty() && !state.ring.has_slack() {
                 return Ok(());
             } else {
-                books = self.write(disk, books);
+                state = self.write(disk, state);
             }
         }
         Ok(())
@@ -171,50 +171,50 @@ impl Log {
 
     /// Writes all that waits, and flushes; what has all its data with it is written through the device's cache, in one request. The lock
     /// is not held meanwhile.
-    fn write<'a>(&'a self, disk: &Disk, mut books: MutexGuard<'a, LogState>) -> MutexGuard<'a, LogState> {
-        let (position, bytes) = books.take(self.image);
-        let (durable, last) = (books.durable, books.taken);
-        let place = books.ring.place;
-        let flush = std::mem::take(&mut books.unflushed) || bytes.len() > THROUGH_BYTES;
-        books.writing = true;
-        drop(books);
+    fn write<'a>(&'a self, disk: &Disk, mut state: MutexGuard<'a, LogState>) -> MutexGuard<'a, LogState> {
+        let (position, bytes) = state.take(self.image);
+        let (durable, last) = (state.durable, state.taken);
+        let place = state.ring.place;
+        let flush = std::mem::take(&mut state.unflushed) || bytes.len() > THROUGH_BYTES;
+        state.writing = true;
+        drop(state);
         let written = write_ring(disk, place, position, &bytes, !flush).and_then(|()| if flush { disk.flush() } else { Ok(()) });
-        let mut books = self.books.lock();
-        books.writing = false;
+        let mut state = self.state.lock();
+        state.writing = false;
         match written {
             Ok(()) => {
-                books.durable = books.durable.max(last);
-                books.recorded = books.recorded.max(durable);
+                state.durable = state.durable.max(last);
+                state.recorded = state.recorded.max(durable);
             }
-            Err(error) => books.fail(error),
+            Err(error) => state.fail(error),
         }
         self.written.notify_all();
-        books
+        state
     }
 
     /// Something else has failed that the log's promises rest on: nothing more is taken.
     pub fn fail(&self, error: Error) {
-        self.books.lock().fail(error);
+        self.state.lock().fail(error);
         self.written.notify_all();
     }
 
     /// # Errors
     /// An earlier failure.
     pub fn check(&self) -> Result<(), Error> {
-        self.books.lock().check()
+        self.state.lock().check()
     }
 
     /// Where the first record behind this one is or will be.
     pub fn behind(&self, lsn: Lsn) -> u64 {
-        self.books.lock().ring.behind(lsn)
+        self.state.lock().ring.behind(lsn)
     }
 
     /// A checkpoint up to this record is durable, and says that the log goes on at this position.
     pub fn release(&self, lsn: Lsn, position: u64) {
-        let mut books = self.books.lock();
-        books.ring.release(position);
-        books.durable = books.durable.max(lsn);
-        books.recorded = books.recorded.max(lsn);
+        let mut state = self.state.lock();
+        state.ring.release(position);
+        state.durable = state.durable.max(lsn);
+        state.recorded = state.recorded.max(lsn);
         self.written.notify_all();
     }
 }

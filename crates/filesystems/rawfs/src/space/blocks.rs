@@ -17,7 +17,7 @@ pub const GROUP_BLOCKS: u64 = GROUP_WORDS as u64 * 64;
 /// Threads with a place of their own; more share.
 const HINTS: usize = 64;
 /// Groups looked at for a row that is long enough, before a shorter one will do.
-const LOOKS: usize = 4;
+const TRIES: usize = 4;
 
 /// The allocator of data blocks, in groups with a lock each.
 pub struct BlockAllocator {
@@ -90,8 +90,8 @@ impl BlockAllocator {
         let goal = goal.filter(|goal| *goal < self.blocks);
         let first = goal.map_or(hint.load(Ordering::Relaxed) as usize, |goal| (goal / GROUP_BLOCKS) as usize);
         let count = self.groups.len();
-        for (least, looks) in [(wanted, LOOKS), (1, count)] {
-            for step in 0..looks.min(count) {
+        for (least, tries) in [(wanted, TRIES), (1, count)] {
+            for step in 0..tries.min(count) {
                 let at = (first + step) % count;
                 let goal = goal.filter(|_| step == 0).map(|goal| (goal % GROUP_BLOCKS) as u32);
                 let found = self.groups[at].lock().take(goal, wanted, least);

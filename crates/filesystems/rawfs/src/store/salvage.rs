@@ -32,7 +32,7 @@ use crate::tree::{NodeAt, Tree};
 use crate::units::{Block, Extent, Lsn};
 
 /// Findings of one kind that are reported one by one; the others are counted.
-const TOLD_MAX: usize = 1000;
+const REPORTED_MAX: usize = 1000;
 
 /// Something that is wrong with the store itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -226,16 +226,18 @@ impl Salvager {
             let before = walk.lost.len();
             trees[tree as usize].prune(&self.inner.loader(tree), &mut walk)?;
             self.tell(tree, &walk.lost[before..]);
-            let ways = walk.lost[before..].iter().any(|lost| lost.level > 0);
-            found.push((tree, ways));
+            let has_lost_nodes = walk.lost[before..].iter().any(|lost| lost.level > 0);
+            found.push((tree, has_lost_nodes));
         }
         let reached = walk.seen.len() as u64;
-        let adopted =
-            found.into_iter().filter(|(_, ways)| *ways).map(|(tree, _)| self.unreached(tree, &mut walk).map(|found| (tree, found)));
+        let adopted = found
+            .into_iter()
+            .filter(|(_, has_lost_nodes)| *has_lost_nodes)
+            .map(|(tree, _)| self.unreached(tree, &mut walk).map(|found| (tree, found)));
         let adopted = adopted.collect::<Result<Vec<_>, Error>>()?;
         let state = self.inner.state.get_mut();
         state.trees = trees;
-        self.books(walk, reached);
+        self.record_used_space(walk, reached);
         for (tree, entries) in adopted {
             if !entries.is_empty() {
                 self.damages.push(Damage::Found { tree, entries: entries.len() as u64 });
@@ -310,7 +312,7 @@ impl Salvager {
     }
 
     /// In use is what the walk has seen; what it could not read is left alone until the checkpoint.
-    fn books(&mut self, walk: SalvageWalk, reached: u64) {
+    fn record_used_space(&mut self, walk: SalvageWalk, reached: u64) {
         let shape = self.superblock.shape;
         let mut bits = Bitmap::new(shape.nodes);
         for slot in walk.seen.iter().filter(|slot| u64::from(**slot) < shape.nodes) {
@@ -466,11 +468,11 @@ impl Salvager {
         };
         let used = &self.inner.state.get_mut().used;
         let (leaked, free) = (used.minus(&bits), bits.minus(used));
-        let more = (leaked.len() + free.len()).saturating_sub(TOLD_MAX);
+        let more = (leaked.len() + free.len()).saturating_sub(REPORTED_MAX);
         let rows = free.into_iter().map(|row| Damage::Free(extent(row))).chain(leaked.into_iter().map(|row| Damage::Leaked(extent(row))));
         // With a page of the bitmap all this was to be expected.
         if !self.damages.iter().any(|damage| matches!(damage, Damage::Bitmap { .. })) {
-            self.damages.extend(rows.take(TOLD_MAX));
+            self.damages.extend(rows.take(REPORTED_MAX));
             self.damages.extend((more > 0).then_some(Damage::More(more)));
         }
         (0..shape.data_pages()).for_each(|page| bits.touch(page as usize));

@@ -13,14 +13,14 @@ const STAMP: NodeStamp = NodeStamp { tag: 7, generation: 1 << 40, tree: 0 };
 struct Device {
     pages: RefCell<HashMap<u32, Box<[u8]>>>,
     /// Loads until one fails.
-    patience: RefCell<Option<u32>>,
+    writes_left: RefCell<Option<u32>>,
 }
 
 impl Nodes for Device {
     type Error = DamagedNodeError;
 
     fn load(&self, at: NodeAt) -> Result<Arc<Node>, DamagedNodeError> {
-        if let Some(left) = &mut *self.patience.borrow_mut() {
+        if let Some(left) = &mut *self.writes_left.borrow_mut() {
             *left = left.checked_sub(1).ok_or(DamagedNodeError("the test's device fails"))?;
         }
         let page = self.pages.borrow().get(&at.slot).cloned().ok_or(DamagedNodeError("nothing was written there"))?;
@@ -305,7 +305,7 @@ fn a_change_that_fails_changes_nothing() {
     }
     for round in 0..200 {
         pair.checkpoint();
-        pair.device.patience.replace(Some(round % 12));
+        pair.device.writes_left.replace(Some(round % 12));
         let (key, to) = (some_key(&mut random), some_prefix(&mut random));
         let value = some_value(&mut random);
         match round % 3 {
@@ -329,7 +329,7 @@ fn a_change_that_fails_changes_nothing() {
                 }
             }
         }
-        pair.device.patience.replace(None);
+        pair.device.writes_left.replace(None);
         pair.check();
     }
 }

@@ -158,40 +158,40 @@ fn children(page: &[u8]) -> Vec<(usize, usize)> {
 }
 
 /// A way from a root down: places of `slot, sum` pairs, from the superblock's on, and the node each leads to.
-fn way(image: &[u8], shape: &Shape, rng: &mut fastrand::Rng) -> Vec<(usize, usize)> {
+fn path_to_leaf(image: &[u8], shape: &Shape, rng: &mut fastrand::Rng) -> Vec<(usize, usize)> {
     let root = ROOTS + 12 * rng.usize(..2);
-    let mut way = vec![(root, u32_at(image, root) as usize)];
+    let mut path_to_leaf = vec![(root, u32_at(image, root) as usize)];
     for _ in 0..16 {
-        let (_, slot) = way[way.len() - 1];
+        let (_, slot) = path_to_leaf[path_to_leaf.len() - 1];
         let at = shape.nodes + slot * NODE;
         if slot >= shape.slots || image[at + 24] == 0 || rng.u8(..5) == 0 {
             break;
         }
         let all = children(&image[at..at + NODE]);
         let Some((place, slot)) = all.get(rng.usize(..all.len().max(1))).copied() else { break };
-        way.push((at + place, slot));
+        path_to_leaf.push((at + place, slot));
     }
-    way
+    path_to_leaf
 }
 
 fn node(image: &mut [u8], shape: &Shape, rng: &mut fastrand::Rng) {
-    let mut way = way(image, shape, rng);
-    let (place, slot) = way[way.len() - 1];
+    let mut path_to_leaf = path_to_leaf(image, shape, rng);
+    let (place, slot) = path_to_leaf[path_to_leaf.len() - 1];
     if slot >= shape.slots {
         return;
     }
     let at = shape.nodes + slot * NODE;
-    if rng.u8(..12) == 0 && way.len() > 1 {
+    if rng.u8(..12) == 0 && path_to_leaf.len() > 1 {
         // The way leads to another node, which others lead to as well.
         let other = rng.usize(..shape.slots);
         let sum = u32_at(image, shape.nodes + other * NODE);
         put_u32(image, place, other as u32);
         put_u32(image, place + 4, sum);
-        way.pop();
+        path_to_leaf.pop();
     } else {
         change(&mut image[at..at + NODE], rng);
     }
-    for (place, slot) in way.into_iter().rev() {
+    for (place, slot) in path_to_leaf.into_iter().rev() {
         let at = shape.nodes + slot * NODE;
         let sum = crc32c::crc32c(&image[at + 4..at + NODE]);
         put_u32(image, at, sum);

@@ -159,17 +159,17 @@ fn life_with(kind: MachineKind, rule: FaultRule, seed: u64) -> bool {
     let (fs, _) = Fs::open(store, fs_settings()).expect("opened");
     let mut work = Workload::new(fs, seed);
     machine.faults.add(rule);
-    let mut told = false;
+    let mut has_failed = false;
     for _ in 0..60 {
-        told |= work.step().is_err();
+        has_failed |= work.step().is_err();
     }
     machine.faults.clear();
     let ledger = work.ledger.lock().clone();
     let counts = Arc::default();
     after_cut(kind, machine.medium.power_cut(seed), &ledger, &counts, None);
-    told |= work.end().is_err();
+    has_failed |= work.end().is_err();
     after_cut(kind, machine.content(), &ledger, &counts, None);
-    told
+    has_failed
 }
 
 #[test]
@@ -183,14 +183,14 @@ fn so_it_is_over_the_nvme_driver() {
 }
 
 fn errors(kind: MachineKind, seeds: &[u64]) {
-    let mut told = 0;
+    let mut has_failed = 0;
     for seed in seeds {
         let _named = Named(*seed);
         let media = Fault::Fail(block::Error::Media);
-        told += u32::from(life_with(kind, FaultRule::new(FaultTrigger::Nth(1 + seed * 7 % 150), media).on(&[Op::Write]), *seed));
-        told += u32::from(life_with(kind, FaultRule::new(FaultTrigger::Nth(1 + seed % 20), media).on(&[Op::Flush]), *seed));
-        told += u32::from(life_with(kind, FaultRule::new(FaultTrigger::Nth(1 + seed % 5), media).on(&[Op::Read]), *seed));
+        has_failed += u32::from(life_with(kind, FaultRule::new(FaultTrigger::Nth(1 + seed * 7 % 150), media).on(&[Op::Write]), *seed));
+        has_failed += u32::from(life_with(kind, FaultRule::new(FaultTrigger::Nth(1 + seed % 20), media).on(&[Op::Flush]), *seed));
+        has_failed += u32::from(life_with(kind, FaultRule::new(FaultTrigger::Nth(1 + seed % 5), media).on(&[Op::Read]), *seed));
     }
-    println!("{told} of {} lives had an error", 3 * seeds.len());
-    assert!(told as usize >= seeds.len(), "the test looks at what it should");
+    println!("{has_failed} of {} lives had an error", 3 * seeds.len());
+    assert!(has_failed as usize >= seeds.len(), "the test looks at what it should");
 }

@@ -84,8 +84,8 @@ fn of_a_damaged_leaf_only_its_own_entries_are_lost() {
     let leaf = nodes(&image, 0).1.expect("two levels");
     image[leaf + 1000] ^= 1;
     let machine = Machine::new(image);
-    let told = damages(&machine);
-    assert!(matches!(told[..], [Damage::Node { level: 0, .. }, ..]), "{told:?}");
+    let damages = damages(&machine);
+    assert!(matches!(damages[..], [Damage::Node { level: 0, .. }, ..]), "{damages:?}");
     repaired(&machine);
     let left = right_files(&open(&machine));
     assert!(left.len() > FILES / 2 && left.len() < FILES, "{} of {FILES}", left.len());
@@ -98,8 +98,8 @@ fn below_a_damaged_root_everything_is_found_and_goes_to_lost_and_found() {
     assert!(child.is_some(), "two levels");
     image[root + 1000] ^= 1;
     let machine = Machine::new(image);
-    let told = repaired(&machine);
-    assert!(told.iter().any(|damage| matches!(damage, Damage::Found { .. })), "{told:?}");
+    let damages = repaired(&machine);
+    assert!(damages.iter().any(|damage| matches!(damage, Damage::Found { .. })), "{damages:?}");
     let fs = open(&machine);
     assert_eq!(right_files(&fs).len(), FILES);
     fs.lookup(fs.root(), b"/lost+found", false, &Creds::root()).expect("there");
@@ -134,8 +134,8 @@ fn damaged_data_is_told_by_file_and_place_and_stays_an_error_until_it_is_accepte
     };
     image[place + 5] ^= 1;
     let machine = Machine::new(image);
-    let told = bad(&machine);
-    assert!(matches!(told[..], [BadBlocks { at: 1, blocks: 1, unreadable: false, .. }]), "{told:?}");
+    let damages = bad(&machine);
+    assert!(matches!(damages[..], [BadBlocks { at: 1, blocks: 1, unreadable: false, .. }]), "{damages:?}");
     repaired(&machine);
     let read = || {
         let fs = open(&machine);
@@ -146,7 +146,7 @@ fn damaged_data_is_told_by_file_and_place_and_stays_an_error_until_it_is_accepte
     };
     assert_eq!(read().map_err(|error| error.errno()), Err(rustix::io::Errno::IO), "not zeros, and not other bytes");
     let (store, ..) = Store::salvage(machine.disk(), &settings(), &check::owns).expect("salvaged");
-    let (store, accepted) = accept_data(store, &told).expect("accepted");
+    let (store, accepted) = accept_data(store, &damages).expect("accepted");
     assert_eq!(accepted, 1);
     store.close().expect("closed");
     let mut wanted = content(&name(3))[4096..8192].to_vec();

@@ -338,12 +338,12 @@ impl ImageFilesystem {
             let attr = Attr { ino: entry.ino, ..attr(&dir.stat()?) };
             return Ok(!reply.add(next, name, Duration::ZERO, &attr));
         }
-        let told = self
+        let found = self
             .inner
             .fs
             .lookup(dir, &entry.name, false, &Creds { check: false, ..Creds::root() })
             .and_then(|node| self.remember_node(node));
-        let attr = match told {
+        let attr = match found {
             Ok(attr) => attr,
             Err(error) if error.errno() == Errno::NOENT => return Ok(true),
             Err(error) => return Err(error),

@@ -20,21 +20,21 @@ pub struct PreparedMount<F: FileSystem> {
     pub(super) device: Arc<OwnedFd>,
     /// One port for each CPU's queue and a spare one, if the kernel agreed.
     pub(super) ports: Vec<Port>,
-    pub(super) way: Arc<Transport>,
+    pub(super) transport: Arc<Transport>,
     pub(super) config: Config,
 }
 
 /// The daemon's side of the handshake (FUSE_INIT).
 pub struct Handshake<F> {
     fs: Arc<F>,
-    way: Arc<Transport>,
+    transport: Arc<Transport>,
 }
 
 impl<F: FileSystem> fuser::Filesystem for Handshake<F> {
     fn init(&mut self, _req: &fuser::Request, config: &mut KernelConfig) -> std::io::Result<()> {
         self.fs.init(config);
-        if self.way.why_not().is_none() && config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_err() {
-            self.way.is_device(not_offered());
+        if self.transport.why_not().is_none() && config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_err() {
+            self.transport.is_device(not_offered());
         }
         Ok(())
     }
@@ -99,18 +99,18 @@ pub fn begin<F: FileSystem>(
     uring: UringMode,
     directly: impl FnOnce(&File) -> rustix::io::Result<()>,
 ) -> std::io::Result<PreparedMount<F>> {
-    let (fs, way) = (Arc::new(fs), Arc::new(Transport::default()));
+    let (fs, transport) = (Arc::new(fs), Arc::new(Transport::default()));
     let mut ports = open_ports(uring, config.n_threads.unwrap_or(1)).unwrap_or_else(|why_not| {
-        way.is_device(why_not);
+        transport.is_device(why_not);
         Vec::new()
     });
-    let handshake = Handshake { fs: Arc::clone(&fs), way: Arc::clone(&way) };
+    let handshake = Handshake { fs: Arc::clone(&fs), transport: Arc::clone(&transport) };
     let session = shake_hands(handshake, mountpoint, &config, directly)?;
     let device = Arc::new(session.as_fd().try_clone_to_owned()?);
-    if way.why_not().is_some() {
+    if transport.why_not().is_some() {
         ports.clear();
     }
-    Ok(PreparedMount { fs, session, device, ports, way, config })
+    Ok(PreparedMount { fs, session, device, ports, transport, config })
 }
 
 fn shake_hands<F: FileSystem>(
@@ -140,8 +140,8 @@ impl<F: FileSystem> PreparedMount<F> {
     }
 
     /// Returns whether requests come over io_uring or the device.
-    pub fn way(&self) -> Arc<Transport> {
-        Arc::clone(&self.way)
+    pub fn transport(&self) -> Arc<Transport> {
+        Arc::clone(&self.transport)
     }
 }
 

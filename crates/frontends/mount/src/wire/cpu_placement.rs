@@ -7,7 +7,7 @@
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Requests of the other kind in a row, before a thread changes over: that costs as much as some requests.
-const PATIENCE: u32 = 4;
+const AGAINST_MAX: u32 = 4;
 
 /// Chooses the CPUs on which one serving thread runs.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl CpuPlacement {
             return;
         }
         self.against += 1;
-        if self.against < PATIENCE {
+        if self.against < AGAINST_MAX {
             return;
         }
         self.against = 0;
@@ -63,15 +63,15 @@ mod test {
         let mut place = CpuPlacement::of(mine, allowed);
         let here = || sched_getaffinity(None).expect("known");
         assert!(here().is_set(mine) && here().count() == 1);
-        for round in 0..3 * PATIENCE {
+        for round in 0..3 * AGAINST_MAX {
             place.note(round % 2 == 0);
         }
         assert!(here().is_set(mine));
-        (0..PATIENCE).for_each(|_| place.note(false));
+        (0..AGAINST_MAX).for_each(|_| place.note(false));
         if allowed.count() > 1 {
             assert!(!here().is_set(mine) && here().count() == allowed.count() - 1);
         }
-        (0..PATIENCE).for_each(|_| place.note(true));
+        (0..AGAINST_MAX).for_each(|_| place.note(true));
         assert!(here().is_set(mine) && here().count() == 1);
     }
 
@@ -79,7 +79,7 @@ mod test {
     fn a_processor_that_is_not_ours_is_not_taken() {
         let before = sched_getaffinity(None).expect("known");
         let mut place = CpuPlacement::of(CpuSet::MAX_CPU - 1, before);
-        (0..PATIENCE).for_each(|_| place.note(false));
+        (0..AGAINST_MAX).for_each(|_| place.note(false));
         assert_eq!(sched_getaffinity(None).expect("known"), before);
     }
 }

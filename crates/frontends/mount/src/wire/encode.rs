@@ -140,12 +140,12 @@ pub struct Entries<'a> {
 
 impl Entries<'_> {
     /// Adds a `fuse_dirent`, after the attributes if there are any; returns false if it does not fit.
-    pub fn add(&mut self, told: &[u8], ino: u64, next: u64, kind: u32, name: &[u8]) -> bool {
+    pub fn add(&mut self, attributes: &[u8], ino: u64, next: u64, kind: u32, name: &[u8]) -> bool {
         let head = Message::<DIRENT>::new().u64(ino).u64(next).u32(name.len() as u32).u32(kind);
-        let length = (told.len() + DIRENT + name.len()).next_multiple_of(8);
+        let length = (attributes.len() + DIRENT + name.len()).next_multiple_of(8);
         let Some(place) = self.room.get_mut(self.used..).and_then(|room| room.get_mut(..length)) else { return false };
-        let (first, rest) = place.split_at_mut(told.len());
-        first.copy_from_slice(told);
+        let (first, rest) = place.split_at_mut(attributes.len());
+        first.copy_from_slice(attributes);
         rest[..DIRENT].copy_from_slice(head.bytes());
         rest[DIRENT..DIRENT + name.len()].copy_from_slice(name);
         rest[DIRENT + name.len()..].fill(0);

@@ -27,7 +27,7 @@ thread_local! {
 pub struct PendingReply {
     unique: u64,
     device: Arc<OwnedFd>,
-    way: ReplyChannel,
+    channel: ReplyChannel,
 }
 
 #[derive(Debug)]
@@ -93,13 +93,13 @@ impl ReplySlot {
 impl PendingReply {
     /// Creates a reply that is sent by the device that the request came from.
     pub fn by_device(unique: u64, device: &Arc<OwnedFd>) -> PendingReply {
-        PendingReply { unique, device: Arc::clone(device), way: ReplyChannel::Device { room: Vec::new() } }
+        PendingReply { unique, device: Arc::clone(device), channel: ReplyChannel::Device { room: Vec::new() } }
     }
 
     /// Creates a reply that is sent by a queue. `lent` is the request's entry, if the reply may be written directly into it.
     pub fn by_queue(unique: u64, device: &Arc<OwnedFd>, place: &Arc<ReplySlot>, lent: Option<Entry>) -> PendingReply {
-        let way = ReplyChannel::Queue { place: Arc::clone(place), entry: lent, room: Vec::new() };
-        PendingReply { unique, device: Arc::clone(device), way }
+        let channel = ReplyChannel::Queue { place: Arc::clone(place), entry: lent, room: Vec::new() };
+        PendingReply { unique, device: Arc::clone(device), channel }
     }
 
     /// Returns the FUSE device of the mount.
@@ -109,7 +109,7 @@ impl PendingReply {
 
     /// Returns a buffer for `length` bytes of data to send.
     pub fn room(&mut self, length: usize) -> &mut [u8] {
-        match &mut self.way {
+        match &mut self.channel {
             ReplyChannel::Queue { entry: Some(entry), .. } => {
                 let room = entry.room();
                 let length = length.min(room.len());
@@ -130,7 +130,7 @@ impl PendingReply {
 
     /// Sends so many bytes of the room.
     pub fn send_room(mut self, length: usize) {
-        match std::mem::replace(&mut self.way, ReplyChannel::Gone) {
+        match std::mem::replace(&mut self.channel, ReplyChannel::Gone) {
             ReplyChannel::Device { room } => {
                 self.write(None, &room[..length]);
                 keep(room);
@@ -144,7 +144,7 @@ impl PendingReply {
 
     /// Sends these bytes as the reply.
     pub fn send(mut self, data: &[u8]) {
-        match std::mem::replace(&mut self.way, ReplyChannel::Gone) {
+        match std::mem::replace(&mut self.channel, ReplyChannel::Gone) {
             ReplyChannel::Device { room } => {
                 self.write(None, data);
                 keep(room);
@@ -169,7 +169,7 @@ impl PendingReply {
     }
 
     fn failed(&mut self, error: Errno) {
-        match std::mem::replace(&mut self.way, ReplyChannel::Gone) {
+        match std::mem::replace(&mut self.channel, ReplyChannel::Gone) {
             ReplyChannel::Device { room } => {
                 self.write(Some(error), &[]);
                 keep(room);

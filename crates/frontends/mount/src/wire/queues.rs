@@ -53,7 +53,7 @@ struct CpuQueue {
 /// All queues of a mount.
 pub struct CpuQueues<'a, F> {
     readers: &'a Readers<'a, F>,
-    way: &'a Transport,
+    transport: &'a Transport,
     queues: Vec<CpuQueue>,
     /// Where the daemon may run: a thread has it from the one that starts it, which is bound.
     allowed: CpuSet,
@@ -112,10 +112,10 @@ impl<F> Drop for RequestExecutor<'_, '_, '_, F> {
 
 impl<'env, F: FileSystem> CpuQueues<'env, F> {
     /// Creates the queues, one for each CPU, without any thread.
-    pub fn new(readers: &'env Readers<'env, F>, way: &'env Transport, processors: usize) -> Self {
+    pub fn new(readers: &'env Readers<'env, F>, transport: &'env Transport, processors: usize) -> Self {
         let queues = (0..processors).map(|_| CpuQueue::default()).collect();
         let allowed = sched_getaffinity(None).unwrap_or_default();
-        CpuQueues { readers, way, queues, allowed, slow: AtomicUsize::new(0), panicked: AtomicBool::new(false) }
+        CpuQueues { readers, transport, queues, allowed, slow: AtomicUsize::new(0), panicked: AtomicBool::new(false) }
     }
 
     /// Starts a thread for each queue. The kernel begins with them when all have an entry; if one cannot, it is refused by `spare`.
@@ -184,7 +184,7 @@ impl<'scope, 'env, F: FileSystem> QueueContext<'scope, 'env, F> {
 
     /// The kernel did not start the queues and never will.
     fn back_to_the_device(&self, why: &io::Error) {
-        if self.all.way.is_device(format!("the kernel refused its queues ({why})"))
+        if self.all.transport.is_device(format!("the kernel refused its queues ({why})"))
             && let Err(error) = self.all.readers.start_others(self.scope)
         {
             tracing::error!(%error, "fewer threads than asked for read requests");

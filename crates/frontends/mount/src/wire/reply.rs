@@ -244,8 +244,8 @@ impl ReplyDirectoryPlus {
 
     /// Adds a name and its inode. Returns true if the buffer is full.
     pub fn add(&mut self, next: u64, name: impl AsRef<OsStr>, ttl: Duration, attr: &Attr) -> bool {
-        let told = Message::<ENTRY>::new().entry(attr.ino, ttl, ttl, attr);
+        let entry = Message::<ENTRY>::new().entry(attr.ino, ttl, ttl, attr);
         let kind = (attr.mode >> 12) & 0o17;
-        !self.0.add(|entries| entries.add(told.bytes(), attr.ino, next, kind, name.as_ref().as_bytes()))
+        !self.0.add(|entries| entries.add(entry.bytes(), attr.ino, next, kind, name.as_ref().as_bytes()))
     }
 }

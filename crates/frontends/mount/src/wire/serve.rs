@@ -12,12 +12,12 @@ use super::queues::CpuQueues;
 impl<F: FileSystem> PreparedMount<F> {
     /// Serves until the mount has gone.
     pub fn run(self) -> io::Result<()> {
-        let PreparedMount { fs, session, device, mut ports, way, config } = self;
+        let PreparedMount { fs, session, device, mut ports, transport, config } = self;
         let threads = config.n_threads.unwrap_or(1).max(1);
         let owner = (config.acl == SessionACL::Owner).then(|| rustix::process::geteuid().as_raw());
         let readers = Readers::new(&*fs, owner, &device, threads, config.clone_fd && threads > 1);
         let spare = ports.pop();
-        let queues = CpuQueues::new(&readers, &way, ports.len());
+        let queues = CpuQueues::new(&readers, &transport, ports.len());
         let served = std::thread::scope(|scope| match spare {
             None => {
                 readers.start_others(scope)?;

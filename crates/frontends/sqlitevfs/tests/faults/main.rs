@@ -141,23 +141,23 @@ fn insert(table: usize, key: i64, bytes: usize) -> Step {
 }
 
 /// Runs a statement; what was said of it is true at once.
-fn run(db: &Connection, step: &Step, rows_told: &mut Rows, mode: Mode, told: &mut Vec<i32>) {
+fn run(db: &Connection, step: &Step, acknowledged_rows: &mut Rows, mode: Mode, failures_seen: &mut Vec<i32>) {
     match db.run(&step.sql) {
-        Ok(_) => (step.then)(rows_told),
+        Ok(_) => (step.then)(acknowledged_rows),
         Err(code) => {
-            told.push(code);
+            failures_seen.push(code);
             // After some failures SQLite leaves a transaction open, for its program to end.
             let _ = db.run("rollback");
         }
     }
-    if mode.undoes() || told.is_empty() {
+    if mode.undoes() || failures_seen.is_empty() {
         // As a new connection would see it: pages that are in the cache are read again.
         let seen = rows(db);
         if mode.spills && seen.is_err() {
             return;
         }
-        let seen = seen.unwrap_or_else(|code| panic!("{mode:?}: reading fails with {code} after `{}` ({told:?})", step.sql));
-        assert_eq!(seen, *rows_told, "{mode:?}: after `{}` ({told:?})", step.sql);
+        let seen = seen.unwrap_or_else(|code| panic!("{mode:?}: reading fails with {code} after `{}` ({failures_seen:?})", step.sql));
+        assert_eq!(seen, *acknowledged_rows, "{mode:?}: after `{}` ({failures_seen:?})", step.sql);
     }
 }
 
@@ -167,7 +167,7 @@ fn on_a_full_image_a_failed_statement_has_not_happened() {
         let machine = formatted(8 << 20);
         let name = format!("/full-{}-{}", mode.journal, mode.synchronous);
         mount(&machine, &name);
-        let mut told_rows = Rows::default();
+        let mut acknowledged_rows = Rows::default();
         let mut db = connect(&name);
         db.run(&mode.pragmas()).expect("set");
         db.run(SCHEMA).expect("made");
@@ -176,18 +176,18 @@ fn on_a_full_image_a_failed_statement_has_not_happened() {
         for turn in 0..3 {
             // Until nothing fits any more, in rows of all sizes.
             for bytes in [60_000, 9000, 900, 60] {
-                let mut told = Vec::new();
+                let mut failures_seen = Vec::new();
                 for _ in 0..2000 {
                     key += 1;
                     let table = rng.usize(..2);
-                    run(&db, &insert(table, key, bytes), &mut told_rows, mode, &mut told);
-                    assert!(told.iter().all(|code| *code == FULL), "{mode:?}: {told:?}");
-                    if told.len() > 2 {
+                    run(&db, &insert(table, key, bytes), &mut acknowledged_rows, mode, &mut failures_seen);
+                    assert!(failures_seen.iter().all(|code| *code == FULL), "{mode:?}: {failures_seen:?}");
+                    if failures_seen.len() > 2 {
                         break;
                     }
                 }
-                assert!(told.len() > 2, "{mode:?}: it never is full");
-                failures += told.len();
+                assert!(failures_seen.len() > 2, "{mode:?}: it never is full");
+                failures += failures_seen.len();
                 if !mode.undoes() {
                     break;
                 }
@@ -197,25 +197,25 @@ fn on_a_full_image_a_failed_statement_has_not_happened() {
             }
             is_whole(&db, "while it is full");
             // There is room again when rows are removed, by a table or by rows.
-            let mut told = Vec::new();
+            let mut failures_seen = Vec::new();
             if mode.auto_vacuum == "full" {
                 // Each page behind what is removed moves: that takes as many blocks as it moves, as a journal would. So little is removed.
                 let last = db.run("select max(a) from t").expect("read")[0].parse::<i64>().expect("a number");
                 let remove = step(format!("delete from t where a = {last}"), move |rows| rows[0] = (rows[0].0 - 1, rows[0].1 - last));
-                run(&db, &remove, &mut told_rows, mode, &mut told);
-                assert!(told.is_empty(), "{mode:?}: {told:?}: no room can be made");
+                run(&db, &remove, &mut acknowledged_rows, mode, &mut failures_seen);
+                assert!(failures_seen.is_empty(), "{mode:?}: {failures_seen:?}: no room can be made");
                 continue;
             }
             if turn % 2 == 0 {
-                run(&db, &step("delete from u", |rows| rows[1] = (0, 0)), &mut told_rows, mode, &mut told);
+                run(&db, &step("delete from u", |rows| rows[1] = (0, 0)), &mut acknowledged_rows, mode, &mut failures_seen);
                 let drop_it = step("begin; drop table u; create table u(a integer primary key, b blob); commit", |_| {});
-                run(&db, &drop_it, &mut told_rows, mode, &mut told);
+                run(&db, &drop_it, &mut acknowledged_rows, mode, &mut failures_seen);
             } else {
-                run(&db, &step("delete from t", |rows| rows[0] = (0, 0)), &mut told_rows, mode, &mut told);
+                run(&db, &step("delete from t", |rows| rows[0] = (0, 0)), &mut acknowledged_rows, mode, &mut failures_seen);
             }
-            assert!(told.is_empty(), "{mode:?}: {told:?}: no room can be made");
-            run(&db, &insert(0, -turn - 1, 20_000), &mut told_rows, mode, &mut told);
-            assert!(told.is_empty(), "{mode:?}: {told:?}: there is no room after a removal");
+            assert!(failures_seen.is_empty(), "{mode:?}: {failures_seen:?}: no room can be made");
+            run(&db, &insert(0, -turn - 1, 20_000), &mut acknowledged_rows, mode, &mut failures_seen);
+            assert!(failures_seen.is_empty(), "{mode:?}: {failures_seen:?}: there is no room after a removal");
             if turn == 1 {
                 drop(db);
                 let fs = unmount(&name);
@@ -224,7 +224,7 @@ fn on_a_full_image_a_failed_statement_has_not_happened() {
                 mount(&machine, &name);
                 db = connect(&name);
                 db.run(&mode.pragmas()).expect("set");
-                assert_eq!(rows(&db), Ok(told_rows), "{mode:?}: after opening again");
+                assert_eq!(rows(&db), Ok(acknowledged_rows), "{mode:?}: after opening again");
             }
         }
         assert!(failures > 2);
@@ -236,7 +236,7 @@ fn on_a_full_image_a_failed_statement_has_not_happened() {
             mount(&machine, &name);
             let db = connect(&name);
             is_whole(&db, "after opening again");
-            assert_eq!(rows(&db), Ok(told_rows), "{mode:?}: after opening again");
+            assert_eq!(rows(&db), Ok(acknowledged_rows), "{mode:?}: after opening again");
             drop(db);
             unmount(&name).close().expect("closed");
         }
@@ -265,19 +265,19 @@ fn steps() -> Vec<Step> {
 
 /// The fault is gone: the same connection reads, and it writes unless the store has ended, which it does when its log could not be
 /// flushed. False: it does not write.
-fn goes_on(db: &Connection, mode: Mode, told_rows: &mut Rows, told: &[i32], possible: &mut Vec<Rows>) -> bool {
-    if told.is_empty() || !mode.undoes() {
+fn goes_on(db: &Connection, mode: Mode, acknowledged_rows: &mut Rows, failures_seen: &[i32], possible: &mut Vec<Rows>) -> bool {
+    if failures_seen.is_empty() || !mode.undoes() {
         return true;
     }
     let seen = rows(db);
     if mode.spills && seen.is_err() {
         return false;
     }
-    assert_eq!(seen, Ok(*told_rows), "{mode:?}: reading after the fault ({told:?})");
+    assert_eq!(seen, Ok(*acknowledged_rows), "{mode:?}: reading after the fault ({failures_seen:?})");
     let mut again = Vec::new();
     for key in [1000, 1001] {
-        run(db, &insert(0, key, 40_000), told_rows, mode, &mut again);
-        possible.push(*told_rows);
+        run(db, &insert(0, key, 40_000), acknowledged_rows, mode, &mut again);
+        possible.push(*acknowledged_rows);
     }
     again.is_empty()
 }
@@ -289,36 +289,36 @@ fn life(mode: Mode, steps: &[Step], content: &[u8], rule: FaultRule, n: u64) -> 
     mount(&machine, &name);
     let db = connect(&name);
     db.run(&mode.pragmas()).expect("set");
-    let mut told_rows = rows(&db).expect("read");
-    let mut told = Vec::new();
-    let mut possible = vec![told_rows];
+    let mut acknowledged_rows = rows(&db).expect("read");
+    let mut failures_seen = Vec::new();
+    let mut possible = vec![acknowledged_rows];
     machine.faults.add(rule);
     for step in steps {
-        let before = (told_rows, told.len());
-        run(&db, step, &mut told_rows, mode, &mut told);
-        if told.len() > before.1 {
+        let before = (acknowledged_rows, failures_seen.len());
+        run(&db, step, &mut acknowledged_rows, mode, &mut failures_seen);
+        if failures_seen.len() > before.1 {
             // The device may have it if it has failed permanently: what was written is not known.
             let mut also = before.0;
             (step.then)(&mut also);
             possible.push(also);
-        } else if told.is_empty() {
-            possible = vec![told_rows];
+        } else if failures_seen.is_empty() {
+            possible = vec![acknowledged_rows];
         } else {
-            possible.push(told_rows);
+            possible.push(acknowledged_rows);
         }
     }
     let failed = machine.faults.injected(FaultKind::Fail) > 0;
     machine.faults.clear();
-    assert!(!mode.undoes() || told.iter().all(|code| [FULL, IOERR].contains(&(code & 0xff))), "{mode:?}: {told:?}");
-    let goes_on = goes_on(&db, mode, &mut told_rows, &told, &mut possible);
+    assert!(!mode.undoes() || failures_seen.iter().all(|code| [FULL, IOERR].contains(&(code & 0xff))), "{mode:?}: {failures_seen:?}");
+    let goes_on = goes_on(&db, mode, &mut acknowledged_rows, &failures_seen, &mut possible);
     drop(db);
     let fs = unmount(&name);
     let broken = fs.sync().is_err();
-    assert!(goes_on || broken, "{mode:?}, {n}: the connection does not write after the fault ({told:?})");
+    assert!(goes_on || broken, "{mode:?}, {n}: the connection does not write after the fault ({failures_seen:?})");
     let _ = fs.close();
     // As a process that ends, or as a loss of power.
     for content in [machine.content(), machine.medium.power_cut(n)] {
-        if !mode.undoes() && !told.is_empty() {
+        if !mode.undoes() && !failures_seen.is_empty() {
             continue;
         }
         let machine = Machine::new(content);
@@ -330,9 +330,9 @@ fn life(mode: Mode, steps: &[Step], content: &[u8], rule: FaultRule, n: u64) -> 
         let seen = rows(&db).expect("read");
         if broken {
             let durable = mode.synchronous == "full" || mode.synchronous == "extra";
-            assert!(!durable || possible.contains(&seen), "{mode:?}, {n}: {seen:?} is none of {possible:?}; {told:?}");
+            assert!(!durable || possible.contains(&seen), "{mode:?}, {n}: {seen:?} is none of {possible:?}; {failures_seen:?}");
         } else {
-            assert_eq!(seen, told_rows, "{mode:?}, {n}: after opening again; {told:?}");
+            assert_eq!(seen, acknowledged_rows, "{mode:?}, {n}: after opening again; {failures_seen:?}");
         }
         drop(db);
         unmount(&name).close().expect("closed");

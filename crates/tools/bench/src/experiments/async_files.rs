@@ -81,7 +81,7 @@ fn claim(sweep: &Sweep, points: &[(u32, Sample)], block_bytes: usize, counts: Ti
     let best = points.iter().map(|(_, sample)| sample.speedup()).fold(0.0, f64::max);
     let (time, why) = match counts {
         TimeScope::Device => ("device alone", "without software the device's queues are the limit"),
-        TimeScope::All => ("with software", "the processor time of this machine is in it, two threads one after the other"),
+        TimeScope::All => ("with software", "the CPU time of this machine is in it, two threads one after the other"),
     };
     let files = if sweep.name == PAPER[0].0 { "one file" } else { "files of 100 blocks" };
     let what = format!("{files}, best, {block_bytes} B, {time}");

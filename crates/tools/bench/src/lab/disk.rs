@@ -71,7 +71,7 @@ impl Lab<'_> {
         let file = self.dir().join(format!("{name}.img"));
         File::create(&file).and_then(|file| file.set_len(mib << 20)).with_context(|| format!("{}", file.display()))?;
         self.will(UndoStep::Loop(file.clone()))?;
-        let on = |way: &str| run(self.context(), "losetup", &["--find".as_ref(), way.as_ref(), file.as_os_str()]);
+        let on = |mode: &str| run(self.context(), "losetup", &["--find".as_ref(), mode.as_ref(), file.as_os_str()]);
         // Direct I/O on the backing file where possible, so that pages are cached once.
         if on("--direct-io=on").is_err() {
             self.context().check_stopped()?;

@@ -146,21 +146,21 @@ pub fn has_left_something() -> bool {
 /// # Errors
 /// The state directory cannot be read.
 pub fn clean_up() -> anyhow::Result<Vec<String>> {
-    let mut told = Vec::new();
+    let mut undone = Vec::new();
     for (journal, left) in Journal::dead(&state_dir()?)? {
         let mut all = true;
         for undo in &left {
             if let UndoStep::Dir(dir) = undo {
-                told.extend(undo::end_users(dir).into_iter().map(|pid| format!("process {pid}")));
+                undone.extend(undo::end_users(dir).into_iter().map(|pid| format!("process {pid}")));
             }
         }
         for undo in left.iter().rev() {
             match undo.run() {
-                Ok(true) => told.push(undo.to_string()),
+                Ok(true) => undone.push(undo.to_string()),
                 Ok(false) => {}
                 Err(error) => {
                     all = false;
-                    told.push(format!("{undo}: it does not go away: {error:#}"));
+                    undone.push(format!("{undo}: it does not go away: {error:#}"));
                 }
             }
         }
@@ -168,7 +168,7 @@ pub fn clean_up() -> anyhow::Result<Vec<String>> {
             journal.forget();
         }
     }
-    Ok(told)
+    Ok(undone)
 }
 
 /// Returns the directory of the journals.

@@ -29,7 +29,7 @@ pub fn chart(rows: &[Row], metric: &str) -> Option<String> {
     let title = format!("{}{unit}", metric.replace('_', " "));
     let mut body = text(0.0, 18.0, "head", &title) + &text(WIDTH, 18.0, "soft end", &format!("{good}; the longest of a group fills it"));
     let mut y = 30.0;
-    let mut told = Vec::new();
+    let mut description = Vec::new();
     for case in &cases {
         y += 16.0;
         body += &text(0.0, y, "case", &fit(case, WIDTH));
@@ -38,9 +38,9 @@ pub fn chart(rows: &[Row], metric: &str) -> Option<String> {
         body += &bars(&group, &sides, y);
         y += group.len() as f64 * STEP + 6.0;
         let values: Vec<String> = group.iter().map(|row| format!("{} {}", row.side, short(row.median))).collect();
-        told.push(format!("{case}: {}", values.join(", ")));
+        description.push(format!("{case}: {}", values.join(", ")));
     }
-    Some(svg::chart(y, &title, &told.join("; "), &body))
+    Some(svg::chart(y, &title, &description.join("; "), &body))
 }
 
 /// Returns the sides in order of appearance: a side has the same colour in every group.

@@ -23,7 +23,7 @@ pub fn chart(all: &[Results], title: &str) -> Option<String> {
     let values = claims().flat_map(|claim| [Some(claim.ratio), claim.paper].into_iter().flatten().map(|ratio| gain(claim, ratio)));
     let farthest = values.map(|value| value.ln().abs()).filter(|far| far.is_finite()).fold(2_f64.ln(), f64::max).min(MOST.ln());
     let axis = Axis(farthest * 1.08);
-    let (mut body, mut y, mut told) = (legend(), 62.0, Vec::new());
+    let (mut body, mut y, mut description) = (legend(), 62.0, Vec::new());
     for one in all.iter().filter(|one| !one.outcome.claims.is_empty()) {
         y += 22.0;
         body += &text(0.0, y, "case", &one.run.experiment);
@@ -36,12 +36,12 @@ pub fn chart(all: &[Results], title: &str) -> Option<String> {
             y += STEP;
             body += &axis.claim(claim, several, y);
             let paper = claim.paper.map_or(String::new(), |paper| format!(", the paper {}", times(gain(claim, paper))));
-            told.push(format!("{} {}: {} times{paper}", claim.what, claim.metric, times(gain(claim, claim.ratio))));
+            description.push(format!("{} {}: {} times{paper}", claim.what, claim.metric, times(gain(claim, claim.ratio))));
         }
     }
-    (!told.is_empty()).then(|| {
+    (!description.is_empty()).then(|| {
         let body = text(0.0, 18.0, "head", title) + &axis.grid(y + 8.0) + &body;
-        svg::chart(y + 36.0, title, &told.join("; "), &body)
+        svg::chart(y + 36.0, title, &description.join("; "), &body)
     })
 }
 

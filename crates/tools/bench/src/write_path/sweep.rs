@@ -81,17 +81,17 @@ pub struct Sweeps {
 }
 
 impl Sweeps {
-    /// Measures all series; calls `told` after each point.
+    /// Measures all series; calls `on_point` after each point.
     ///
     /// # Errors
     /// Errors of the file system; interrupted.
-    pub fn run(bench: &WritePathBench<'_>, scale: RunScale, sides: &[WriteMode], told: &dyn Fn(&Sweep, u32)) -> anyhow::Result<Sweeps> {
+    pub fn run(bench: &WritePathBench<'_>, scale: RunScale, sides: &[WriteMode], on_point: &dyn Fn(&Sweep, u32)) -> anyhow::Result<Sweeps> {
         let mut done = Vec::new();
         for sweep in SWEEPS {
             let mut points = Vec::new();
             for at in sweep.points(scale) {
                 points.push((at, sweep.measure(bench, at, sides).with_context(|| format!("{} {at}", sweep.name))?));
-                told(&sweep, at);
+                on_point(&sweep, at);
             }
             done.push((sweep, points));
         }

@@ -65,9 +65,9 @@ fn costs(what: &str, hot_pages: u64, power: f64, ram: u32, in_order: bool) {
     });
     let put = beside.tiers.stats().put - put_before;
     let (during_alone, after, after_alone) = (alone.read(length), beside.read(length), alone.read(length));
-    let way = if in_order { "in order" } else { "at random" };
+    let order = if in_order { "in order" } else { "at random" };
     println!(
-        "{what}, {ram} pages of RAM, scan {way}: hot hits {:.2} % beside it, {:.2} % without; after it {:.2} %, {:.2} %; {put} pages put",
+        "{what}, {ram} pages of RAM, scan {order}: hot hits {:.2} % beside it, {:.2} % without; after it {:.2} %, {:.2} %; {put} pages put",
         100.0 * during,
         100.0 * during_alone,
         100.0 * after,
@@ -75,7 +75,7 @@ fn costs(what: &str, hot_pages: u64, power: f64, ram: u32, in_order: bool) {
     );
     assert_eq!(scanned.requests(), length);
     for (with, without) in [(during, during_alone), (after, after_alone)] {
-        assert!(without - with <= 0.02, "{what}, {ram} pages of RAM, scan {way}: {with:.4} of {without:.4}");
+        assert!(without - with <= 0.02, "{what}, {ram} pages of RAM, scan {order}: {with:.4} of {without:.4}");
     }
 }
 

@@ -167,7 +167,7 @@ impl Import<'_> {
         {
             let root = self.fs.root();
             let node = self.fs.lookup(root, first, false, &self.creds).map_err(of_image(source))?;
-            self.make_way(source, to)?;
+            self.remove_obstacle(source, to)?;
             self.progress.file(&source.display().to_string().escape_debug());
             return match self.fs.link(&node, root, to, &self.creds) {
                 Err(error) if error.errno() == Errno::EXIST && self.force => {
@@ -212,7 +212,7 @@ impl Import<'_> {
     }
 
     /// Whether something is in the way that is not to be replaced.
-    fn make_way(&self, source: &Path, to: &[u8]) -> Outcome {
+    fn remove_obstacle(&self, source: &Path, to: &[u8]) -> Outcome {
         match self.fs.lookup(self.fs.root(), to, false, &self.creds) {
             Err(error) if error.errno() == Errno::NOENT => Ok(()),
             Err(error) => Err(of_image(source)(error)),
@@ -235,7 +235,7 @@ impl Import<'_> {
     /// A file appears when it has content and attributes; what is interrupted leaves nothing under its name.
     fn file(&mut self, source: &Path, meta: &Metadata, to: &[u8]) -> Outcome {
         let kind = meta.file_type();
-        self.make_way(source, to)?;
+        self.remove_obstacle(source, to)?;
         if kind.is_file() {
             return self.regular(source, meta, to);
         }

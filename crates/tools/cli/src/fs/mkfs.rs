@@ -23,12 +23,12 @@ const BLANK_BLOCKS: u64 = 256;
 
 /// Makes the file if it is not there, and an empty file system in it.
 pub fn mkfs(args: &MkfsArgs) -> anyhow::Result<bool> {
-    let (told, report) = make_and_tell(args)?;
+    let (summary, report) = make_and_tell(args)?;
     if args.json {
         say_lines!("{}", serde_json::to_string_pretty(&report)?);
         return Ok(true);
     }
-    tell!("{told}");
+    tell!("{summary}");
     tell!("to see it as a directory: hotshelf fs mount {} DIRECTORY", args.image.display());
     Ok(true)
 }
@@ -53,9 +53,9 @@ pub fn make_and_tell(args: &MkfsArgs) -> anyhow::Result<(String, serde_json::Val
         "image": args.image, "data_bytes": data, "metadata_bytes": metadata, "log_bytes": usage.log_bytes, "replaced": replaced,
     });
     let replaced = replaced.map_or(String::new(), |what| format!("; {what} is overwritten"));
-    let told =
+    let summary =
         format!("{}: a file system with {} for data and {} for metadata{replaced}", args.image.display(), human(data), human(metadata));
-    Ok((told, report))
+    Ok((summary, report))
 }
 
 /// Makes the file, which gets its name when there is a file system in it: half of one would be in the way of the next try.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use block::broker::client::Admin;
-use block::broker::protocol::{Ask, Reply};
+use block::broker::protocol::{BrokerRequest, Reply};
 use block::broker::{BrokerError, Grant, GrantId, GrantSpec, Journal, JournalError};
 use hybridfs::Size;
 use serde_json::json;
@@ -39,7 +39,7 @@ impl GrantStore {
     fn grants(&mut self) -> anyhow::Result<Vec<Grant>> {
         match self {
             GrantStore::Journal(journal) => Ok(journal.policy().grants().cloned().collect()),
-            GrantStore::Broker(admin) => match admin.ask(&Ask::List)? {
+            GrantStore::Broker(admin) => match admin.ask(&BrokerRequest::List)? {
                 Reply::Grants { grants } => Ok(grants),
                 _ => bail!("the broker sent an unexpected reply"),
             },
@@ -58,7 +58,7 @@ impl GrantStore {
 
     fn revoke(&mut self, id: GrantId) -> anyhow::Result<(Grant, u32)> {
         match self {
-            GrantStore::Broker(admin) => match admin.ask(&Ask::Revoke { id })? {
+            GrantStore::Broker(admin) => match admin.ask(&BrokerRequest::Revoke { id })? {
                 Reply::Revoked { grant, closed } => Ok((grant, closed)),
                 _ => bail!("the broker sent an unexpected reply"),
             },

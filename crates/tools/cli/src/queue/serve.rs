@@ -38,7 +38,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<bool> {
     let count = devices.len();
     let journal = Journal::open(&journal)?;
     let grants = journal.policy().grants().count();
-    let options = ServerOptions { socket: socket.clone(), journal, devices, spin: spin(args), patience: RESET_AFTER };
+    let options = ServerOptions { socket: socket.clone(), journal, devices, spin: spin(args), reset_timeout: RESET_AFTER };
     let server = Server::start(options).with_context(|| format!("{}: the socket cannot be made", socket.display()))?;
     say!("serving {count} devices at {}, {grants} grants are in force", socket.display());
     let signal = signals.forever().next();

@@ -22,7 +22,7 @@ pub fn trial(args: &TryArgs) -> anyhow::Result<bool> {
         range: args.first.zip(args.blocks),
         read_only: args.read_only,
         arena_bytes: 64 << 10,
-        patience: None,
+        reply_timeout: None,
     };
     let device = BrokerDevice::connect(&options)?;
     let geometry = device.geometry().clone();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use block::broker::entry::Layout;
-use block::broker::protocol::{Ask, Reply, Talk, VERSION};
+use block::broker::protocol::{BrokerRequest, Reply, Talk, VERSION};
 use block::broker::{Refusal, Wish};
 use block::{Error, Lba, Queue, Request, Submit, Tag};
 use shm::Region;
@@ -49,7 +49,7 @@ fn entry(slot: u32, lba: u64, (at, bytes, arena): (u64, u32, u32)) -> [u8; 64] {
     entry
 }
 
-fn ask(talk: &mut Talk, question: &Ask, fd: Option<&Region>) -> Reply {
+fn ask(talk: &mut Talk, question: &BrokerRequest, fd: Option<&Region>) -> Reply {
     let fd = fd.map(|region| region.fd().expect("shared"));
     talk.send(question, fd.as_slice()).expect("sent");
     talk.receive().expect("answered")
@@ -66,10 +66,10 @@ struct Raw {
 fn raw(broker: &Broker) -> Raw {
     let mut talk = Talk::new(UnixStream::connect(broker.socket()).expect("connected"), 1 << 20);
     let wish = Wish { device: DEVICE.into(), range: None, read_only: false };
-    assert!(matches!(ask(&mut talk, &Ask::Open { version: VERSION, wish }, None), Reply::Opened { .. }));
+    assert!(matches!(ask(&mut talk, &BrokerRequest::Open { version: VERSION, wish }, None), Reply::Opened { .. }));
     let arena = Region::shared("raw", 64 << 10).expect("memory");
-    assert!(matches!(ask(&mut talk, &Ask::Arena { bytes: 64 << 10 }, Some(&arena)), Reply::Arena { number: 0 }));
-    assert!(matches!(ask(&mut talk, &Ask::Queue { depth: 8 }, None), Reply::Queue { .. }));
+    assert!(matches!(ask(&mut talk, &BrokerRequest::Arena { bytes: 64 << 10 }, Some(&arena)), Reply::Arena { number: 0 }));
+    assert!(matches!(ask(&mut talk, &BrokerRequest::Queue { depth: 8 }, None), Reply::Queue { .. }));
     let (rings, bell) = (talk.take_fd().expect("memory"), talk.take_fd().expect("a bell"));
     let layout = Layout::new(8);
     Raw { rings: Region::attach(rings, layout.bytes).expect("attached"), bell, layout, _talk: talk }

@@ -68,8 +68,8 @@ pub fn serve(dir: &Path, controller: &Controller) -> Server {
     let journal = Journal::open(&dir.join("grants")).expect("a journal");
     let namespace = controller.namespace(1).expect("a namespace");
     let devices = vec![(DEVICE.to_owned(), Arc::new(namespace) as Arc<dyn block::Device>)];
-    let (spin, patience) = (Duration::from_micros(20), Duration::from_millis(20));
-    Server::start(ServerOptions { socket: dir.join("socket"), journal, devices, spin, patience }).expect("started")
+    let (spin, reset_timeout) = (Duration::from_micros(20), Duration::from_millis(20));
+    Server::start(ServerOptions { socket: dir.join("socket"), journal, devices, spin, reset_timeout }).expect("started")
 }
 
 /// Blocks 1000 to 1999, four queues of depth 8.
@@ -90,7 +90,14 @@ pub fn terms() -> GrantSpec {
 
 pub fn connect(socket: &Path, range: Option<(u64, u64)>) -> Result<BrokerDevice, BrokerError> {
     let socket = socket.to_owned();
-    BrokerDevice::connect(&ConnectOptions { socket, device: DEVICE.into(), range, read_only: false, arena_bytes: 1 << 20, patience: None })
+    BrokerDevice::connect(&ConnectOptions {
+        socket,
+        device: DEVICE.into(),
+        range,
+        read_only: false,
+        arena_bytes: 1 << 20,
+        reply_timeout: None,
+    })
 }
 
 pub fn refusal<T>(result: Result<T, BrokerError>) -> Refusal {

@@ -31,7 +31,7 @@ fn life(seed: u64) -> u64 {
     let namespace = controller.namespace(1).expect("one");
     let queue = || {
         let queue = namespace.open_queue(&QueueOptions { depth: 4, ..QueueOptions::default() }).expect("a queue");
-        Tracked::with_clock(queue, Params::default().patience(), clock.clone())
+        Tracked::with_clock(queue, Params::default().timeouts(), clock.clone())
     };
     let file = DeviceFile::new(queue(), queue(), &Params::default()).expect("fits");
     let writes_through = random.bool();

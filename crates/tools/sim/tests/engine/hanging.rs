@@ -64,8 +64,8 @@ fn filled() -> (Arc<Machine>, Process) {
 fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
     let (machine, process) = filled();
     let ms = Duration::from_millis;
-    let patience = Timeouts { timeout: Some(ms(2)), cancel_grace: ms(1), reset_after: Some(ms(2)) };
-    let mut reads = AsyncReader::new(&process.engine, DEPTH as u32, AsyncReaderOptions { patience, ..AsyncReaderOptions::default() });
+    let timeouts = Timeouts { timeout: Some(ms(2)), cancel_grace: ms(1), reset_after: Some(ms(2)) };
+    let mut reads = AsyncReader::new(&process.engine, DEPTH as u32, AsyncReaderOptions { timeouts, ..AsyncReaderOptions::default() });
     let memory = Arena::private(DEPTH * PAGE_BYTES).expect("memory");
     reads.know(&memory);
     let (mut outcomes, mut rng) = (BTreeMap::new(), fastrand::Rng::with_seed(7));

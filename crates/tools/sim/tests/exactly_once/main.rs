@@ -23,7 +23,7 @@ use sim::device::fault::{FaultKind, Faults, FaultyQueue};
 use sim::device::model::{DeviceModel, TimedQueue};
 
 use oracle::{Asked, Oracle, range, read_stamp, stamp_block};
-use setup::{add_rules, model, patience};
+use setup::{add_rules, model, timeouts};
 
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 256;
@@ -149,7 +149,7 @@ struct Episode {
     clock: VirtualClock,
     faults: Faults,
     stack: Stack,
-    patience: Timeouts,
+    timeouts: Timeouts,
     oracle: Oracle,
     buffers: Vec<Buf>,
     free: Vec<usize>,
@@ -173,8 +173,8 @@ impl Episode {
         let faults = Faults::default();
         let faulty = FaultyQueue::new(timed, clock.clone(), &faults, random.u64(..)).expect("memory");
         add_rules(&faults, &mut random);
-        let patience = patience(&mut random);
-        let mut stack = Tracked::with_clock(faulty, patience, clock.clone());
+        let timeouts = timeouts(&mut random);
+        let mut stack = Tracked::with_clock(faulty, timeouts, clock.clone());
         let arena = Arena::private(PLACES * 4096).expect("memory");
         stack.register(&arena).expect("registered");
         let bytes = BLOCKS_PER_REQUEST as usize * BLOCK;
@@ -186,7 +186,7 @@ impl Episode {
             clock,
             faults,
             stack,
-            patience,
+            timeouts,
             oracle: Oracle::new(),
             free: (0..buffers.len()).collect(),
             buffers,
@@ -263,7 +263,7 @@ impl Episode {
         }
         request.fua = request.op == Op::Write && self.random.u8(..8) == 0;
         let own = self.random.u8(..4) == 0;
-        let timeout = if own { Some(Duration::from_micros(self.random.u64(1..2000))) } else { self.patience.timeout };
+        let timeout = if own { Some(Duration::from_micros(self.random.u64(1..2000))) } else { self.timeouts.timeout };
         let deadline = timeout.map_or(Time::NEVER, |timeout| self.clock.now().after(timeout));
         let taken = if own { self.stack.submit_by(&request, &spans, deadline) } else { self.stack.submit(&request, &spans) };
         if taken == Submit::Full {
@@ -392,7 +392,7 @@ impl Episode {
 
     fn check_status(&self, asked: &Asked, status: Status) {
         let gone = self.stack.is_gone() || self.faults.injected(FaultKind::Gone) > 0;
-        let resets = self.resets > 0 || self.patience.reset_after.is_some();
+        let resets = self.resets > 0 || self.timeouts.reset_after.is_some();
         let may = match (status, asked.expected) {
             (Err(Error::Gone), _) => gone,
             (_, Some(expected)) => status == Err(expected),

@@ -22,7 +22,7 @@ pub fn model(random: &mut fastrand::Rng, device: &MemoryDevice, depth: u32) -> B
     }
 }
 
-pub fn patience(random: &mut fastrand::Rng) -> Timeouts {
+pub fn timeouts(random: &mut fastrand::Rng) -> Timeouts {
     let us = |random: &mut fastrand::Rng, most| Duration::from_micros(random.u64(1..most));
     Timeouts {
         // Without a timeout a hang would last forever.

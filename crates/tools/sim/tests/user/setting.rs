@@ -86,7 +86,7 @@ pub struct Bench {
     pub block: usize,
 }
 
-fn patience(timeout: Duration) -> Timeouts {
+fn timeouts(timeout: Duration) -> Timeouts {
     let ms = Duration::from_millis;
     Timeouts { timeout: Some(timeout), cancel_grace: ms(50), reset_after: Some(ms(100)) }
 }
@@ -100,7 +100,7 @@ impl Bench {
     pub fn impatient(controller: &Controller, depth: u32, polled: bool, timeout: Duration) -> Bench {
         let namespace = controller.namespace(1).expect("a namespace");
         let options = QueueOptions { depth, device_polled: polled, ..QueueOptions::default() };
-        let mut queue = Tracked::new(namespace.queue(&options).expect("a queue"), patience(timeout));
+        let mut queue = Tracked::new(namespace.queue(&options).expect("a queue"), timeouts(timeout));
         let arena = Arena::over(Arc::new(Region::shared("test", 1 << 20).expect("memory")));
         queue.register(&arena).expect("registered");
         let block = queue.geometry().block_bytes as usize;

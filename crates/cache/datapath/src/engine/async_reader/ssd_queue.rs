@@ -81,9 +81,9 @@ impl SsdQueue {
     pub(super) fn open(engine: &CacheEngine, depth: u32, options: AsyncReaderOptions) -> Result<SsdQueue, OpenError> {
         let device = engine.lanes.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
         let depth = depth.next_power_of_two().min(PARTS_MAX);
-        let AsyncReaderOptions { single_issuer, waits, looks, patience } = options;
-        let options = QueueOptions { depth, single_issuer, waits, spin_duration: looks, ..QueueOptions::default() };
-        let mut queue = Tracked::new(device.queue(&options)?, patience);
+        let AsyncReaderOptions { single_issuer, waits, spin_duration, timeouts } = options;
+        let options = QueueOptions { depth, single_issuer, waits, spin_duration: spin_duration, ..QueueOptions::default() };
+        let mut queue = Tracked::new(device.queue(&options)?, timeouts);
         let block_bytes = queue.geometry().block_bytes;
         if !PAGE_BYTES.is_multiple_of(block_bytes as usize) {
             return Err(OpenError::Unusable(format!("blocks of {block_bytes} bytes")));
@@ -99,7 +99,7 @@ impl SsdQueue {
             slots,
             free,
             blocks: PAGE_BYTES as u32 / block_bytes,
-            timeout: patience.timeout.unwrap_or(Duration::MAX),
+            timeout: timeouts.timeout.unwrap_or(Duration::MAX),
             due: None,
             scratch: Box::new([0; PAGE_BYTES]),
             told: CompletionBatch { completions: Box::new([Completion::EMPTY; BATCH]), next: 0, count: 0, at: None },

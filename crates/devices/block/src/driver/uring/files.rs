@@ -96,7 +96,7 @@ fn read(offset: u64, memory: Memory) -> squeue::Entry {
             None => opcode::Read::new(FILE, address as *mut u8, bytes).offset(offset).build(),
         },
         Memory::Many(vectors, count) => opcode::Readv::new(FILE, vectors, count).offset(offset).build(),
-        Memory::None => unreachable!("a read has memory: the geometry was asked"),
+        Memory::None => unreachable!("a read has memory: the geometry says so"),
     }
 }
 
@@ -109,7 +109,7 @@ fn write(offset: u64, memory: Memory, fua: bool) -> squeue::Entry {
             None => opcode::Write::new(FILE, address as *const u8, bytes).offset(offset).rw_flags(flags).build(),
         },
         Memory::Many(vectors, count) => opcode::Writev::new(FILE, vectors, count).offset(offset).rw_flags(flags).build(),
-        Memory::None => unreachable!("a write has memory: the geometry was asked"),
+        Memory::None => unreachable!("a write has memory: the geometry says so"),
     }
 }
 

@@ -150,7 +150,7 @@ impl Commands for NvmeCommands {
                 match rest.memory {
                     Memory::One(piece) => (command.addr, command.data_len, fixed) = (piece.address, piece.bytes, piece.fixed.index()),
                     Memory::Many(vectors, count) => (kind, command.addr, command.data_len) = (NVME_URING_CMD_IO_VEC, vectors as u64, count),
-                    Memory::None => unreachable!("it has memory: the geometry was asked"),
+                    Memory::None => unreachable!("it has memory: the geometry says so"),
                 }
             }
             Op::WriteZeroes => {

@@ -1,5 +1,5 @@
 //! The requests in the kernel, and their memory.
-#![expect(unsafe_code, reason = "frees memory that the kernel was told of")]
+#![expect(unsafe_code, reason = "frees memory that is registered with the kernel")]
 
 use std::io;
 use std::mem::ManuallyDrop;

@@ -34,7 +34,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 /// How long a single-thread queue that another thread drops waits for requests of the first thread, which has exited. The kernel cancelled
 /// them at its exit, and their completions are about to reach the ring.
 const LEFT_BEHIND: Duration = Duration::from_millis(100);
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const RETRY_PERIOD: Duration = Duration::from_millis(1);
 
 /// A queue of requests over one or two io_uring instances.
 pub(crate) struct UringQueue<C: Commands> {
@@ -237,7 +237,7 @@ impl<C: Commands> UringQueue<C> {
             match self.owner.in_kernel {
                 0 => break,
                 _ if count > 0 => {}
-                _ if Instant::now() < end => std::thread::sleep(LOOK_AGAIN),
+                _ if Instant::now() < end => std::thread::sleep(RETRY_PERIOD),
                 _ => break,
             }
         }

@@ -146,7 +146,7 @@ impl Registered {
 enum What {
     Submit,
     /// To run the pending task work of this thread.
-    Ask,
+    BrokerRequest,
     Wait(Duration),
 }
 
@@ -240,7 +240,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let pushed = self.pushed();
         match pushed {
             0 => Ok(()),
-            _ if self.silent && in_kernel > pushed => self.enter(What::Ask, pushed),
+            _ if self.silent && in_kernel > pushed => self.enter(What::BrokerRequest, pushed),
             _ => self.enter(What::Submit, pushed),
         }
     }
@@ -264,7 +264,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let begin = Instant::now();
         loop {
             let pushed = self.pushed();
-            self.enter(What::Ask, pushed)?;
+            self.enter(What::BrokerRequest, pushed)?;
             let took = begin.elapsed();
             if self.has_ended() || took >= at_most {
                 return Ok(());
@@ -278,7 +278,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     /// Runs the task work that the kernel deferred for this thread.
     pub(super) fn run_work(&mut self) -> Result<(), Errno> {
         let pushed = self.pushed();
-        self.enter(if self.silent { What::Ask } else { What::Submit }, pushed)
+        self.enter(if self.silent { What::BrokerRequest } else { What::Submit }, pushed)
     }
 
     /// Returns whether `run_work` may bring completions: from task work, from a full ring, or from a device that has to be polled.
@@ -369,7 +369,7 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
         let entered = match what {
             // Without GETEVENTS the kernel neither runs this thread's task work nor flushes overflowed completions.
             What::Submit if self.is_plain && !self.work_shows() => self.call(pushed, 0, IoringEnterFlags::empty()),
-            What::Ask => self.call(pushed, 0, IoringEnterFlags::GETEVENTS),
+            What::BrokerRequest => self.call(pushed, 0, IoringEnterFlags::GETEVENTS),
             What::Wait(at_most) if self.is_plain && at_most >= FOR_EVER => self.call(pushed, 1, IoringEnterFlags::GETEVENTS),
             What::Submit => to_errno(self.uring.submitter().submit()),
             What::Wait(at_most) if at_most >= FOR_EVER => to_errno(self.uring.submitter().submit_and_wait(1)),

@@ -275,8 +275,8 @@ fn below_tracked_what_waits_times_out_and_a_hung_device_is_reset() {
     device.look().ends_at_most = Some(0);
     let stage = elevator(device.clone(), &Options { dispatch_depth: Some(1), ..Options::of(Scheduler::Elevator) }, device.clock());
     let second = Duration::from_secs(1);
-    let patience = Timeouts { timeout: Some(second), cancel_grace: second, reset_after: Some(second) };
-    let mut queue = Tracked::with_clock(stage, patience, device.clock());
+    let timeouts = Timeouts { timeout: Some(second), cancel_grace: second, reset_after: Some(second) };
+    let mut queue = Tracked::with_clock(stage, timeouts, device.clock());
     for tag in 0..4 {
         assert_eq!(queue.submit(&Request::discard(Tag(tag), Lba(tag * 9), 1), &[]), Submit::Queued);
     }

@@ -48,14 +48,14 @@ struct Repair {
 ///
 /// # Errors
 /// The store's; no space.
-pub fn repair(store: Store, told: &mut dyn FnMut(RepairAction)) -> Result<(Store, CheckReport)> {
+pub fn repair(store: Store, on_repair: &mut dyn FnMut(RepairAction)) -> Result<(Store, CheckReport)> {
     let now = Timestamp::now();
     ground(&store, now)?;
     let core = FsCore::new(store, FsSettings::default())?;
     let mut repair = Repair { core, now, places: HashMap::new(), done: HashSet::new(), names: HashSet::new() };
     let mut report = check::check(&repair.core.store)?;
     for _ in 0..ROUNDS {
-        if report.findings.is_empty() || repair.round(&report, told)? == 0 {
+        if report.findings.is_empty() || repair.round(&report, on_repair)? == 0 {
             break;
         }
         // What was freed is free for the next round.
@@ -137,7 +137,7 @@ const PHASES: u8 = 7;
 
 impl Repair {
     /// How many findings were mended.
-    fn round(&mut self, report: &CheckReport, told: &mut dyn FnMut(RepairAction)) -> Result<u64> {
+    fn round(&mut self, report: &CheckReport, on_repair: &mut dyn FnMut(RepairAction)) -> Result<u64> {
         self.locate(&report.findings)?;
         self.done.clear();
         self.names.clear();
@@ -150,7 +150,7 @@ impl Repair {
             for finding in report.findings.iter().filter(|finding| phase(finding) == phase_now) {
                 if let Some(done) = self.mend(finding, report)? {
                     mended += 1;
-                    told(RepairAction { finding: finding.clone(), done });
+                    on_repair(RepairAction { finding: finding.clone(), done });
                 }
             }
             if mended > 0 {

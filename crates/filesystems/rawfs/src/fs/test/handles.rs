@@ -150,10 +150,10 @@ fn a_path_is_told_from_the_root() {
     drop(file(&fs, "/d/e/f"));
     fs.symlink(b"d/e", fs.root(), b"/l", &root()).expect("made");
     let real = |path: &str| fs.real_path(&dir, path.as_bytes(), &root()).map_err(|error| error.errno());
-    for (path, told) in
+    for (path, expected) in
         [("/", "/"), (".", "/d"), ("..", "/"), ("/l/f", "/d/e/f"), ("e/../../l/./f", "/d/e/f"), ("/l", "/d/e"), ("/l/", "/d/e")]
     {
-        assert_eq!(real(path), Ok(told.as_bytes().to_vec()), "{path}");
+        assert_eq!(real(path), Ok(expected.as_bytes().to_vec()), "{path}");
     }
     assert_eq!((real("/x"), real("/l/f/"), real("")), (Err(Errno::NOENT), Err(Errno::NOTDIR), Err(Errno::NOENT)));
     drop(dir);

@@ -88,19 +88,19 @@ fn a_listing_tells_once_what_is_there_all_the_time() {
         drop(file(&fs, &format!("/d/{n:04}")));
     }
     let dir = fs.open_at(fs.root(), b"/d", OFlags::DIRECTORY, 0, &root()).expect("opened");
-    let (mut told, mut cut) = (Vec::new(), 0);
+    let (mut listed, mut cut) = (Vec::new(), 0);
     loop {
         let mut room = 7;
-        let before = told.len();
+        let before = listed.len();
         dir.read_dir(&mut |entry, _| {
             if room > 0 {
-                told.push(String::from_utf8(entry.name.clone()).expect("ours"));
+                listed.push(String::from_utf8(entry.name.clone()).expect("ours"));
             }
             room -= 1;
             room >= 0
         })
         .expect("listed");
-        if told.len() == before {
+        if listed.len() == before {
             break;
         }
         // Even ones go before they are listed, others come.
@@ -112,7 +112,7 @@ fn a_listing_tells_once_what_is_there_all_the_time() {
     }
     for n in (1..1000).step_by(2) {
         let name = format!("{n:04}");
-        assert_eq!(told.iter().filter(|told| **told == name).count(), 1, "{name}");
+        assert_eq!(listed.iter().filter(|listed| **listed == name).count(), 1, "{name}");
     }
 }
 

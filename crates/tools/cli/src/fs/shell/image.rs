@@ -27,14 +27,14 @@ pub fn mkfs(session: &mut Session, args: &MkfsArgs) -> anyhow::Result<()> {
                 force: args.force,
                 json: false,
             };
-            crate::fs::mkfs::make_and_tell(&args).map(|(told, _)| told)
+            crate::fs::mkfs::make_and_tell(&args).map(|(summary, _)| summary)
         }
         _ => format(session, args),
     };
     let attached = if matches!(&session.image, DeviceName::Path(path) if !path.exists()) { Ok(()) } else { session.attach() };
-    let told = made?;
+    let summary = made?;
     attached?;
-    writeln!(session.out, "{told}")?;
+    writeln!(session.out, "{summary}")?;
     Ok(())
 }
 

@@ -112,11 +112,11 @@ fn ls(session: &mut Session, path: &[u8], long: bool, several: bool) -> anyhow::
 fn visit(
     session: &mut Session,
     path: &[u8],
-    mut told: impl FnMut(&Session, &[u8], FileKind, usize) -> anyhow::Result<String>,
+    mut describe: impl FnMut(&Session, &[u8], FileKind, usize) -> anyhow::Result<String>,
 ) -> anyhow::Result<()> {
     let mut out = std::mem::replace(&mut session.out, Box::new(std::io::sink()));
     let outcome = session.walk(path, &mut |path, kind, depth| {
-        let text = told(session, path, kind, depth)?;
+        let text = describe(session, path, kind, depth)?;
         out.write_all(text.as_bytes())?;
         Ok(())
     });

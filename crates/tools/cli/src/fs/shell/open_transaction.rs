@@ -1,4 +1,4 @@
-//! A transaction that a session has begun.
+//! The open transaction of a session.
 
 use std::collections::BTreeMap;
 

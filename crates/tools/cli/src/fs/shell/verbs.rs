@@ -383,7 +383,7 @@ pub enum VerbEffect {
     /// Works without one.
     NeedsNone,
     /// Looks.
-    Looks,
+    ReadOnly,
     /// It changes the file system and may be part of a transaction.
     Writes,
     /// Changes it at once.
@@ -396,9 +396,9 @@ impl Verb {
         match self {
             Verb::Help(_) | Verb::Mkfs(_) | Verb::History | Verb::Quit => VerbEffect::NeedsNone,
             Verb::Cd(_) | Verb::Pwd | Verb::Ls(_) | Verb::Lsr(_) | Verb::Tree(_) | Verb::Stat(_) | Verb::Cat(_) | Verb::Catr(_) => {
-                VerbEffect::Looks
+                VerbEffect::ReadOnly
             }
-            Verb::Readlink(_) | Verb::Df | Verb::Du(_) | Verb::Export(_) | Verb::Checkfs | Verb::Abort => VerbEffect::Looks,
+            Verb::Readlink(_) | Verb::Df | Verb::Du(_) | Verb::Export(_) | Verb::Checkfs | Verb::Abort => VerbEffect::ReadOnly,
             Verb::Write(_) | Verb::Append(_) | Verb::Owrite(_) | Verb::Truncate(_) | Verb::Touch(_) | Verb::Import(_) => VerbEffect::Writes,
             Verb::Begin | Verb::Commit => VerbEffect::Writes,
             Verb::Rm(_) | Verb::Mkdir(_) | Verb::Rmdir(_) | Verb::Mv(_) | Verb::Ln(_) | Verb::Cp(_) | Verb::Chmod(_) => VerbEffect::Changes,

@@ -92,8 +92,8 @@ impl Child {
     fn queued(&self) -> u64 {
         let mut text = [0; 64];
         let got = rustix::io::pread(&self.schedstat, &mut text, 0).unwrap_or(0);
-        let told = std::str::from_utf8(&text[..got]).ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
-        told.unwrap_or(0)
+        let progress = std::str::from_utf8(&text[..got]).ok().and_then(|text| text.split(' ').nth(1)?.parse().ok());
+        progress.unwrap_or(0)
     }
 
     fn step(&mut self) -> Result<()> {

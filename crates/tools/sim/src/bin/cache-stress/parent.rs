@@ -220,13 +220,13 @@ impl Drop for Parent<'_> {
 fn stacks(pid: u32) -> String {
     let tasks = PathBuf::from(format!("/proc/{pid}/task"));
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    let mut told = String::new();
+    let mut stacks = String::new();
     for task in std::fs::read_dir(tasks).into_iter().flatten().flatten() {
         let at = task.path();
-        told += &format!("{} {} {}\n", read(&at.join("comm")).trim(), read(&at.join("wchan")), read(&at.join("syscall")).trim());
+        stacks += &format!("{} {} {}\n", read(&at.join("comm")).trim(), read(&at.join("wchan")), read(&at.join("syscall")).trim());
     }
     if let Ok(out) = Command::new("gdb").args(["-p", &pid.to_string(), "-batch", "-ex", "thread apply all bt 18"]).output() {
-        told += &String::from_utf8_lossy(&out.stdout);
+        stacks += &String::from_utf8_lossy(&out.stdout);
     }
-    told
+    stacks
 }

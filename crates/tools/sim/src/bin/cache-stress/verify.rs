@@ -9,7 +9,7 @@ use crate::cells::{CELL, Stamp};
 use crate::version_table::{CellWord, VersionTable, cells};
 
 /// How long to wait for the death of a writer, which explains a torn cell.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns the oldest legal version of each cell from now on.
 pub fn floors(table: &VersionTable, file: u32, first: u32, count: u32) -> Vec<u64> {
@@ -55,7 +55,7 @@ pub fn verify_cell(table: &VersionTable, oldest: Stamp, bytes: &[u8]) -> Result<
         if broken > floor && oldest.is_mixed(floor, begun, bytes) {
             return Ok(floor);
         }
-        if waiting.elapsed() > PATIENCE {
+        if waiting.elapsed() > TIMEOUT {
             let what = if is_empty { "nothing".to_owned() } else { format!("{:02x?}", &bytes[..32]) };
             let mixed = oldest.is_mixed(floor, begun, bytes);
             bail!("file {file}, cell {cell}: found {what}, expected {floor} to {begun} (torn {broken}; mix of these: {mixed})");

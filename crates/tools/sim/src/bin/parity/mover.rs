@@ -67,20 +67,20 @@ impl Work {
     fn run(mut self, seed: u64) -> usize {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut moved = 0;
-        let Some((mut asks, answers)) = self.child.stdin.take().zip(self.child.stdout.take()) else { return 0 };
+        let Some((mut pending, answers)) = self.child.stdin.take().zip(self.child.stdout.take()) else { return 0 };
         let mut answers = BufReader::new(answers).lines();
         while !self.stop.load(Ordering::Relaxed) {
             let _turn = self.turn.lock();
             let _ = self.begins.try_send(());
             let Some(path) = rng.choice(&*self.paths.lock()).cloned() else { continue };
             let to = rng.choice(["ssd", "hdd"]).unwrap_or("hdd");
-            if writeln!(asks, "{}/{path}\n{to}", self.root.display()).is_err() {
+            if writeln!(pending, "{}/{path}\n{to}", self.root.display()).is_err() {
                 break;
             }
             // A removed or busy file is not an error here.
             moved += usize::from(answers.next().is_some_and(|line| line.is_ok_and(|line| line == "moved")));
         }
-        drop(asks);
+        drop(pending);
         let _ = self.child.wait();
         moved
     }

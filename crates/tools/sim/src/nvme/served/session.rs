@@ -19,7 +19,7 @@ use shm::Region;
 use super::{REGISTER_BYTES, Server, ring};
 
 /// How long a host may take to read a reply.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of one mapping, and maximum offset in its file.
 const MAPPED_MAX: u64 = 1 << 36;
 const CONFIGURATION_BYTES: usize = 256;
@@ -63,7 +63,7 @@ impl<'a> Session<'a> {
                 return;
             }
             let answer = self.answer(message);
-            let until = Some(Instant::now() + PATIENCE);
+            let until = Some(Instant::now() + TIMEOUT);
             let sent = match answer {
                 _ if header.wants_no_reply() => Ok(()),
                 Ok(answer) => self.link.send(&header.reply().message(&answer.body.0), &answer.fds, until),
