@@ -18,6 +18,10 @@ pub(crate) struct File {
     pub(crate) bytes: Mutex<Vec<u8>>,
     times: Mutex<[i64; 2]>,
     clock: AtomicI64,
+    /// Whether each of the next calls of `stamp` fails, the last one first.
+    pub(crate) stamps_fail: Mutex<Vec<bool>>,
+    /// What `stamps_fail` becomes when the next hole fails.
+    pub(crate) punch_fails: Mutex<Option<Vec<bool>>>,
 }
 
 impl File {
@@ -55,6 +59,10 @@ impl BackingFile for File {
         self.change(|bytes| bytes.resize(len as usize, 0))
     }
     fn punch(&self, at: u64, len: u64) -> io::Result<()> {
+        if let Some(next) = self.punch_fails.lock().take() {
+            *self.stamps_fail.lock() = next;
+            return Err(io::ErrorKind::Other.into());
+        }
         self.change(|bytes| bytes[at as usize..(at + len) as usize].fill(0))
     }
     fn set_mtime(&self, ns: u64) -> io::Result<()> {
@@ -62,6 +70,9 @@ impl BackingFile for File {
         Ok(())
     }
     fn stamp(&self) -> io::Result<Stamp> {
+        if self.stamps_fail.lock().pop() == Some(true) {
+            return Err(io::ErrorKind::Other.into());
+        }
         let [mtime, ctime] = *self.times.lock();
         Ok(Stamp { size: self.bytes.lock().len() as u64, mtime, ctime })
     }

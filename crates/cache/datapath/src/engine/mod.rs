@@ -65,8 +65,8 @@ use record::{Records, code_of};
 pub(crate) use request::{Hint, Request, RequestKind, RequestState, StaleSlots};
 use request::{Hints, Requests};
 use ssd::SsdQueues;
-pub(crate) use stall::Retries;
-use stall::{STALLED, StallWatch};
+use stall::StallWatch;
+pub(crate) use stall::{Retries, STALLED};
 pub use stamp::Stamp;
 pub use status::{Advice, EngineStatus, FileStatus};
 

@@ -198,14 +198,22 @@ impl CacheEngine {
     /// Takes the file's lock, and completes the unfinished work of an owner that died.
     ///
     /// # Errors
-    /// [`STALLED`]: a process that makes no progress keeps the lock, or blocks that unfinished work. Only users of this file are affected.
+    /// [`STALLED`]: a process that makes no progress keeps the lock, or blocks that unfinished work. An error of the SSD or of the backing
+    /// file prevents that work. Only users of this file are affected.
     pub(crate) fn lock_file(&self, no: FileNo) -> Result<OwnedLockGuard<'_>, Errno> {
+        self.lock_file_to(no, false)
+    }
+
+    /// Takes the file's lock as [`CacheEngine::lock_file`] does. `give_up`: the caller drops everything that is cached, so that the stale
+    /// pages need not be found first. For a missing file they cannot be.
+    fn lock_file_to(&self, no: FileNo, give_up: bool) -> Result<OwnedLockGuard<'_>, Errno> {
         let held = self.hold_file(no)?;
         // Truncations and changes of the file need the lock: now that we have it nobody does either, whatever the words say.
         let record = self.records.get(no);
         let is_begun = || record.truncations().load(Ordering::Acquire) % 2 == 1 || record.own().is_open_by(Writer::LockHolder);
         if held.was_abandoned() || is_begun() {
-            let mended = self.mend(no, &mut |ask, a, b| self.ask(ask, no, a, b).map(drop));
+            let is_skipped = |ask| give_up && ask == RequestKind::Stale;
+            let mended = self.mend(no, &mut |ask, a, b| if is_skipped(ask) { Ok(()) } else { self.ask(ask, no, a, b).map(drop) });
             if let Err(errno) = mended {
                 held.abandon();
                 return Err(errno);
@@ -218,7 +226,7 @@ impl CacheEngine {
     /// frames; or one that extends the file but did not publish the new length.
     ///
     /// # Errors
-    /// [`STALLED`]: it is not completed, and the next owner has to complete it.
+    /// [`STALLED`], or the error of the SSD or of the backing file: it is not completed, and the next owner has to complete it.
     pub(crate) fn mend(&self, no: FileNo, ask: &mut dyn FnMut(RequestKind, u64, u64) -> Result<(), Errno>) -> Result<(), Errno> {
         let unless_stalled = |result: Result<(), Errno>| if result == Err(STALLED) { result } else { Ok(()) };
         let record = self.records.get(no);
@@ -228,8 +236,8 @@ impl CacheEngine {
             record.truncations().fetch_add(1, Ordering::AcqRel);
         }
         if record.own().is_open_by(Writer::LockHolder) {
-            // If that fails, the window stays open: nobody takes the backing file's stamp for a change from outside.
-            unless_stalled(ask(RequestKind::Stale, 0, 0))?;
+            // If that fails, the next change of ours must not close the window: frames may have older bytes than the file.
+            ask(RequestKind::Stale, 0, 0)?;
         }
         self.drop_behind_end(no)
     }
@@ -338,7 +346,7 @@ impl CacheEngine {
     /// # Errors
     /// ENOENT: another process has decided, and pages that are dirty now are newer. Else the error of the leader.
     pub(super) fn give_up_stranded(&self, no: FileNo, why: u32, below: Option<&dyn BackingFile>) -> Result<(), Errno> {
-        let _held = self.lock_file(no)?;
+        let _held = self.lock_file_to(no, true)?;
         if self.records.get(no).has(why) { self.give_up(no, below) } else { Err(Errno::NOENT) }
     }
 
@@ -490,7 +498,7 @@ impl Open {
     /// # Errors
     /// Returns the error of the leader.
     pub fn discard(&self) -> Result<(), Errno> {
-        let _held = self.engine.lock_file(self.no)?;
+        let _held = self.engine.lock_file_to(self.no, true)?;
         self.engine.give_up(self.no, Some(&*self.below))
     }
 

@@ -471,4 +471,64 @@ mod test {
         assert_eq!(open.read(0, &mut bytes), Ok(21_000));
         assert!(bytes[..900] == [1; 900] && bytes[900..15_900] == [0; 15_000] && bytes[15_900..21_000] == [2; 5100]);
     }
+
+    /// The same, while the backing file cannot be looked at: that work is not skipped, and the next call does it.
+    #[test]
+    fn work_of_a_dead_writer_that_fails_is_done_by_the_next_call() {
+        let (file, engine, open) = crate::test_engine::lead(Mode::WriteThrough);
+        open.write(0, &[1; 1000]).expect("written");
+        engine.records.get(open.no()).own().open(Writer::LockHolder);
+        file.write_at(500, &[2; 20_000]).expect("written");
+        file.stamps_fail.lock().push(true);
+        assert_eq!(open.write(0, &[3; 10]), Err(Errno::IO));
+        assert_eq!(open.write(0, &[3; 10]), Ok(10));
+        let mut bytes = vec![9; 30_000];
+        assert_eq!(open.read(0, &mut bytes), Ok(20_500));
+        assert!(bytes[..10] == [3; 10] && bytes[10..500] == [1; 490] && bytes[500..20_500] == [2; 20_000]);
+    }
+
+    /// A page that is written while the work of a dead process drops clean pages stays in memory: the write was acknowledged.
+    #[test]
+    fn a_write_beside_the_drop_of_stale_pages_is_not_lost() {
+        let (_file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        open.write(0, &[0; 16 * PAGE_BYTES]).expect("written");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    engine.records.get(open.no()).own().open(Writer::LockHolder);
+                    drop(engine.lock_file(open.no()).expect("mended"));
+                }
+            });
+            let rounds = if cfg!(debug_assertions) { 5_000_u32 } else { 20_000 };
+            for round in 1..=rounds {
+                open.clean().expect("below");
+                let (at, version) = (u64::from(round % 16) * PAGE_BYTES as u64, round.to_le_bytes());
+                open.write(at, &version).expect("written");
+                let mut bytes = [0; 4];
+                open.read(at, &mut bytes).expect("read");
+                if bytes != version {
+                    is_over.store(true, Ordering::Release);
+                }
+                assert_eq!(bytes, version, "round {round}");
+            }
+            is_over.store(true, Ordering::Release);
+        });
+    }
+
+    /// A hole fails, and so does the drop of the pages that it was to remove: the leader tries again.
+    #[test]
+    fn a_failed_hole_is_finished_later() {
+        let (file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        open.write(0, &[1; 20_000]).expect("written");
+        open.clean().expect("below");
+        // The window is closed; the drop fails.
+        *file.punch_fails.lock() = Some(vec![true, false]);
+        open.punch(4096, 8192).expect_err("both fail");
+        let record = engine.records.get(open.no());
+        assert!(record.has(flag::PUNCHING), "it is not finished");
+        engine.step_inline();
+        assert!(!record.has(flag::PUNCHING), "it is finished");
+        assert_eq!(open.look_below(), Ok(()));
+    }
 }

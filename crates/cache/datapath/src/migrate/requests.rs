@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagecache::{MarkFilter, Marks, Name};
+use pagecache::{Leftover, MarkFilter, Marks};
 use rustix::io::Errno;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex};
 
@@ -13,7 +13,7 @@ use crate::engine::log::Log;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::Writer;
 use crate::engine::record::mode_of_number;
-use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, Request, RequestKind, flag};
+use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, Request, RequestKind, STALLED, flag};
 
 impl Worker {
     /// Serves all pending requests; syncs of several processes share their flushes. Returns whether there were any.
@@ -328,21 +328,18 @@ impl Worker {
     pub(super) fn drop_stale(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         self.drop_clean(engine, key, 0..u64::MAX)?;
         self.flush_log(engine)?;
+        // Each frame is dropped only if it has no mark then: a page that is written meanwhile stays.
+        engine.drop_unmarked(no, 0..u64::MAX)?;
         let mut marked = Vec::new();
         engine.pages.marked(MarkFilter::File(pagecache::FileNo(no.0)), usize::MAX, &mut marked);
-        let mut bytes = [0; PAGE_BYTES];
-        let mut is_dirty = |name: Name| {
-            engine.pages.snapshot(name, &mut bytes).is_some_and(|snapshot| snapshot.marks.has(Marks::DIRTY))
-                || self.log.as_ref().is_some_and(|log| log.books.is_dirty(key, PageIndex(name.page.0)))
-        };
-        let mut dirty: Vec<u64> = marked.iter().filter(|(name, _)| is_dirty(*name)).map(|(name, _)| name.page.0).collect();
-        dirty.sort_unstable();
-        let mut first = 0;
-        for page in dirty.into_iter().chain([u64::MAX]) {
-            engine.drop_frames(no, first..page)?;
-            first = page.saturating_add(1);
+        // A frame that is newer than a dirty page of the SSD stays: it has to cover that page.
+        marked.retain(|(name, _)| !self.log.as_ref().is_some_and(|log| log.books.is_dirty(key, PageIndex(name.page.0))));
+        for (name, _) in marked {
+            if engine.pages.drop_range_without(name.file, name.page.0..name.page.0 + 1, Marks::DIRTY) == Leftover::Stuck {
+                return Err(STALLED);
+            }
         }
-        let below = self.below(engine, key)?;
+        let below = self.below_to_sync(engine, no, key)?;
         let stamp = || below.stamp().map_err(|error| errno_of(&error));
         let record = engine.records.get(no);
         match stamp()?.size {
@@ -585,7 +582,8 @@ impl Worker {
         let punched = punched.map_err(|error| errno_of(&error));
         self.close_window(engine, window, &*below);
         if punched.is_err() {
-            return self.drop_stale(engine, no, key).and(punched);
+            // Until that is done, frames may have what the hole removed.
+            return self.drop_stale(engine, no, key).inspect_err(|_| self.unended.push_back((no, key))).and(punched);
         }
         let dropped = self.drop_range(engine, no, key, first..last).and_then(|()| self.synced_below(engine, key));
         // Until the hole is finished, frames may have pages of it.
