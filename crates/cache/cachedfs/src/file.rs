@@ -563,9 +563,10 @@ impl File {
         let to_error = |errno| self.to_error("setting times", errno);
         match self.cached_path("setting times")? {
             Some(cached) => {
+                let written = cached.open.written_ns();
                 cached.open.clean().map_err(to_error)?;
                 cached.open.ours_timed(|| rustix::fs::futimens(self.fd(), times)).map_err(to_error)?;
-                cached.open.times_were_set();
+                cached.open.times_were_set(written);
                 Ok(())
             }
             // In read-only mode, too, as for a file in the cache: times are an attribute, as the mode and the owner.

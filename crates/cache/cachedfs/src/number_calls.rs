@@ -31,9 +31,10 @@ impl Instance {
     /// Those of the change and of the write-back.
     pub fn change_times<T>(self: &Arc<Self>, file: BorrowedFd<'_>, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         let Some(cached) = self.known_file(file) else { return change() };
+        let written = cached.open.written_ns();
         cached.open.clean()?;
         let changed = cached.open.ours_timed(change)?;
-        cached.open.times_were_set();
+        cached.open.times_were_set(written);
         Ok(changed)
     }
 

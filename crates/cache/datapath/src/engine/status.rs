@@ -308,9 +308,17 @@ impl Open {
         }
     }
 
-    /// Records that the file's times were set: these count, not the time of the last write.
-    pub fn times_were_set(&self) {
-        self.record().written().store(0, Ordering::Relaxed);
+    /// Records that the file's times were set: these count, not the time of the last write. `written` is [`Open::written_ns`] from before
+    /// all dirty pages were written back for that: the time of a write that came since stays.
+    pub fn times_were_set(&self, written: u64) {
+        let time = self.record().written();
+        if time.compare_exchange(written, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        // A write in the same tick of the clock has the same time, and stores it after its page is dirty.
+        if written != 0 && self.is_dirty().unwrap_or(true) {
+            let _ = time.compare_exchange(0, written, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     /// Returns why a write-back failed, if this handle has not reported it yet.
@@ -352,11 +360,12 @@ impl Open {
             }
             // Nobody writes through while the lock is held.
             let _held = self.engine.lock_file(self.no).map_err(OpenFileError::Failed)?;
+            let written = self.written_ns();
             if let Compared::Changed(change) = own.look(stamp)?
                 && self.drop_changed(&change)?
             {
                 if difference(change.known, change.now) == Difference::Content {
-                    self.times_were_set();
+                    self.times_were_set(written);
                 }
                 return Ok(());
             }

@@ -531,4 +531,25 @@ mod test {
         assert!(!record.has(flag::PUNCHING), "it is finished");
         assert_eq!(open.look_below(), Ok(()));
     }
+
+    /// A write comes between the write-back for a change of the times and the note that the times were set.
+    #[test]
+    fn the_time_of_a_write_beside_a_change_of_times_stays() {
+        let (_file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        for is_same_tick in [false, true] {
+            open.write(0, &[1; 100]).expect("written");
+            let before = open.written_ns();
+            open.clean().expect("below");
+            open.write(0, &[2; 100]).expect("written");
+            if is_same_tick {
+                engine.records.get(open.no()).written().store(before, Ordering::Relaxed);
+            }
+            let now = open.written_ns();
+            open.times_were_set(before);
+            assert_eq!(open.written_ns(), now, "same tick: {is_same_tick}");
+            open.clean().expect("below");
+            open.times_were_set(now);
+            assert_eq!(open.written_ns(), 0);
+        }
+    }
 }
