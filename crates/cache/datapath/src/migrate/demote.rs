@@ -24,6 +24,20 @@ const YIELD_MS: u32 = 50;
 /// Up to this many files that are due are written back one by one.
 const DUE_ONE_BY_ONE: usize = 16;
 
+/// The reason why the write-back of a file did not begin.
+enum NotBegun {
+    /// Its entry cannot be put into the log now.
+    NoEntry(Errno),
+    /// The backing file cannot be written to.
+    Failed(Errno),
+}
+
+impl From<Errno> for NotBegun {
+    fn from(errno: Errno) -> NotBegun {
+        NotBegun::Failed(errno)
+    }
+}
+
 impl Worker {
     /// Writes pages back ahead of need, when too many are dirty. Returns whether there was work to do.
     pub(super) fn write_back_ahead(&mut self, engine: &CacheEngine) -> bool {
@@ -166,35 +180,64 @@ impl Worker {
     /// Writes items back, sorted; returns their number. A failure of one file does not stop the others: the first one is returned only if
     /// nothing was written.
     pub(super) fn write_back(&mut self, engine: &CacheEngine, items: &[Item]) -> Result<usize, Errno> {
-        let (mut count, mut result) = (0, Ok(()));
+        let (mut count, mut result, mut begun) = (0, Ok(()), Vec::new());
+        // The entries of all files become durable together: each flush takes a page of the log.
         for of_file in items.chunk_by(|a, b| a.key == b.key) {
             let key = of_file[0].key;
             if key == CATALOGUE || self.is_patient(engine, key) {
                 result = result.and(if key == CATALOGUE { Ok(()) } else { Err(Errno::IO) });
                 continue;
             }
+            match self.begin_write_back(engine, key) {
+                Ok(true) => begun.push((key, of_file)),
+                Ok(false) => count += of_file.len(),
+                // The write-back has not begun: the dirty pages wait on the SSD until the log has room.
+                Err(NotBegun::NoEntry(errno)) => result = result.and(Err(errno)),
+                Err(NotBegun::Failed(errno)) => result = result.and(self.write_back_failed(engine, key, errno)),
+            }
+        }
+        if !begun.is_empty() {
+            self.flush_log(engine).or_else(|errno| self.unless_ssd_failed(engine, errno))?;
+        }
+        for (key, of_file) in begun {
             match self.write_back_of(engine, key, of_file) {
                 Ok(written) => count += written,
-                Err(errno) => {
-                    // A stranded file has its own flag, and retrying does not help.
-                    if !self.is_stranded(engine, key) {
-                        self.failed(engine, key, errno);
-                    }
-                    result = result.and(Err(errno));
-                }
+                Err(errno) => result = result.and(self.write_back_failed(engine, key, errno)),
             }
         }
         if count > 0 { Ok(count) } else { result.map(|()| 0) }
     }
 
+    fn write_back_failed(&mut self, engine: &CacheEngine, key: FileKey, errno: Errno) -> Result<(), Errno> {
+        // A stranded file has its own flag, and retrying does not help.
+        if !self.is_stranded(engine, key) {
+            self.failed(engine, key, errno);
+        }
+        Err(errno)
+    }
+
+    /// Prepares the write-back of a file: its entry says so once the log is flushed. Without that entry, the next leader could not know
+    /// that the changes were ours. Returns false if the file was removed, and its pages are dropped.
+    fn begin_write_back(&mut self, engine: &CacheEngine, key: FileKey) -> Result<bool, NotBegun> {
+        let Some(below) = self.found(engine, key)? else { return Ok(false) };
+        let now = below.stamp().map_err(|error| errno_of(&error))?;
+        let has_no_entry = |errno| NotBegun::NoEntry(errno);
+        self.drop_doubtful(engine, key, Some(now)).or_else(|errno| self.unless_ssd_failed(engine, errno)).map_err(has_no_entry)?;
+        self.cut_again(engine, key)?;
+        self.look_first(engine, key, &*below)?;
+        let said = self.say_writing(engine, key).map(drop);
+        said.or_else(|errno| self.unless_ssd_failed(engine, errno)).map_err(has_no_entry)?;
+        Ok(true)
+    }
+
+    /// Returns the error of the log, unless the SSD has failed: then nothing is read from it after a restart.
+    fn unless_ssd_failed(&self, engine: &CacheEngine, errno: Errno) -> Result<(), Errno> {
+        if self.has_log(engine) { Err(errno) } else { Ok(()) }
+    }
+
     fn write_back_of(&mut self, engine: &CacheEngine, key: FileKey, items: &[Item]) -> Result<usize, Errno> {
         let Some(below) = self.found(engine, key)? else { return Ok(items.len()) };
-        self.cut_again(engine, key)?;
-        let size = match self.begin_writing(engine, key) {
-            Ok(size) => size,
-            Err(Errno::STALE) => return Err(Errno::STALE),
-            Err(_) => self.end_below(engine, key),
-        };
+        let size = self.end_below(engine, key);
         let window = self.open_window(engine, key, &*below)?;
         let mut written = Vec::with_capacity(items.len());
         let (mut lost, mut result) = (0, Ok(()));
@@ -307,9 +350,16 @@ impl Worker {
                 }
             }
             let Some(log) = &mut self.log else { return Ok(()) };
-            // More than the oldest segment, because adjacent pages are cheaper to write together.
-            log.books.collect_dirty(CollectScope::Oldest(8), SWEEP_PAGES, &mut items);
-            items.retain(|item| item.key != CATALOGUE);
+            // More than the oldest segment, because adjacent pages are cheaper to write together. But with many files their entries would
+            // take the room that those of the oldest segment need.
+            let files_max = log.books.shape().segment_pages as usize / 8;
+            for segments in [8, 1] {
+                log.books.collect_dirty(CollectScope::Oldest(segments), SWEEP_PAGES, &mut items);
+                items.retain(|item| item.key != CATALOGUE);
+                if items.chunk_by(|a, b| a.key == b.key).count() <= files_max {
+                    break;
+                }
+            }
             let result = self.write_back(engine, &items);
             if round == 3 {
                 result?;

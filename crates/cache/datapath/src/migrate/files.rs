@@ -228,7 +228,9 @@ impl Worker {
         let below = self.below(engine, key)?;
         // This comes before the entry says that changes are ours: after a crash they are then not checked.
         self.look_first(engine, key, &*below)?;
-        self.say_writing(engine, key)?;
+        if self.say_writing(engine, key)? {
+            self.flush_log(engine)?;
+        }
         Ok(self.end_below(engine, key))
     }
 
@@ -257,6 +259,19 @@ impl Worker {
     pub(super) fn own_stamp(&mut self, key: FileKey) -> Option<Stamp> {
         let entry = self.entry(key)?;
         if entry.writing { self.know(key).after.filter(|_| !entry.through) } else { Some(entry.stamp) }
+    }
+
+    /// Drops the clean pages of a file from the SSD, durably, if they may be older than the backing file: the entry says that a write was
+    /// begun, and nobody knows whether it happened. After a restart this comes before a stamp counts as ours. `now`: the stamp of the
+    /// file; `None`: a process of the instance is changing it, or its location is unknown.
+    ///
+    /// # Errors
+    /// The log has no room for that, or the SSD failed just now.
+    pub(super) fn drop_doubtful(&mut self, engine: &CacheEngine, key: FileKey, now: Option<Stamp>) -> Result<(), Errno> {
+        let is_compared = engine.records.find(key).is_some_and(|no| engine.records.get(no).on_ssd().is_some());
+        let Some(entry) = self.entry(key).filter(|_| !is_compared) else { return Ok(()) };
+        let is_as_left = !entry.through && now.is_some_and(|now| is_same(entry.stamp, now));
+        if is_as_left || self.own_stamp(key).is_some() { Ok(()) } else { self.drop_clean_for_good(engine, key) }
     }
 
     /// Returns the backing file, to write dirty pages to it. `None`: the file was removed, and its pages are dropped.
@@ -327,7 +342,10 @@ impl Worker {
 
     /// Returns the file's record, or makes one from its entry. `None`: no record is free.
     fn ensure_record(&mut self, engine: &CacheEngine, key: FileKey) -> Option<FileNo> {
-        let entry = self.entry(key);
+        let (entry, own) = (self.entry(key), self.own_stamp(key));
+        if engine.records.find(key).is_none() {
+            self.drop_doubtful(engine, key, None).ok()?;
+        }
         let _held = engine.lock_records().ok()?;
         let opens = engine.opens.lock();
         if let Some(no) = engine.records.find(key) {
@@ -340,7 +358,12 @@ impl Worker {
         record.clear();
         record.set_path(&entry.path);
         record.set_mode(ssdcache::Mode::WriteBack);
-        record.own().begin(entry.stamp);
+        record.own().begin(own.unwrap_or(entry.stamp));
+        if own.is_none() {
+            // The stamp that the file has when it is found is ours.
+            record.own().open(Writer::Leader);
+            self.unended.push_back((no, key));
+        }
         record.size().store(entry.size, Ordering::Release);
         record.flags().store(flag::UNSYNCED, Ordering::Release);
         record.set_on_ssd(Some(number));
@@ -496,19 +519,28 @@ impl Worker {
         noted.into_iter().chain(known).min().or_else(|| self.entry(key).map(|entry| entry.size)).unwrap_or(u64::MAX)
     }
 
-    fn say_writing(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        let Some(entry) = self.entry(key).filter(|_| self.has_log(engine)) else { return Ok(()) };
+    /// Puts an entry into the log that says that a write to the backing file has begun, and how long the file may become. Returns whether
+    /// the file has an entry: then the write must not begin before the log is flushed.
+    pub(super) fn say_writing(&mut self, engine: &CacheEngine, key: FileKey) -> Result<bool, Errno> {
+        let Some(entry) = self.entry(key).filter(|_| self.has_log(engine)) else { return Ok(false) };
         // Only a noted truncation shortens the entry: until then, the data after it may still be needed.
         let grown = || engine.records.find(key).map_or(0, |no| engine.records.get(no).size().load(Ordering::Acquire));
         let size = |entry: &Entry| entry.size.max(grown());
+        if !entry.writing {
+            // Until our first change, a file without a record still has to have the stamp of its entry. This comes first: making room for
+            // the entry may write the file back.
+            self.know(key).after = match engine.records.find(key).map(|no| engine.records.get(no).own()) {
+                Some(own) => (!own.is_open()).then(|| own.get()),
+                None => Some(entry.stamp),
+            };
+        }
         if !entry.writing || entry.size != size(&entry) {
             self.put_entry(engine, key, |worker| {
                 let entry = worker.entry(key).unwrap_or_else(|| entry.clone());
                 Entry { writing: true, size: size(&entry), ..entry }
             })?;
         }
-        let flushed = self.log.as_mut().map_or(Ok(()), |log| log.flush());
-        flushed.map_err(|stop| self.stopped(engine, stop))
+        Ok(true)
     }
 
     /// Records the stamp after a write-back, without a flush. After a crash it shows which changes were ours, if it was durable by then.
@@ -556,6 +588,10 @@ impl Worker {
                 },
             };
             let Ok(stamp) = stamp else { continue };
+            if self.drop_doubtful(engine, *key, Some(stamp)).is_err() {
+                self.leave_entry(*key);
+                continue;
+            }
             let put = self.put_entry(engine, *key, |_| Entry { stamp, writing: false, through: false, cut: None, ..entry.clone() });
             if put.is_err() {
                 self.leave_entry(*key);

@@ -53,6 +53,7 @@ impl Worker {
         let stamp = || below.stamp().map_err(|error| errno_of(&error));
         let Some(no) = engine.records.find(key) else {
             let now = stamp()?;
+            self.drop_doubtful(engine, key, Some(now))?;
             if self.entry(key).is_some() && self.own_stamp(key).is_none_or(|left| difference(left, now) != Difference::Content) {
                 return Ok(None);
             }
@@ -60,13 +61,19 @@ impl Worker {
             return Err(Errno::STALE);
         };
         let record = engine.records.get(no);
-        for _ in 0..LOOKS {
+        'looks: for _ in 0..LOOKS {
             if record.has(flag::CONFLICT) {
                 return Err(Errno::STALE);
             }
             match record.own().look(stamp)? {
-                StampCheck::Ours(moment) => return Ok(Some(moment)),
-                StampCheck::Busy => return Ok(None),
+                StampCheck::Ours(moment) => {
+                    self.drop_doubtful(engine, key, Some(record.own().get()))?;
+                    return Ok(Some(moment));
+                }
+                StampCheck::Busy => {
+                    self.drop_doubtful(engine, key, None)?;
+                    return Ok(None);
+                }
                 StampCheck::Changed(change) => {
                     let is_content = difference(change.known, change.now) == Difference::Content;
                     let is_unknown = self.is_origin_unknown(record, key);
@@ -75,6 +82,10 @@ impl Worker {
                         // This includes pages that equalled the backing file and were written since: they have bytes from before the
                         // change.
                         if is_content && !is_unknown && self.is_dirty(engine, no, key) {
+                            // The page may have been written after another process had found the change.
+                            if record.own().is_open() || record.own().get() != change.known {
+                                continue 'looks;
+                            }
                             self.strand(engine, key, flag::CONFLICT);
                             return Err(Errno::STALE);
                         }

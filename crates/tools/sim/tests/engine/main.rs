@@ -10,6 +10,7 @@ mod figures;
 mod foreign;
 mod hanging;
 mod model;
+mod unsettled;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

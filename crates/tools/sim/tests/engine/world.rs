@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use block::driver::MemoryDevice;
@@ -102,6 +102,8 @@ pub struct Machine {
     pub hang: Mutex<Hang>,
     /// Checks of files fail from this one on.
     pub stamps_fail_from: AtomicU32,
+    /// Whether no file is found by its name.
+    pub is_missing: AtomicBool,
 }
 
 /// How reads of the SSD hang.
@@ -211,6 +213,7 @@ impl Machine {
             ssd_failing: AtomicU32::new(0),
             hang: Mutex::default(),
             stamps_fail_from: AtomicU32::new(u32::MAX),
+            is_missing: AtomicBool::new(false),
         })
     }
 
@@ -515,6 +518,9 @@ pub struct Outside(pub Arc<Machine>);
 
 impl Environment for Outside {
     fn open(&self, key: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn BackingFile>> {
+        if self.0.is_missing.load(Ordering::Relaxed) {
+            return Err(Errno::NOENT.into());
+        }
         Ok(Arc::new(Handle { machine: Arc::clone(&self.0), key: key.0 }))
     }
 
