@@ -2,17 +2,17 @@
 
 mod pinned;
 mod position;
+mod read;
+mod write;
 
-use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use datapath::engine::Open;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FallocateFlags, OFlags, Stat, Timestamps};
+use rustix::fs::{AtFlags, OFlags, Stat, Timestamps};
 use rustix::io::Errno;
 use ssdcache::Mode;
 
@@ -40,14 +40,6 @@ pub struct File {
     cached: Option<(Opening, PerProcess<Arc<Cached>>)>,
     /// Returns whether it is a regular file, open for writing.
     is_regular: bool,
-}
-
-/// The result of a write to the cache.
-enum WriteOutcome {
-    /// This number of bytes was written at this position.
-    At(u64, usize),
-    /// Nothing was written: this number of bytes has to be written to the backing file, since the file is too long for the cache.
-    TooFar(usize),
 }
 
 /// The path of a call.
@@ -205,177 +197,6 @@ impl File {
         if self.is_writable() { Ok(()) } else { Err(self.to_error("writing", Errno::BADF)) }
     }
 
-    /// Reads at a position, without moving the file's own. Returns less than requested at the end of the file.
-    ///
-    /// # Errors
-    /// As pread(2); [`Kind::Lost`]: the page was on an SSD that failed.
-    #[inline]
-    pub fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize, Error> {
-        self.read_by(at, to, Open::read)
-    }
-
-    /// Reads as `read_at` does, after [`File::read_at_once`] declined.
-    ///
-    /// # Errors
-    /// As [`File::read_at`].
-    pub fn read_long(&self, at: u64, to: &mut [u8]) -> Result<usize, Error> {
-        self.read_by(at, to, Open::read_long)
-    }
-
-    #[inline(always)]
-    fn read_by(&self, at: u64, to: &mut [u8], read: impl FnOnce(&Open, u64, &mut [u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
-        let read = match self.cached_path("reading")? {
-            Some(cached) => {
-                self.may_read()?;
-                self.is_range("reading", at, to.len())?;
-                read(&cached.open, at, to)
-            }
-            None => plain::read_at(self.fd(), at, to),
-        };
-        read.map_err(|errno| self.to_error("reading", errno))
-    }
-
-    /// Returns the cached file of this process for [`crate::AsyncReader`], or none if the caller has to use `read_at`.
-    #[inline]
-    pub(crate) fn to_read(&self) -> Option<&Arc<Cached>> {
-        self.may_read().ok()?;
-        self.cached_path("reading").ok()?
-    }
-
-    /// Reads at a position into several buffers, one after the other.
-    ///
-    /// # Errors
-    /// As preadv(2).
-    pub fn read_vectored_at(&self, at: u64, to: &mut [IoSliceMut<'_>]) -> Result<usize, Error> {
-        let Some(cached) = self.cached_path("reading")? else {
-            return plain::read_vectored_at(self.fd(), at, to).map_err(|errno| self.to_error("reading", errno));
-        };
-        self.may_read()?;
-        self.is_range("reading", at, to.iter().map(|buffer| buffer.len()).fold(0, usize::saturating_add))?;
-        let mut done = 0;
-        for buffer in to {
-            match cached.open.read(at + done as u64, buffer) {
-                Ok(got) => {
-                    done += got;
-                    if got < buffer.len() {
-                        break;
-                    }
-                }
-                Err(_) if done > 0 => break,
-                Err(errno) => return Err(self.to_error("reading", errno)),
-            }
-        }
-        Ok(done)
-    }
-
-    /// Writes at a position, without moving the file's own; with `O_APPEND` at the end of the file, as Linux does.
-    ///
-    /// # Errors
-    /// As pwrite(2); [`Kind::ReadOnly`].
-    #[inline]
-    pub fn write_at(&self, at: u64, from: &[u8]) -> Result<usize, Error> {
-        self.write_by(at, from, Open::write)
-    }
-
-    /// Writes as `write_at` does, after [`File::write_at_once`] declined.
-    ///
-    /// # Errors
-    /// As [`File::write_at`].
-    pub fn write_long(&self, at: u64, from: &[u8]) -> Result<usize, Error> {
-        self.write_by(at, from, Open::write_long)
-    }
-
-    #[inline(always)]
-    fn write_by(&self, at: u64, from: &[u8], write: impl Fn(&Open, u64, &[u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
-        let written = match self.io_path("writing")? {
-            IoPath::Cached(cached) => match self.write_through(cached, Some(at), from, &write)? {
-                WriteOutcome::At(_, len) => return Ok(len),
-                WriteOutcome::TooFar(len) => return self.write_by(at, &from[..len], write),
-            },
-            IoPath::Bypass(_) if self.appends() => return self.append_some(from).map(|(_, len)| len),
-            IoPath::Bypass(cached) => cached.bypass(at..at.saturating_add(from.len() as u64), || plain::write_at(self.fd(), at, from)),
-            IoPath::Uncached => self.may_change().and_then(|()| plain::write_at(self.fd(), at, from)),
-        };
-        written.map_err(|errno| self.to_error("writing", errno))
-    }
-
-    /// Writes at a position, or at the end of the file.
-    #[inline(always)]
-    fn write_through(
-        &self,
-        cached: &Cached,
-        at: Option<u64>,
-        from: &[u8],
-        write: impl Fn(&Open, u64, &[u8]) -> Result<usize, Errno>,
-    ) -> Result<WriteOutcome, Error> {
-        self.may_write()?;
-        if let Some(at) = at {
-            self.is_range("writing", at, from.len())?;
-        }
-        let at = at.filter(|_| !self.appends());
-        let mut from = from;
-        if !from.is_empty() {
-            let begin = at.unwrap_or_else(|| cached.open.size());
-            from = &from[..self.bounded(cached, begin, from.len())?];
-            if begin.saturating_add(from.len() as u64) > limits::FILE_BYTES_MAX {
-                self.leave_cache(cached, "writing")?;
-                return Ok(WriteOutcome::TooFar(from.len()));
-            }
-        }
-        let written = match at {
-            Some(at) => write(&cached.open, at, from).map(|_| at),
-            None => cached.open.append(from),
-        };
-        let at = written.map_err(|errno| self.to_error("writing", errno))?;
-        if self.flags.intersects(OFlags::SYNC | OFlags::DSYNC) && !from.is_empty() {
-            cached.open.sync().map_err(|errno| self.to_error("writing", errno))?;
-        }
-        Ok(WriteOutcome::At(at, from.len()))
-    }
-
-    /// Writes several buffers at a position.
-    ///
-    /// # Errors
-    /// As pwritev(2).
-    pub fn write_vectored_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<usize, Error> {
-        let whole: usize = from.iter().map(|buffer| buffer.len()).sum();
-        let written = match self.io_path("writing")? {
-            // In one piece: an append must not be split, and a failed call must not have written a part.
-            IoPath::Cached(_) => match from {
-                [one] => return self.write_at(at, one),
-                several => return self.write_at(at, &gathered(several, whole)),
-            },
-            IoPath::Bypass(_) if self.appends() => return self.append_some(&gathered(from, whole)).map(|(_, len)| len),
-            IoPath::Bypass(cached) => cached.bypass(at..at.saturating_add(whole as u64), || plain::write_vectored_at(self.fd(), at, from)),
-            IoPath::Uncached => self.may_change().and_then(|()| plain::write_vectored_at(self.fd(), at, from)),
-        };
-        written.map_err(|errno| self.to_error("writing", errno))
-    }
-
-    /// Writes at the end of the file, whole, with no other writer of the instance between. Returns where it was written.
-    ///
-    /// # Errors
-    /// As `write_at`.
-    pub fn append(&self, from: &[u8]) -> Result<u64, Error> {
-        self.append_some(from).map(|(at, _)| at)
-    }
-
-    /// Appends, and returns the position and the number of bytes, which is less if a limit of the file size is reached.
-    ///
-    /// # Errors
-    /// As [`File::append`].
-    pub fn append_some(&self, from: &[u8]) -> Result<(u64, usize), Error> {
-        self.may_write()?;
-        let mut from = from;
-        if let Some(cached) = self.cached_path("writing")? {
-            match self.write_through(cached, None, from, Open::write)? {
-                WriteOutcome::At(at, len) => return Ok((at, len)),
-                WriteOutcome::TooFar(len) => from = &from[..len],
-            }
-        }
-        self.bypass("writing", 0..u64::MAX, || plain::append(self.fd(), from))
-    }
-
     /// Returns the size in bytes, as all users of the instance see it.
     ///
     /// # Errors
@@ -450,109 +271,6 @@ impl File {
             Some(cached) => cached.open.discard().map_err(|errno| self.to_error("discarding", errno)),
             None => Ok(()),
         }
-    }
-
-    /// Truncates or extends the file.
-    ///
-    /// # Errors
-    /// As ftruncate(2).
-    pub fn set_len(&self, bytes: u64) -> Result<(), Error> {
-        if let Some(cached) = self.cached_path("truncating")? {
-            if !self.is_writable() {
-                return Err(self.to_error("truncating", Errno::INVAL));
-            }
-            self.may_become(cached, "truncating", bytes)?;
-            if bytes > limits::FILE_BYTES_MAX {
-                self.leave_cache(cached, "truncating")?;
-                return self.set_len(bytes);
-            }
-            return cached.open.set_len(bytes).map_err(|errno| self.to_error("truncating", errno));
-        }
-        self.bypass("truncating", 0..u64::MAX, || rustix::fs::ftruncate(self.fd(), bytes))
-    }
-
-    /// Checks that the file may have this size, as the kernel's `inode_newsize_ok` does.
-    fn may_become(&self, cached: &Cached, doing: &'static str, bytes: u64) -> Result<(), Error> {
-        if bytes <= cached.open.size() {
-            return Ok(());
-        }
-        if bytes > limits::own() {
-            // The kernel refuses it with a signal.
-            let refused = plain::write_at(self.fd(), bytes, &[0]).err();
-            return Err(self.to_error(doing, refused.unwrap_or(Errno::FBIG)));
-        }
-        let is_possible = limits::is_sure(bytes) || bytes <= cached.local.largest();
-        if is_possible { Ok(()) } else { Err(self.to_error(doing, Errno::FBIG)) }
-    }
-
-    /// Truncates for `O_TRUNC`, as open(2) does with a regular file. This needs write permission, whatever the file was opened for.
-    pub(crate) fn cut(&self, is_regular: impl FnOnce() -> bool) -> Result<(), Error> {
-        let to_error = |errno| self.to_error("truncating", errno);
-        if self.is_writable() {
-            return if self.is_cached() || is_regular() { self.set_len(0) } else { Ok(()) };
-        }
-        if !self.is_cached() && !is_regular() {
-            return Ok(());
-        }
-        let writable = crate::descriptor::reopen(self.fd(), OFlags::WRONLY).map_err(to_error)?;
-        match self.cached_path("truncating")? {
-            Some(cached) => cached.open.set_len(0).map_err(to_error),
-            None => self.bypass("truncating", 0..u64::MAX, || rustix::fs::ftruncate(&writable, 0)),
-        }
-    }
-
-    /// Deallocates the space of a range, which then reads as zeros.
-    ///
-    /// # Errors
-    /// As fallocate(2) with `FALLOC_FL_PUNCH_HOLE`.
-    pub fn punch_hole(&self, range: Range<u64>) -> Result<(), Error> {
-        let bytes = range.end.saturating_sub(range.start);
-        if let Some(cached) = self.cached_path("punching a hole")? {
-            self.may_write()?;
-            if bytes == 0 {
-                return Err(self.to_error("punching a hole", Errno::INVAL));
-            }
-            if !limits::is_sure(range.end) && range.end > cached.local.largest() {
-                return Err(self.to_error("punching a hole", Errno::FBIG));
-            }
-            return cached.open.punch(range.start, bytes).map_err(|errno| self.to_error("punching a hole", errno));
-        }
-        self.bypass("punching a hole", range.clone(), || plain::punch_hole(self.fd(), &range))
-    }
-
-    /// Reserves space for a range; unless `keep_size`, the file is extended to its end.
-    ///
-    /// # Errors
-    /// As fallocate(2).
-    pub fn allocate(&self, range: Range<u64>, keep_size: bool) -> Result<(), Error> {
-        let how = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
-        let bytes = range.end.saturating_sub(range.start);
-        let to_error = |errno| self.to_error("allocating", errno);
-        let Some(cached) = self.cached_path("allocating")? else {
-            return self.bypass("allocating", range.clone(), || rustix::fs::fallocate(self.fd(), how, range.start, bytes));
-        };
-        self.may_write()?;
-        if cached.open.mode() == Mode::ReadOnly {
-            return Err(to_error(Errno::ROFS));
-        }
-        if bytes == 0 {
-            return Err(to_error(Errno::INVAL));
-        }
-        if !limits::is_sure(range.end) && range.end > cached.local.largest() {
-            return Err(to_error(Errno::FBIG));
-        }
-        if !keep_size {
-            self.may_become(cached, "allocating", range.end)?;
-        }
-        if range.end > limits::FILE_BYTES_MAX {
-            self.leave_cache(cached, "allocating")?;
-            return self.allocate(range, keep_size);
-        }
-        cached.open.ours_timed(|| rustix::fs::fallocate(self.fd(), FallocateFlags::KEEP_SIZE, range.start, bytes)).map_err(to_error)?;
-        if !keep_size && range.end > cached.open.size() {
-            cached.open.set_len(range.end).map_err(to_error)?;
-        }
-        Ok(())
     }
 
     /// Sets the times after writing all dirty pages back, since a later write-back would change them again.
@@ -716,11 +434,4 @@ impl File {
 
 fn appends(flags: OFlags) -> AtomicBool {
     AtomicBool::new(flags.contains(OFlags::APPEND))
-}
-
-/// In one piece.
-fn gathered(from: &[IoSlice<'_>], bytes: usize) -> Vec<u8> {
-    let mut whole = Vec::with_capacity(bytes);
-    from.iter().for_each(|buffer| whole.extend_from_slice(buffer));
-    whole
 }

@@ -1,5 +1,7 @@
 //! Builds the status of an instance from its segment, also for processes that are not attached.
 
+use std::path::Path;
+
 use std::sync::Arc;
 
 use datapath::engine::{Count, EngineStatus, FileStatus, Layout, Tier as Of, percentile};
@@ -18,7 +20,7 @@ const LOST_MAX: usize = 4096;
 /// Returns the status of an instance to which this process is attached.
 pub fn of(part: &Attachment, config: &Config) -> Status {
     let mut status = match part.engine.look() {
-        Ok(status) => look_at(&status, &part.running, part.segment_bytes()),
+        Ok(status) => describe(&status, &part.running, part.segment_bytes()),
         Err(error) => Status { notes: vec![error.to_string()], ..Status::default() },
     };
     status.segment = part.place.as_ref().map(|place| place.segment.clone());
@@ -53,7 +55,7 @@ pub fn status(config: &Config) -> Result<Option<Status>, Error> {
     let locks = ProcessSlots::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
     let processes = ProcessSlots::open(Arc::clone(&region), layout.processes_at(), locks).map_err(|why| refused(&place.locks, &why))?;
     let status = EngineStatus::at(&region, &Arc::new(processes)).map_err(|why| refused(&place.segment, &why))?;
-    let mut status = look_at(&status, &running, region.len() as u64);
+    let mut status = describe(&status, &running, region.len() as u64);
     status.segment = Some(place.segment);
     since(&mut status);
     if let Some(ssd) = &mut status.ssd {
@@ -72,20 +74,12 @@ fn since(status: &mut Status) {
     }
 }
 
-fn look_at(status: &EngineStatus, running: &Config, segment_bytes: u64) -> Status {
+fn describe(status: &EngineStatus, running: &Config, segment_bytes: u64) -> Status {
     let stats = status.pages().stats();
     let (counters, state) = (status.counters(), status.ssd_state());
     let files = status.files();
     let dirty_pages = u64::from(stats.marked).saturating_add(state.dirty);
-    let failed = state.failed.map(|errno| {
-        let (why, unknown) = (std::io::Error::from_raw_os_error(errno as i32), state.unknown);
-        match state {
-            _ if status.sizes().ssd.is_none() => format!("the SSD failed: it could not be used when this instance was made ({why})"),
-            _ if state.is_unsure => format!("the SSD failed: what is on it is not known, so no file is opened ({why})"),
-            _ if unknown > 0 => format!("the SSD failed: {why}; {unknown} pages that only it has are of files that were not open"),
-            _ => format!("the SSD failed: {why}"),
-        }
-    });
+    let failed = failure(status);
     Status {
         name: running.name.clone(),
         mode: status.mode(),
@@ -100,30 +94,7 @@ fn look_at(status: &EngineStatus, running: &Config, segment_bytes: u64) -> Statu
             pinned_pages: status.pages().pinned().into(),
             segment_bytes,
         },
-        ssd: running.ssd.as_ref().map(|path| {
-            let Some(shape) = status.sizes().ssd else { return Ssd { path: path.clone(), failed: failed.clone(), ..Ssd::default() } };
-            let (data, written) = (counters.sum(Count::SsdData), counters.sum(Count::SsdWritten));
-            Ssd {
-                path: path.clone(),
-                bytes: u64::from(shape.slots()) * PAGE,
-                pages: state.live,
-                dirty_pages: state.dirty,
-                books_bytes: ssdcache::shared_bytes(shape) as u64,
-                user_bytes: data,
-                written_bytes: written,
-                write_amplification: if data == 0 { 0.0 } else { written as f64 / data as f64 },
-                bytes_per_day: running.bytes_per_day.map(|size| size.of(u64::from(shape.slots()) * PAGE)),
-                segments: shape.segments,
-                segment_pages: shape.segment_pages,
-                written_ever_bytes: state.written_ever,
-                recovery_pages: state.found,
-                recovery_ms: state.recovery_ms.into(),
-                damaged_pages: counters.sum(Count::Damaged),
-                lost_pages: state.lost,
-                failed: failed.clone(),
-                ..Ssd::default()
-            }
-        }),
+        ssd: running.ssd.as_ref().map(|path| ssd(status, path, running, failed.as_deref())),
         tiers: tiers(status, stats.hits, stats.writes),
         promoted_pages: counters.sum(Count::Promoted),
         written_back_pages: counters.sum(Count::WrittenBack),
@@ -148,6 +119,44 @@ fn look_at(status: &EngineStatus, running: &Config, segment_bytes: u64) -> Statu
         stranded: files.iter().filter_map(|file| stranded(status, file)).take(LOST_MAX).collect(),
         lost: files.iter().flat_map(|file| troubles(status, file)).take(LOST_MAX).collect(),
         ..Status::default()
+    }
+}
+
+/// Returns why the SSD is not used any more.
+fn failure(status: &EngineStatus) -> Option<String> {
+    let state = status.ssd_state();
+    let (why, unknown) = (std::io::Error::from_raw_os_error(state.failed? as i32), state.unknown);
+    Some(match state {
+        _ if status.sizes().ssd.is_none() => format!("the SSD failed: it could not be used when this instance was made ({why})"),
+        _ if state.is_unsure => format!("the SSD failed: what is on it is not known, so no file is opened ({why})"),
+        _ if unknown > 0 => format!("the SSD failed: {why}; {unknown} pages that only it has are of files that were not open"),
+        _ => format!("the SSD failed: {why}"),
+    })
+}
+
+fn ssd(status: &EngineStatus, path: &Path, running: &Config, failed: Option<&str>) -> Ssd {
+    let (counters, state) = (status.counters(), status.ssd_state());
+    let Some(shape) = status.sizes().ssd else { return Ssd { path: path.to_owned(), failed: failed.map(str::to_owned), ..Ssd::default() } };
+    let (data, written) = (counters.sum(Count::SsdData), counters.sum(Count::SsdWritten));
+    Ssd {
+        path: path.to_owned(),
+        bytes: u64::from(shape.slots()) * PAGE,
+        pages: state.live,
+        dirty_pages: state.dirty,
+        books_bytes: ssdcache::shared_bytes(shape) as u64,
+        user_bytes: data,
+        written_bytes: written,
+        write_amplification: if data == 0 { 0.0 } else { written as f64 / data as f64 },
+        bytes_per_day: running.bytes_per_day.map(|size| size.of(u64::from(shape.slots()) * PAGE)),
+        segments: shape.segments,
+        segment_pages: shape.segment_pages,
+        written_ever_bytes: state.written_ever,
+        recovery_pages: state.found,
+        recovery_ms: state.recovery_ms.into(),
+        damaged_pages: counters.sum(Count::Damaged),
+        lost_pages: state.lost,
+        failed: failed.map(str::to_owned),
+        ..Ssd::default()
     }
 }
 

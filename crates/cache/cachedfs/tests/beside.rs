@@ -1,3 +1,4 @@
+// long: the model, the worker and the parent of one random test, which change together.
 //! Several processes use files through the cache, one call at a time, while a program without the cache changes, renames, removes and
 //! reads the backing files. The kernel does the same on shadow files, and every result is compared. It makes the calls
 //! of Rust, with a mode for each file; crates/frontends/capi/tests/lockstep makes those of C, which are more.

@@ -147,6 +147,7 @@ fn set(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("changed");
 }
 
+// long: one scenario of three users, whose steps build on each other.
 #[test]
 fn members_find_in_the_segment_only_what_all_of_them_can_reach() {
     if !rustix::process::geteuid().is_root() {

@@ -309,6 +309,7 @@ fn limit_descriptors() {
 }
 
 /// More files than the leader may have open: each moved one is found, or named until it is, and no other file suffers.
+// long: one scenario: files are closed, moved, removed, and counted at the end.
 #[test]
 fn a_thousand_closed_files_that_are_moved_or_removed_hurt_nobody() {
     const FILES: usize = 1000;

@@ -214,6 +214,7 @@ fn victim(dir: &Path, number: u64, mut rng: Rng, until: Instant) {
 }
 
 /// Writes over every structure, word by word; holds locks, and dies over them or lives on.
+// long: one loop that spoils one word after another, with all positions that it chose from.
 fn enemy(dir: &Path, mut rng: Rng, until: Instant) {
     let segment = Instance::segment_path(&config(dir, env("SSD") == 1));
     let region = Arc::new(Region::open_file(&segment, None).expect("the segment"));

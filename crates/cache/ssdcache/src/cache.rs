@@ -1,3 +1,4 @@
+// long: the log and its index, whose invariants hold only together.
 //! The metadata of the cache: lookup, put, seal, completion, flush, invalidation.
 
 use std::ops::Range;

@@ -1,3 +1,4 @@
+// long: the model of the whole cache and the random test that compares them.
 //! The metadata on a device that loses power, against a plain map of versions.
 //!
 //! Or whose leader dies, at any write and at any store to the map that others see, and leaves what it wrote with the device,

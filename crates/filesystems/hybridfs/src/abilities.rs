@@ -414,6 +414,7 @@ mod test {
     }
 
     /// Everything that programs or moves may miss, and the words that say it.
+    // long: a table of abilities and their sentences.
     #[test]
     fn every_missing_ability_is_said() {
         let all = Abilities {

@@ -132,6 +132,25 @@ pub struct Node {
 }
 
 impl Node {
+    fn new(parent: u64, name: &OsStr, backing: Backing, kind: NodeKind, lookups: u64) -> Node {
+        Node {
+            parent,
+            name: name.as_bytes().into(),
+            backing,
+            kind,
+            nameless: false,
+            linked: false,
+            other_parent: 0,
+            kept: 0,
+            last_move: (0, 0),
+            cache_stamp: AtomicU32::new(0),
+            settled: AtomicBool::new(false),
+            xattr_hint: AtomicU32::new(0),
+            lookups: AtomicU64::new(lookups),
+            children: AtomicU32::new(0),
+        }
+    }
+
     /// The side a file is on (the SSD for a directory on both).
     pub fn tier(&self) -> TierName {
         if self.backing[0] != 0 { TierName::Ssd } else { TierName::Hdd }
@@ -320,22 +339,7 @@ impl Nodes {
                 Some(old_parent)
             }
             hash_map::Entry::Vacant(entry) => {
-                entry.insert(Node {
-                    parent,
-                    name: name.as_bytes().into(),
-                    backing,
-                    kind,
-                    nameless: false,
-                    linked: false,
-                    other_parent: 0,
-                    kept: 0,
-                    last_move: (0, 0),
-                    cache_stamp: AtomicU32::new(0),
-                    settled: AtomicBool::new(false),
-                    xattr_hint: AtomicU32::new(0),
-                    lookups: AtomicU64::new(lookups),
-                    children: AtomicU32::new(0),
-                });
+                entry.insert(Node::new(parent, name, backing, kind, lookups));
                 None
             }
         };

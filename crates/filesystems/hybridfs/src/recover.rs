@@ -24,41 +24,15 @@ impl TieredFs {
     /// Finishes the rename that was under way, removes duplicates of open moves, and the temporaries.
     /// What cannot be done stays written down for the next mount.
     pub(crate) fn recover(&self, open: &[OpenMove], steps: std::result::Result<Vec<RecordedStep>, &'static str>) {
-        let mut unfinished = false;
-        let mut refused = Vec::new();
-        match steps {
-            Ok(steps) => {
-                for recorded in &steps {
-                    let step = &recorded.step;
-                    crate::crash::point("recovery step");
-                    // What a name loses must be elsewhere before.
-                    if let IntentStep::Remove { path, .. } = step
-                        && (refused.contains(path) || !self.is_replaced(step, &steps))
-                    {
-                        self.warn(format!(
-                            "a rename that a crash cut off could not be finished: {step:?}: what takes its place is missing"
-                        ));
-                        continue;
-                    }
-                    tracing::info!(?step, "finishing a rename");
-                    if let Err(error) = self.redo(recorded) {
-                        self.warn(format!("a rename that a crash cut off could not be finished: {step:?}: {error}"));
-                        if passes(error) {
-                            unfinished = true;
-                            break;
-                        }
-                        if let IntentStep::Rename { to, .. } = step {
-                            refused.push(to.clone());
-                        }
-                    }
-                }
-            }
+        let unfinished = match steps {
+            Ok(steps) => !self.redo_all(&steps),
             Err(detail) => {
                 let kept = self.intents.put_aside(&self.tier(TierName::Ssd).hidden);
                 let kept = kept.map_or_else(|error| format!("could not be kept: {error}"), |name| format!("kept as {name}"));
                 self.warn(format!(".hotshelf/intent is damaged ({detail}); {kept}; run `hotshelf check` after unmounting"));
+                false
             }
-        }
+        };
         for tier in self.tiers() {
             let _ = rustix::fs::syncfs(&tier.root);
         }
@@ -91,6 +65,33 @@ impl TieredFs {
                 tracing::warn!(tier = %tier.name, %error, "temporaries could not be removed");
             }
         }
+    }
+
+    /// Finishes the rename that a crash cut off. Returns false if the next mount must try again.
+    fn redo_all(&self, steps: &[RecordedStep]) -> bool {
+        let mut refused = Vec::new();
+        for recorded in steps {
+            let step = &recorded.step;
+            crate::crash::point("recovery step");
+            // What a name loses must be elsewhere before.
+            if let IntentStep::Remove { path, .. } = step
+                && (refused.contains(path) || !self.is_replaced(step, steps))
+            {
+                self.warn(format!("a rename that a crash cut off could not be finished: {step:?}: what takes its place is missing"));
+                continue;
+            }
+            tracing::info!(?step, "finishing a rename");
+            if let Err(error) = self.redo(recorded) {
+                self.warn(format!("a rename that a crash cut off could not be finished: {step:?}: {error}"));
+                if passes(error) {
+                    return false;
+                }
+                if let IntentStep::Rename { to, .. } = step {
+                    refused.push(to.clone());
+                }
+            }
+        }
+        true
     }
 
     /// While the SSD has the name, the HDD's file of an open move is the move's copy, or the original that it replaced.

@@ -21,6 +21,14 @@ use rustix::io::Errno;
 const ROUNDS: u32 = 20;
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(50);
 
+/// What came of the files of a migration.
+#[derive(Default)]
+struct MigrationTally {
+    moved: u64,
+    not_moved: Vec<(Vec<u8>, MoveOutcome)>,
+    is_stopped: bool,
+}
+
 impl TieredFs {
     /// The state of the file system; what only the front door knows is left empty.
     pub fn status(&self) -> Status {
@@ -220,48 +228,17 @@ impl TieredFs {
                 _ => format!("all regular files of it are on the {to} already{}", self.what_stays(to, others, &dirs)),
             });
         }
-        let bytes: u64 = files.iter().map(|(_, size)| size).sum();
-        let (all, mut files_done, mut bytes_done, mut stay) = (files.len() as u64, 0u64, 0u64, Vec::new());
-        let mut todo = files;
-        let mut stopped = false;
-        for round in 1..=ROUNDS {
-            let mut again = Vec::new();
-            for (file, size) in todo {
-                stopped = stopped || !progress(all, files_done, bytes, bytes_done);
-                if stopped {
-                    break;
-                }
-                let outcome = self.move_file(file, to, MoveReason::Asked, &mut |done, _| {
-                    stopped = stopped || !progress(all, files_done, bytes, bytes_done + done);
-                    !stopped
-                });
-                match outcome {
-                    MoveOutcome::Done | MoveOutcome::Already => files_done += 1,
-                    MoveOutcome::Dropped | MoveOutcome::Busy if round < ROUNDS && !self.mover.stopping() => {
-                        again.push((file, size));
-                        continue;
-                    }
-                    other => stay.push((self.nodes.path(file).unwrap_or_default(), other)),
-                }
-                bytes_done += size;
-            }
-            todo = again;
-            if stopped && files_done < all {
-                let path = shown.as_str();
-                tracing::info!(path, %to, files_done, all, "a migration was stopped by its client");
-                return Err(format!(
-                    "{shown}: stopped: {files_done} of {all} files were moved to the {to}, the others stay where they are"
-                ));
-            }
-            if todo.is_empty() {
-                break;
-            }
-            self.mover.pause(BETWEEN_ROUNDS);
+        let all = files.len();
+        let tally = self.move_all(files, to, progress);
+        let (moved, stay) = (tally.moved, &tally.not_moved);
+        if tally.is_stopped && moved < all as u64 {
+            let path = shown.as_str();
+            tracing::info!(path, %to, files_done = moved, all, "a migration was stopped by its client");
+            return Err(format!("{shown}: stopped: {moved} of {all} files were moved to the {to}, the others stay where they are"));
         }
-        progress(all, files_done, bytes, bytes_done);
         let Some((path, outcome)) = stay.first() else {
-            let are = if files_done == 1 { "file is" } else { "files are" };
-            return Ok(format!("{files_done} {are} on the {to} now{}", self.what_stays(to, others, &dirs)));
+            let are = if moved == 1 { "file is" } else { "files are" };
+            return Ok(format!("{moved} {are} on the {to} now{}", self.what_stays(to, others, &dirs)));
         };
         let why = match outcome {
             MoveOutcome::Stays(why) => (*why).to_owned(),
@@ -270,6 +247,45 @@ impl TieredFs {
             _ => "it changes all the time".into(),
         };
         Err(format!("{} of {all} files not moved; first: {}: {why}", stay.len(), String::from_utf8_lossy(path)))
+    }
+
+    /// Moves files one after the other, those in use several times, until `progress` returns false.
+    fn move_all(&self, files: Vec<(u64, u64)>, to: TierName, progress: &mut dyn FnMut(u64, u64, u64, u64) -> bool) -> MigrationTally {
+        let bytes: u64 = files.iter().map(|(_, size)| size).sum();
+        let (all, mut bytes_done, mut todo) = (files.len() as u64, 0u64, files);
+        let mut tally = MigrationTally::default();
+        for round in 1..=ROUNDS {
+            let mut again = Vec::new();
+            for (file, size) in todo {
+                tally.is_stopped = tally.is_stopped || !progress(all, tally.moved, bytes, bytes_done);
+                if tally.is_stopped {
+                    break;
+                }
+                let outcome = self.move_file(file, to, MoveReason::Asked, &mut |done, _| {
+                    tally.is_stopped = tally.is_stopped || !progress(all, tally.moved, bytes, bytes_done + done);
+                    !tally.is_stopped
+                });
+                match outcome {
+                    MoveOutcome::Done | MoveOutcome::Already => tally.moved += 1,
+                    MoveOutcome::Dropped | MoveOutcome::Busy if round < ROUNDS && !self.mover.stopping() => {
+                        again.push((file, size));
+                        continue;
+                    }
+                    other => tally.not_moved.push((self.nodes.path(file).unwrap_or_default(), other)),
+                }
+                bytes_done += size;
+            }
+            todo = again;
+            if tally.is_stopped && tally.moved < all {
+                return tally;
+            }
+            if todo.is_empty() {
+                break;
+            }
+            self.mover.pause(BETWEEN_ROUNDS);
+        }
+        progress(all, tally.moved, bytes, bytes_done);
+        tally
     }
 
     /// What a migration leaves where it is: the rest of a sentence.

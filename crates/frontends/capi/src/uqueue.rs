@@ -169,6 +169,7 @@ impl RequestSpec {
 /// # Safety
 /// `requests` has `count` elements; the `buf` of each has `n` bytes and belongs to the library until it is reaped. `done` has room for
 /// `max`; `timeout` is NULL or valid.
+// long: the signature is part of the C interface.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uaio_submit_and_reap(
     aio: *mut UAIO,

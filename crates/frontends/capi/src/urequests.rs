@@ -12,26 +12,28 @@
 //! shutdown does not ask, and leaks what it cannot wait for.
 #![expect(unsafe_code, reason = "a request has an address in it")]
 
+mod reap;
+mod submit;
+
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use block::Armed;
-use cachedfs::{AsyncReader, AsyncReaderOptions, Outcome as ReadOutcome, PreparedRead, Reading, SubmitResult};
+use cachedfs::{AsyncReader, AsyncReaderOptions};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::api_error::{ApiError, ApiResult};
-use crate::memory::{Memory, offset_of};
+use crate::memory::Memory;
 use crate::objects::{CloseOrder, ObjectKind};
 use crate::open::Open;
 use crate::types::*;
-use crate::ufiles::share;
+pub use reap::SubmittedBatch;
 
 /// Maximum threads of one UAIO. A read that waits for a disk occupies one.
 const THREADS_MAX: usize = 64;
@@ -227,47 +229,6 @@ fn life() -> Weak<()> {
     LIFE.try_with(Arc::downgrade).unwrap_or_default()
 }
 
-/// Consecutive reads of one file, with prefetch of the next ones.
-struct ReadAhead<'a> {
-    file: Reading<'a>,
-    reads: &'a [uaio],
-    /// Index of the next read.
-    at: usize,
-    /// The next reads, each at its index modulo the length.
-    expected: [Option<PreparedRead<'a>>; AHEAD],
-}
-
-impl<'a> ReadAhead<'a> {
-    #[inline]
-    fn new(file: Reading<'a>, reads: &'a [uaio]) -> ReadAhead<'a> {
-        ReadAhead { file, reads, at: 0, expected: [None; AHEAD] }
-    }
-
-    /// Returns the prepared read to start now, if there is one.
-    #[inline]
-    fn next(&mut self) -> Option<PreparedRead<'a>> {
-        let at = self.at;
-        self.at += 1;
-        // The first one prepares all before it.
-        let until = |ahead: usize| if at == 0 { 0..ahead } else { at + ahead - 1..at + ahead };
-        let of_these = |range: std::ops::Range<usize>| range.start..range.end.min(self.reads.len());
-        for n in of_these(until(AHEAD)) {
-            self.expected[n % AHEAD] = u64::try_from(self.reads[n].off).ok().and_then(|at| self.file.expect(at));
-        }
-        // Frames are prefetched later than index entries.
-        for n in of_these(until(AHEAD_FOUND)) {
-            self.expected[n % AHEAD].iter().for_each(PreparedRead::is_next);
-        }
-        self.expected[at % AHEAD]
-    }
-}
-
-/// Returns how many leading requests are reads of one file.
-fn reads_of_one(requests: &[uaio]) -> usize {
-    let ufd = requests.first().map_or(-1, |first| first.ufd);
-    requests.iter().position(|request| request.op != UAIO_READ || request.ufd != ufd).unwrap_or(requests.len())
-}
-
 #[cold]
 fn full() -> ApiError {
     ApiError::new(libc::EAGAIN, "the queue is full: reap completed requests first")
@@ -363,165 +324,6 @@ impl Requests {
         Ok(arena.region().address(0).cast())
     }
 
-    /// Submits as many as fit, until one is invalid.
-    ///
-    /// # Safety
-    /// As `uaio_submit`.
-    pub unsafe fn submit(&self, requests: &[uaio]) -> ApiResult<usize> {
-        let mut state = self.enter()?;
-        // SAFETY: the caller's promise.
-        let (done, outcome) = unsafe { self.add(&mut state, requests) };
-        state.reads.ring();
-        match outcome {
-            Err(fail) if done == 0 => Err(fail),
-            _ => Ok(done),
-        }
-    }
-
-    /// Submits all of them for [`SubmittedBatch::reap`]: an invalid one completes with its error.
-    ///
-    /// # Safety
-    /// As `uaio_submit`.
-    pub unsafe fn take_in(&self, requests: &[uaio]) -> ApiResult<SubmittedBatch<'_>> {
-        let mut state = self.enter()?;
-        if requests.len() > state.free.len() {
-            return Err(full());
-        }
-        let mut done = 0;
-        while done < requests.len() {
-            // SAFETY: the caller's promise.
-            let (some, outcome) = unsafe { self.add(&mut state, &requests[done..]) };
-            done += some;
-            if let (Err(fail), Some(request)) = (outcome, requests.get(done)) {
-                let token = state.place()?;
-                state.put(token, QueuedRequest { request: *request, ..QueuedRequest::NONE });
-                drop(state.end(token, -i64::from(fail.errno)));
-                done += 1;
-            }
-        }
-        Ok(SubmittedBatch { ours: self, state })
-    }
-
-    /// Returns how many were submitted, and why not all.
-    ///
-    /// # Safety
-    /// As `uaio_submit`.
-    #[inline]
-    unsafe fn add(&self, state: &mut QueueState, requests: &[uaio]) -> (usize, ApiResult<()>) {
-        let mut done = 0;
-        while done < requests.len() {
-            let reads = reads_of_one(&requests[done..]);
-            // SAFETY: the caller's promise.
-            let (some, outcome) = unsafe {
-                if reads > 0 { self.add_reads(state, &requests[done..done + reads]) } else { self.add_other(state, &requests[done]) }
-            };
-            done += some;
-            if outcome.is_err() {
-                return (done, outcome);
-            }
-        }
-        (done, Ok(()))
-    }
-
-    /// Submits reads of one file, at least one; returns how many, and why not all.
-    ///
-    /// # Safety
-    /// As `uaio_submit`.
-    #[inline]
-    unsafe fn add_reads(&self, state: &mut QueueState, requests: &[uaio]) -> (usize, ApiResult<()>) {
-        let open = match share(requests[0].ufd) {
-            Ok(open) => open,
-            Err(fail) => return (0, Err(fail)),
-        };
-        let file = state.files.take(&open);
-        let reading = open.cached().map(|file| state.reads.reading(file));
-        let mut done = 0;
-        let outcome = open.run(|_| {
-            let mut ahead = reading.map(|reading| ReadAhead::new(reading, requests));
-            for request in requests {
-                let expected = ahead.as_mut().and_then(ReadAhead::next);
-                // SAFETY: the caller's promise.
-                let memory = unsafe { memory_of(request) }?;
-                self.begin(state, (reading, expected.as_ref()), file, request, memory)?;
-                done += 1;
-            }
-            Ok(())
-        });
-        drop(state.files.give(file));
-        (done, outcome)
-    }
-
-    #[inline]
-    fn begin(
-        &self,
-        state: &mut QueueState,
-        (reading, expected): (Option<Reading<'_>>, Option<&PreparedRead<'_>>),
-        file: u32,
-        request: &uaio,
-        memory: Memory,
-    ) -> ApiResult<()> {
-        let at = offset_of(request.off)?;
-        if at.checked_add(request.n as u64).is_none_or(|end| end > i64::MAX as u64) {
-            return Err(ApiError::new(libc::EINVAL, "the range ends behind the last position there is"));
-        }
-        let token = state.place()?;
-        let begun = match (expected, reading) {
-            (Some(expected), _) => Some(state.reads.submit_prepared(expected, memory, token)),
-            (None, Some(reading)) => Some(state.reads.begin_next(reading, at, memory, token)),
-            (None, None) => None,
-        };
-        let outcome = match begun {
-            None => Some(ReadOutcome::Slow),
-            Some(SubmitResult::UnderWay) => None,
-            Some(SubmitResult::Full(..)) => return Err(full()),
-            Some(SubmitResult::Ended(ended)) => Some(ended.outcome),
-        };
-        if outcome == Some(ReadOutcome::Slow) && !self.has_thread(state) {
-            return Err(no_thread());
-        }
-        state.put(token, QueuedRequest { request: *request, file });
-        match outcome {
-            None => {}
-            Some(ReadOutcome::Read(bytes)) => drop(state.end(token, bytes as i64)),
-            Some(ReadOutcome::Slow) => self.hand_over(state, token),
-            Some(ReadOutcome::Lost) => drop(state.end(token, i64::from(-libc::EIO))),
-        }
-        Ok(())
-    }
-
-    /// Submits another request, for a thread; returns whether, and why not.
-    ///
-    /// # Safety
-    /// As `uaio_submit`.
-    #[cold]
-    unsafe fn add_other(&self, state: &mut QueueState, request: &uaio) -> (usize, ApiResult<()>) {
-        // SAFETY: the caller's promise.
-        let added = unsafe { self.try_add_other(state, request) };
-        (usize::from(added.is_ok()), added)
-    }
-
-    /// # Safety
-    /// As `uaio_submit`.
-    unsafe fn try_add_other(&self, state: &mut QueueState, request: &uaio) -> ApiResult<()> {
-        match request.op {
-            UAIO_WRITE => _ = offset_of(request.off)?,
-            UAIO_FSYNC | UAIO_FDATASYNC => {}
-            op => return Err(ApiError::new(libc::EINVAL, format!("op {op} of a request: UAIO_..."))),
-        }
-        // SAFETY: the caller's promise.
-        unsafe { memory_of(request) }?;
-        let open = share(request.ufd)?;
-        let token = state.place()?;
-        if !self.has_thread(state) {
-            return Err(no_thread());
-        }
-        let file = state.files.take(&open);
-        state.put(token, QueuedRequest { request: *request, file });
-        drop(state.files.give(file));
-        self.hand_over(state, token);
-        Ok(())
-    }
-
     /// Hands a request to a worker thread.
     fn hand_over(&self, state: &mut QueueState, token: u32) {
         state.waiting.push_back(token);
@@ -577,111 +379,9 @@ impl Requests {
         }
     }
 
-    /// Collects completions of the queue, up to a limit. A page is verified only then.
-    fn collect(&self, state: &mut QueueState, most: usize) {
-        while state.ended.len() < most {
-            let Some(ended) = state.reads.take_seen() else { break };
-            let token = ended.token;
-            match ended.outcome {
-                ReadOutcome::Read(bytes) => drop(state.end(token, bytes as i64)),
-                ReadOutcome::Lost => drop(state.end(token, i64::from(-libc::EIO))),
-                ReadOutcome::Slow if self.has_thread(state) => self.hand_over(state, token),
-                ReadOutcome::Slow => {
-                    let job = state.job(token);
-                    drop(state.end(token, job.map_or(i64::from(-libc::EIO), |(job, open, memory)| job.run(&open, memory))));
-                }
-            }
-        }
-    }
-
     /// Reaps completions: waits for `min` of them, all outstanding ones, or the timeout.
     pub fn reap(&self, min: usize, max: usize, until: Option<Instant>, out: impl FnMut(uaio)) -> ApiResult<usize> {
         Ok(self.reap_with(&mut self.enter()?, min, max, until, out))
-    }
-
-    #[inline]
-    fn reap_with(
-        &self,
-        state: &mut MutexGuard<'_, QueueState>,
-        min: usize,
-        max: usize,
-        until: Option<Instant>,
-        mut out: impl FnMut(uaio),
-    ) -> usize {
-        let mut has_looked = false;
-        loop {
-            self.collect(state, max);
-            let is_enough = state.ended.len() >= min.min(state.all()) || self.is_ending.load(Ordering::Relaxed);
-            if is_enough || until.is_some_and(|until| Instant::now() >= until) {
-                // A wait collects completions too; without a wait they are collected here.
-                if has_looked || state.ended.len() >= max {
-                    break;
-                }
-                state.reads.poll();
-            } else {
-                self.wait(state, until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE)));
-            }
-            has_looked = true;
-        }
-        let count = state.ended.len().min(max);
-        let QueueState { ended, jobs, free, .. } = &mut **state;
-        for token in ended.drain(..count) {
-            out(jobs[token as usize].request);
-            free.push(token);
-        }
-        if self.user.load(Ordering::Relaxed) == SEVERAL {
-            // Collected completions may be for other threads, and one has to wait for the queue.
-            self.tell(state);
-        }
-        count
-    }
-
-    /// Waits until there may be completions, and collects them.
-    fn wait(&self, state: &mut MutexGuard<'_, QueueState>, at_most: Duration) {
-        let is_alone = self.user.load(Ordering::Relaxed) != SEVERAL && state.waiting.is_empty() && state.under_way == 0;
-        if state.reads.under_way() == 0 || state.has_reaper {
-            self.done.wait_for(state, at_most);
-        } else if is_alone {
-            return state.reads.wait(at_most);
-        } else if state.reads.arm() == Armed::Waiting {
-            self.wait_unlocked(state, at_most);
-        }
-        state.reads.poll();
-    }
-
-    fn wait_unlocked(&self, state: &mut MutexGuard<'_, QueueState>, at_most: Duration) {
-        // A duplicate of the event: the queue may be gone before the next check.
-        let Some(event) = state.reads.event().and_then(|event| event.try_clone_to_owned().ok()) else {
-            return state.reads.wait(at_most.min(Duration::from_millis(1)));
-        };
-        state.has_reaper = true;
-        MutexGuard::unlocked(state, || {
-            let mut fds = [PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
-            let time = rustix::time::Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos().into() };
-            // Interrupted: the loop checks again.
-            let _ = poll(&mut fds, Some(&time));
-        });
-        state.has_reaper = false;
-        let _ = rustix::io::read(&self.wake, &mut [0; 8]); // an empty counter is fine
-    }
-
-    /// Returns whether this thread may wait for the queue.
-    fn is_ours(&self) -> bool {
-        let user = self.user.load(Ordering::Relaxed);
-        !self.has_one_thread || user == NOBODY || user == this_thread()
-    }
-
-    /// Returns whether the calling thread may destroy it; see the module documentation.
-    pub fn may_end(&self) -> ApiResult<()> {
-        if self.is_ours() {
-            return Ok(());
-        }
-        let state = self.state.try_lock_for(INSIDE).ok_or_else(of_another)?;
-        if state.reads.under_way() == 0 || state.life.strong_count() == 0 {
-            return Ok(());
-        }
-        let why = "reads are under way of the one thread that it was promised to (UAIO_ONE_THREAD): it has to reap them, or to end, first";
-        Err(ApiError::new(libc::EBUSY, why))
     }
 }
 
@@ -710,22 +410,6 @@ impl ObjectKind for Requests {
         state.reads = AsyncReader::new(0);
         state.files = OpenFiles::default();
         Ok(())
-    }
-}
-
-/// Submitted requests that the device has not seen yet.
-#[must_use]
-pub struct SubmittedBatch<'a> {
-    ours: &'a Requests,
-    state: MutexGuard<'a, QueueState>,
-}
-
-impl SubmittedBatch<'_> {
-    /// Reaps as [`Requests::reap`]. The device sees the requests with the wait, or without one if there is none.
-    pub fn reap(mut self, min: usize, max: usize, until: Option<Instant>, out: impl FnMut(uaio)) -> usize {
-        let count = self.ours.reap_with(&mut self.state, min, max, until, out);
-        self.state.reads.ring();
-        count
     }
 }
 

@@ -1,5 +1,8 @@
 //! The kernel's requests, one method each.
 
+mod convert;
+mod handles;
+
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -7,19 +10,21 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use fuser::{AccessFlags, FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
-use hybridfs::{Attr, Caller, DOTS, FileHandle, Listing, MoveOutcome, MoveReason, NewNode, TieredFs, WriteOutcome, behind, first_at};
-use rustix::fs::{FileType as Kind, RenameFlags};
-use rustix::io::{Errno, ReadWriteFlags};
+use fuser::{AccessFlags, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
+use hybridfs::{Attr, MoveOutcome, MoveReason, NewNode, TieredFs, WriteOutcome};
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
 
-use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
+use crate::direct_writes::DirectWrites;
 use crate::handles::{Handles, OpenFile};
 use crate::kernel_notifier::KernelNotifier;
 use crate::modes::BypassModes;
 use crate::wire::{
-    self, AttrChanges, DATA_MAX, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
+pub(crate) use convert::{caller, fuse_rdev, kind, rdev_from_fuse, set_request_sizes};
+use convert::{sync_flags, to_wire_attr};
 
 const O_ACCMODE: i32 = 0o3;
 pub(crate) const O_WRONLY: i32 = 0o1;
@@ -59,68 +64,6 @@ pub(crate) struct MountShared {
     pub changed: Arc<KernelNotifier>,
     /// Keeps the kernel's cache coherent with direct writes.
     pub direct_writes: DirectWrites,
-}
-
-pub(crate) fn caller(req: &Request<'_>) -> Caller {
-    Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
-}
-
-pub(crate) fn kind(kind: Kind) -> FileType {
-    match kind {
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::Socket => FileType::Socket,
-        Kind::CharacterDevice => FileType::CharDevice,
-        Kind::BlockDevice => FileType::BlockDevice,
-        _ => FileType::RegularFile,
-    }
-}
-
-fn to_wire_attr(attr: &Attr) -> wire::Attr {
-    let stat = &attr.stat;
-    wire::Attr {
-        ino: attr.ino,
-        size: stat.size,
-        blocks: stat.blocks,
-        atime: stat.atime,
-        mtime: stat.mtime,
-        ctime: stat.ctime,
-        mode: if stat.powerless { stat.mode & !0o6000 } else { stat.mode },
-        nlink: stat.nlink,
-        uid: stat.uid,
-        gid: stat.gid,
-        rdev: if stat.powerless { 0 } else { fuse_rdev(stat.rdev) },
-        blksize: stat.blksize,
-    }
-}
-
-/// Requests the largest requests that one reply can hold, and a read-ahead of one request.
-pub(crate) fn set_request_sizes(config: &mut KernelConfig) {
-    let _ = config.set_max_write(DATA_MAX as u32);
-    let _ = config.set_max_background(64);
-    let most = config.set_max_readahead(u32::MAX).err().unwrap_or(128 << 10);
-    let _ = config.set_max_readahead(most.min(DATA_MAX as u32));
-}
-
-/// Device numbers cross the FUSE protocol in the kernel's 32-bit form (new_encode_dev).
-pub(crate) fn fuse_rdev(rdev: u64) -> u32 {
-    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
-    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
-}
-
-pub(crate) fn rdev_from_fuse(rdev: u32) -> u64 {
-    rustix::fs::makedev((rdev & 0xf_ff00) >> 8, (rdev & 0xff) | ((rdev >> 12) & 0xf_ff00))
-}
-
-fn sync_flags(flags: OpenFlags) -> ReadWriteFlags {
-    if flags.0 & O_SYNC == O_SYNC {
-        ReadWriteFlags::SYNC
-    } else if flags.0 & O_DSYNC != 0 {
-        ReadWriteFlags::DSYNC
-    } else {
-        ReadWriteFlags::empty()
-    }
 }
 
 impl FuseFilesystem {
@@ -172,130 +115,6 @@ impl FuseFilesystem {
 
     fn file(&self, fh: u64) -> Result<Arc<OpenFile>, Errno> {
         self.inner.handles.files.get(fh)
-    }
-
-    fn open_now(&self, caller: Caller, ino: u64, flags: OpenFlags, reply: ReplyOpen) {
-        let access = flags.0 & O_ACCMODE;
-        let (read, write) = (access != O_WRONLY, access != 0);
-        let handle = match self.inner.fs.open(caller, ino, read, write) {
-            Ok(handle) => handle,
-            Err(error) => return reply.error(error),
-        };
-        let fs = &self.inner.fs;
-        let inode = handle.inode.clone();
-        let register = |file: &OwnedFd| fs.as_bypassing(&handle, || reply.open_backing(file))?;
-        let new = || self.inner.direct_writes.cached();
-        let (backing, cached) = self.inner.modes.enter(&inode, || fs.may_bypass(&handle), register, new);
-        let mut fopen = FopenFlags::FOPEN_NOFLUSH;
-        match backing {
-            Some(backing) => {
-                if write {
-                    // From now on data may change without a request; what the kernel knew was for longer.
-                    self.inner.changed.invalidate_attributes(ino);
-                    fs.stamp_cache(ino, None);
-                }
-                let fh = self.inner.handles.files.add(OpenFile { handle, bypass: true, cached });
-                reply.opened_passthrough(fh, fopen, &backing);
-            }
-            None => {
-                if fs.handle_attr(&handle).is_ok_and(|attr| fs.cache_is_current(ino, &attr.stat)) {
-                    fopen |= FopenFlags::FOPEN_KEEP_CACHE;
-                    cached.has_pages();
-                }
-                fopen |= self.write_only(&handle, access);
-                let fh = self.inner.handles.files.add(OpenFile { handle, bypass: false, cached });
-                reply.opened(fh, fopen);
-            }
-        }
-    }
-
-    /// How a handle that goes through us and was opened with this access is written to.
-    fn write_only(&self, handle: &FileHandle, access: i32) -> FopenFlags {
-        let direct = match self.inner.gathers {
-            false => access == O_WRONLY,
-            // To cache a partial page the kernel must read the rest of it.
-            true => access != 0 && !handle.inode.can_read(),
-        };
-        if direct { WRITE_ONLY } else { FopenFlags::empty() }
-    }
-
-    fn list(&self, listing: &Listing, ino: u64, offset: u64, reply: &mut ReplyDirectory) -> Result<(), Errno> {
-        let fs = &self.inner.fs;
-        let entries = fs.entries(listing, offset == 0)?;
-        for at in first_at(&entries, offset).. {
-            let full = match at {
-                0 => reply.add(ino, 1, FileType::Directory, "."),
-                1 => reply.add(fs.parent_of(ino), 2, FileType::Directory, ".."),
-                _ => {
-                    let Some(entry) = entries.get(at - DOTS) else { break };
-                    match fs.entry_attr(&listing.dir, entry, false)? {
-                        Some(attr) => reply.add(attr.ino, behind(&entries, at), kind(attr.stat.kind()), OsStr::from_bytes(&entry.name)),
-                        None => false,
-                    }
-                }
-            };
-            if full {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn list_with_attributes(&self, listing: &Listing, ino: u64, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<(), Errno> {
-        let fs = &self.inner.fs;
-        let entries = fs.entries(listing, offset == 0)?;
-        let begin = first_at(&entries, offset);
-        for at in begin.. {
-            let full = match at {
-                0 | 1 => {
-                    // The kernel takes no reference for these two.
-                    let (number, name) = if at == 0 { (ino, ".") } else { (fs.parent_of(ino), "..") };
-                    let attr = wire::Attr { ino: number, ..to_wire_attr(&fs.getattr(number)?) };
-                    reply.add(behind(&entries, at), name, Duration::ZERO, &attr)
-                }
-                _ => {
-                    let Some(entry) = entries.get(at - DOTS) else { break };
-                    match fs.entry_attr(&listing.dir, entry, true) {
-                        Ok(Some(attr)) => self.entry_in(reply, behind(&entries, at), OsStr::from_bytes(&entry.name), &attr),
-                        Ok(None) => false,
-                        // Entries that already have references must be sent; the error occurs again at the next read.
-                        Err(_) if at > begin => true,
-                        Err(error) => return Err(error),
-                    }
-                }
-            };
-            if full {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds an entry that has a reference, which is given back if there is no room: true.
-    fn entry_in(&self, reply: &mut ReplyDirectoryPlus, next: u64, name: &OsStr, attr: &Attr) -> bool {
-        let full = reply.add(next, name, self.attr_ttl(attr), &to_wire_attr(attr));
-        if full {
-            self.inner.fs.forget(attr.ino, 1);
-        }
-        full
-    }
-
-    /// Replies to a write whose data is in the file.
-    fn written(&self, file: &OpenFile, direct: bool, (offset, length): (u64, usize), may_wait: impl FnOnce() -> bool, reply: ReplyWrite) {
-        let answer = move || reply.written(length as u32);
-        if direct {
-            let landed = CompletedDirectWrite { ino: file.handle.inode.ino, offset, length, cached: &file.cached };
-            self.inner.direct_writes.answer(&landed, may_wait, answer);
-        } else {
-            answer();
-        }
-    }
-
-    fn write_done(&self, file: &OpenFile, flags: WriteFlags) {
-        // Written back from a shared mapping: the kernel has not seen the time change.
-        if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            self.inner.changed.invalidate_attributes(file.handle.inode.ino);
-        }
     }
 }
 

@@ -121,23 +121,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
         running.close();
         return Err(MountError::Device { source });
     }
-    let why_not = match options.passthrough {
-        PassthroughMode::Off => Some("switched off".to_owned()),
-        PassthroughMode::WriteBack => Some("switched off by --write-back: the kernel caches writes".to_owned()),
-        PassthroughMode::Auto if !is_privileged() => Some("passthrough needs CAP_SYS_ADMIN (mount as root)".to_owned()),
-        PassthroughMode::Auto => None,
-    };
-    let changed: Arc<KernelNotifier> = Arc::default();
-    let inner = Arc::new(MountShared {
-        fs: running.fs.clone(),
-        handles: Handles::default(),
-        modes: BypassModes::new(why_not),
-        gathers: options.passthrough == PassthroughMode::WriteBack,
-        ttl: Duration::from_secs(options.cache_ttl_s),
-        checked: options.kernel_checks_permissions(),
-        changed: changed.clone(),
-        direct_writes: DirectWrites::new(changed),
-    });
+    let inner = Arc::new(shared_state(&running.fs, &options));
     let filesystem = FuseFilesystem { inner: inner.clone() };
     let session = match begin(filesystem, &options, &mountpoint, &source::source_name(&ssd, &hdd)) {
         Ok(session) => session,
@@ -169,6 +153,27 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     running.close();
     tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
     served.map_err(|source| MountError::Serve { path: mountpoint, source })
+}
+
+/// The state that all requests of a mount share.
+fn shared_state(fs: &Arc<hybridfs::TieredFs>, options: &Options) -> MountShared {
+    let why_not = match options.passthrough {
+        PassthroughMode::Off => Some("switched off".to_owned()),
+        PassthroughMode::WriteBack => Some("switched off by --write-back: the kernel caches writes".to_owned()),
+        PassthroughMode::Auto if !is_privileged() => Some("passthrough needs CAP_SYS_ADMIN (mount as root)".to_owned()),
+        PassthroughMode::Auto => None,
+    };
+    let changed: Arc<KernelNotifier> = Arc::default();
+    MountShared {
+        fs: fs.clone(),
+        handles: Handles::default(),
+        modes: BypassModes::new(why_not),
+        gathers: options.passthrough == PassthroughMode::WriteBack,
+        ttl: Duration::from_secs(options.cache_ttl_s),
+        checked: options.kernel_checks_permissions(),
+        changed: changed.clone(),
+        direct_writes: DirectWrites::new(changed),
+    }
 }
 
 /// Of the memory that may hold writes not yet written, the kernel lets a FUSE mount use a hundredth: 40 MiB of 20 GiB. Beyond

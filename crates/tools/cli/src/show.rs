@@ -11,33 +11,7 @@ pub fn status(status: &Status) {
     let known = if status.scan_done { "" } else { ", the scan is still running" };
     say!("  files on the SSD  {}{known}", status.ssd.files.unwrap_or(0));
     say!("  opens             {} on the SSD, {} on the HDD, hit ratio {:.1} %", status.hits, status.misses, status.hit_ratio * 100.0);
-    say!(
-        "  moves             {} up, {} down, {} in all; {} waiting, {} given up, {} failed",
-        status.promotions,
-        status.demotions,
-        HumanBytes(status.moved_bytes),
-        status.queue,
-        status.moves_dropped,
-        status.moves_failed
-    );
-    for failure in &status.move_troubles {
-        let MoveTrouble { to, cause, moves, first, stays, next_try_s } = failure;
-        let next = match (stays, next_try_s) {
-            (true, _) => "they stay where they are".to_owned(),
-            (false, Some(seconds)) => format!("next try in {seconds} s"),
-            (false, None) => "tried again, ever more rarely".to_owned(),
-        };
-        say!("    not moved       {moves} to the {to}: {cause}; the first: {first}; {next}");
-    }
-    for running in &status.running {
-        say!(
-            "    now             {} to the {}: {} of {}",
-            running.path,
-            running.to,
-            HumanBytes(running.done_bytes),
-            HumanBytes(running.total_bytes)
-        );
-    }
+    moves(status);
     say!("  policy            {}, promotion {}", status.policy, status.promotion);
     if status.max_file_bytes > 0 {
         // A daemon of before does not say.
@@ -71,6 +45,36 @@ pub fn status(status: &Status) {
     }
     for warning in &status.warnings {
         say!("  warning           {warning}");
+    }
+}
+
+fn moves(status: &Status) {
+    say!(
+        "  moves             {} up, {} down, {} in all; {} waiting, {} given up, {} failed",
+        status.promotions,
+        status.demotions,
+        HumanBytes(status.moved_bytes),
+        status.queue,
+        status.moves_dropped,
+        status.moves_failed
+    );
+    for failure in &status.move_troubles {
+        let MoveTrouble { to, cause, moves, first, stays, next_try_s } = failure;
+        let next = match (stays, next_try_s) {
+            (true, _) => "they stay where they are".to_owned(),
+            (false, Some(seconds)) => format!("next try in {seconds} s"),
+            (false, None) => "tried again, ever more rarely".to_owned(),
+        };
+        say!("    not moved       {moves} to the {to}: {cause}; the first: {first}; {next}");
+    }
+    for running in &status.running {
+        say!(
+            "    now             {} to the {}: {} of {}",
+            running.path,
+            running.to,
+            HumanBytes(running.done_bytes),
+            HumanBytes(running.total_bytes)
+        );
     }
 }
 

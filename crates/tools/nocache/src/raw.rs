@@ -9,6 +9,7 @@ use crate::{aio, copy, descriptors, rings};
 
 hooks! {
     // One word more than all registers: the last is on the stack, where every caller's frame has a word.
+    // long: the signature is that of syscall(2).
     fn syscall[real](number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
         let fd = a as c_int;
         let call = || real(number, a, b, c, d, e, f);

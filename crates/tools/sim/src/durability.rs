@@ -58,6 +58,7 @@ fn moved(path: &str, from: &str, to: &str) -> Option<String> {
 
 impl DurabilityOracle {
     /// Applies the next mark to the state.
+    // long: one match over all marks, a few lines each.
     pub fn apply(&mut self, mark: &DurabilityMark) {
         match mark {
             DurabilityMark::CreateStarted { id, path } => {

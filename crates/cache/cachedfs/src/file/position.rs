@@ -5,7 +5,8 @@ use std::io::{IoSlice, IoSliceMut};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use super::{File, gathered};
+use super::File;
+use super::write::gathered;
 use crate::error::Error;
 use crate::{limits, plain};
 

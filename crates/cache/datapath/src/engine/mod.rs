@@ -1,3 +1,4 @@
+// long: the engine is the sum of its parts, and this lists and wires all of them.
 //! The page engine of the cache stack: pages of numbered files in RAM, on the SSD and in backing files.
 //!
 //! (Paper 000, section III.) Several processes share one segment ([`Layout`]). A read ([`read`]) checks the frames, then the SSD's map,

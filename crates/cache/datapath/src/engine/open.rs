@@ -1,3 +1,4 @@
+// long: opening a file, and each reason for which its pages may not be trusted then.
 //! Opening and closing of cached files.
 
 use std::collections::HashMap;

@@ -293,6 +293,7 @@ mod test {
             Some(next)
         }
 
+        // long: the model of the protocol: one arm for each step that a thread can take.
         fn steps(&self, who: usize) -> Vec<Environment> {
             let writer = WRITERS[who];
             let mut next = self.clone();

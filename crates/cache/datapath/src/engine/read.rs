@@ -1,3 +1,4 @@
+// long: one read through all tiers; its steps share the checks that make it lock-free.
 //! The path of a read: *plan* which pages are in frames; *submit* reads of the SSD in one batch, and read other pages from the backing
 //! file; *copy* the pages into frames and to the caller.
 
@@ -449,6 +450,7 @@ impl Open {
     }
 
     /// Reads a run of pages that only the backing file has, with pages to read ahead for a stream, or the pages around them.
+    // long: one read in order: every piece would need the ten values that the read begins with.
     fn fetch_below(
         &self,
         run: &[(Piece, Ticket)],

@@ -1,3 +1,4 @@
+// long: the life of one file in the leader, from its catalogue entry to its removal.
 //! The leader's state of files: their backing-file handles and catalogue entries.
 
 use std::collections::HashSet;

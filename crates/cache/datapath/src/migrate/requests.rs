@@ -1,3 +1,4 @@
+// long: what the leader does for each request, in the order of the match.
 //! Serves the requests of processes.
 
 use std::sync::atomic::Ordering;
@@ -60,6 +61,7 @@ impl Worker {
         }
     }
 
+    // long: one match over all requests.
     fn one(&mut self, engine: &CacheEngine, asked: &Request) -> Result<u32, Errno> {
         if asked.ask == RequestKind::Accept {
             return Ok(self.accept(engine));

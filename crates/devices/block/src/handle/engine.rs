@@ -8,21 +8,23 @@
 //! The number of requests is bounded at open. Every owner has a fixed number, which includes uncollected ones, plus one for a
 //! synchronous call.
 
+mod fill;
+mod reap;
+
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::cut::Limits;
-use super::io::{At, Data, Done, Failure, Full, Io, Released, Ticket, Timeout};
-use super::job::{self, Chain, Cursor, JOBS_MAX, Job, JobState, NONE, PARTS_MAX};
+use super::io::{Done, Failure, Full, Io, Ticket};
+use super::job::{self, Chain, JOBS_MAX, Job, JobState, NONE, PARTS_MAX};
 use super::params::Defaults;
 use crate::buffer::{Arena, Span};
 use crate::clock::{Clock, Monotonic, Time};
 use crate::error::Error;
 use crate::queue::{Queue, Submit};
-use crate::request::{Completion, Op, Request, Status};
+use crate::request::{Completion, Request, Status};
 use crate::tracked::Tracked;
-use crate::units::{Lba, Tag};
 
 /// The most completions that one poll of the queue returns.
 const BATCH: usize = 32;
@@ -291,192 +293,6 @@ impl<Q: Queue, C: Clock> Engine<Q, C> {
         std::mem::take(&mut self.unrung)
     }
 
-    /// Takes completions from the queue. Returns whether a request may have completed.
-    #[inline(never)]
-    pub(super) fn reap(&mut self) -> bool {
-        if self.busy == 0 && self.held == 0 {
-            return false;
-        }
-        let rung = self.ring();
-        self.reap_rung() | rung
-    }
-
-    /// Does the same as [`Engine::reap`], without ringing again if `rung`: the caller has just rung the doorbell outside the lock.
-    /// Threads that submitted requests since then ring for them.
-    pub(super) fn reap_after(&mut self, rung: bool) -> bool {
-        if rung { self.reap_rung() } else { self.reap() }
-    }
-
-    fn reap_rung(&mut self) -> bool {
-        let found = self.collect();
-        if found && self.waiting.first != NONE {
-            self.ring();
-        }
-        found
-    }
-
-    #[inline]
-    fn collect(&mut self) -> bool {
-        let mut found = false;
-        loop {
-            let count = self.queue.poll(&mut self.batch);
-            for at in 0..count {
-                self.end(self.batch[at]);
-            }
-            found |= count > 0;
-            if self.held > 0 {
-                self.take_back();
-            }
-            if count < BATCH {
-                return found;
-            }
-        }
-    }
-
-    /// Records the completion of a part.
-    #[inline]
-    fn end(&mut self, completion: Completion) {
-        let (index, part) = job::parts(completion.tag);
-        if let Err(error) = completion.status {
-            self.fail(index, part, completion.tag, error);
-        }
-        let job = &mut self.jobs[index as usize];
-        job.parts_out -= 1;
-        if job.parts_out == 0 && job.state == JobState::InFlight {
-            self.finish(index);
-        }
-    }
-
-    #[cold]
-    fn fail(&mut self, index: u32, part: u32, tag: Tag, error: Error) {
-        let job = &mut self.jobs[index as usize];
-        if self.queue.owns_buffer(tag) {
-            job.parts_held += 1;
-            self.held += 1;
-        }
-        job.status = job.status.and(Err(error));
-        if job.cut {
-            let (from, blocks) = job.part(&self.limits, part, &mut self.spans);
-            job.fail(Failure { lba: job.lba_after(from), blocks, error });
-        }
-    }
-
-    #[inline]
-    fn finish(&mut self, index: u32) {
-        self.busy -= 1;
-        let job = &mut self.jobs[index as usize];
-        job.state = JobState::Ended;
-        let claimed = job.claimed;
-        let job_owner = &mut self.owners[usize::from(job.owner)];
-        job_owner.busy -= 1;
-        job_owner.news = true;
-        if !job_owner.alive {
-            drop(self.give(index));
-        } else if !claimed {
-            job_owner.ended.push(&mut self.jobs, index);
-        }
-    }
-
-    /// Takes back the memory that the device has released.
-    #[cold]
-    fn take_back(&mut self) {
-        while let Some(tag) = self.queue.take_released() {
-            let (index, _) = job::parts(tag);
-            self.held -= 1;
-            let job = &mut self.jobs[index as usize];
-            job.parts_held -= 1;
-            if job.parts_held > 0 || job.state != JobState::Held {
-                continue;
-            }
-            let owner = usize::from(job.owner);
-            if job.owner != NOBODY && matches!(job.data, Data::Span(_) | Data::Spans(_)) {
-                self.owners[owner].released.push(&mut self.jobs, index);
-            } else {
-                self.release(index);
-            }
-        }
-    }
-
-    /// Returns the owner's next completed request.
-    #[inline(always)]
-    pub(super) fn take(&mut self, owner: Owner) -> Option<Done> {
-        let index = self.pop(owner)?;
-        Some(self.give(index))
-    }
-
-    #[inline(always)]
-    fn pop(&mut self, owner: Owner) -> Option<u32> {
-        self.owners[usize::from(owner)].ended.pop(&self.jobs)
-    }
-
-    /// Returns the owner's next completed request; reaps the queue if none is known.
-    #[inline(always)]
-    pub(super) fn next(&mut self, owner: Owner) -> Option<Done> {
-        let mut index = self.pop(owner);
-        if index.is_none() && self.reap() {
-            index = self.pop(owner);
-        }
-        Some(self.give(index?))
-    }
-
-    /// Does the same as [`Engine::next`], but reaps as [`Engine::reap_after`] does.
-    pub(super) fn next_after(&mut self, owner: Owner, rung: bool) -> Option<Done> {
-        let known = self.take(owner);
-        if known.is_some() || !self.reap_after(rung) {
-            return known;
-        }
-        self.take(owner)
-    }
-
-    /// Returns this request if it has completed.
-    #[inline]
-    pub(super) fn take_claimed(&mut self, index: u32) -> Option<Done> {
-        let job = &self.jobs[index as usize];
-        debug_assert!(job.claimed);
-        (job.state == JobState::Ended).then(|| self.give(index))
-    }
-
-    #[inline(always)]
-    fn give(&mut self, index: u32) -> Done {
-        let job = &mut self.jobs[index as usize];
-        let job_owner = &mut self.owners[usize::from(job.owner)];
-        job_owner.used -= 1;
-        job_owner.claims -= u32::from(job.claimed);
-        job_owner.news = true;
-        let ticket = job::ticket(job_owner.number, index, job.generation);
-        let (user, op, status, failures, held) = (job.user, job.request.op, job.status, job.failures.take(), job.parts_held > 0);
-        if held {
-            job.state = JobState::Held;
-            job.owner = if job_owner.alive { job.owner } else { NOBODY };
-            return Done { ticket, user, op, held, status, data: Data::None, failures };
-        }
-        let data = std::mem::take(&mut job.data);
-        self.release(index);
-        Done { ticket, user, op, held, status, data, failures }
-    }
-
-    #[inline]
-    fn release(&mut self, index: u32) {
-        let job = &mut self.jobs[index as usize];
-        if !matches!(job.data, Data::None) {
-            job.data = Data::None;
-        }
-        job.state = JobState::Free;
-        job.generation = (job.generation + 1) & ((1 << 40) - 1);
-        self.free.push(index);
-    }
-
-    /// Returns memory of this owner that the device released after the request was collected.
-    pub(super) fn take_released(&mut self, owner: Owner) -> Option<Released> {
-        let job_owner = &mut self.owners[usize::from(owner)];
-        let index = job_owner.released.pop(&self.jobs)?;
-        let job = &mut self.jobs[index as usize];
-        let ticket = job::ticket(job_owner.number, index, job.generation);
-        let released = Released { ticket, user: job.user, data: std::mem::take(&mut job.data) };
-        self.release(index);
-        Some(released)
-    }
-
     /// Returns the index of a request that is in flight, or has completed and was not collected.
     pub(super) fn find(&self, owner: Owner, ticket: Ticket) -> Option<u32> {
         let (number, index) = job::place(ticket);
@@ -636,81 +452,6 @@ impl<Q: Queue, C: Clock> Drop for Engine<Q, C> {
                 let _with_the_device = ManuallyDrop::new(std::mem::take(&mut job.data));
             }
         }
-    }
-}
-
-impl Limits {
-    /// Returns the first block and the number of blocks of a request.
-    #[inline(always)]
-    fn place(&self, io: &Io, bytes: u64) -> Result<(Lba, u64), Error> {
-        let in_block = (1 << self.block_shift) - 1;
-        let lba = match io.at {
-            At::Block(lba) => lba,
-            At::Byte(byte) if byte & in_block == 0 => Lba(byte >> self.block_shift),
-            At::Byte(_) => return Err(Error::Misaligned),
-        };
-        let bytes = match (io.op.has_data(), io.at) {
-            (true, _) => bytes,
-            (false, At::Byte(_)) => io.length,
-            (false, At::Block(_)) => return self.not_empty(io.op, lba, io.length),
-        };
-        if bytes & in_block != 0 {
-            return Err(Error::Misaligned);
-        }
-        self.not_empty(io.op, lba, bytes >> self.block_shift)
-    }
-
-    /// Refuses empty requests. The device's geometry checks the rest at submission.
-    #[inline(always)]
-    fn not_empty(&self, op: Op, lba: Lba, blocks: u64) -> Result<(Lba, u64), Error> {
-        if blocks == 0 && op != Op::Flush { Err(Error::OutOfRange) } else { Ok((lba, blocks)) }
-    }
-}
-
-impl Job {
-    #[inline(always)]
-    fn fill(&mut self, owner: Owner, io: Io, defaults: &Defaults, claimed: bool) {
-        self.owner = owner;
-        self.state = JobState::Waiting;
-        self.request.op = io.op;
-        self.request.fua = io.op == Op::Write && io.fua.unwrap_or(defaults.fua);
-        self.request.urgency = io.urgency.unwrap_or(defaults.urgency);
-        self.request.class = io.class.unwrap_or(defaults.class);
-        self.cut = false;
-        self.claimed = claimed;
-        self.status = Ok(());
-        self.user = io.user;
-        self.timeout = match io.timeout {
-            Timeout::OfHandle => defaults.timeout,
-            Timeout::Never => None,
-            Timeout::After(timeout) => Some(timeout),
-        };
-        self.due = Time::NEVER;
-        self.data = io.data;
-        self.parts_made = 0;
-        self.parts_out = 0;
-        self.cursor = Cursor::default();
-    }
-
-    fn lba_after(&self, blocks: u64) -> Lba {
-        Lba(self.request.lba.0.saturating_add(blocks))
-    }
-
-    fn fail(&mut self, failure: Failure) {
-        self.failures.get_or_insert_default().push(failure);
-    }
-
-    /// Returns the first block of a part, relative to the job's start, and its length, by splitting the job again up to this part.
-    fn part(&self, limits: &Limits, part: u32, spans: &mut Vec<Span>) -> (u64, u32) {
-        let mut cursor = Cursor::default();
-        for at in 0.. {
-            let Ok((blocks, next)) = limits.next(self.request.op, self.blocks, &self.data, cursor, spans) else { break };
-            if at == part {
-                return (cursor.blocks, blocks);
-            }
-            cursor = next;
-        }
-        unreachable!("a part that was never cut")
     }
 }
 

@@ -1,3 +1,4 @@
+// long: the model of one queue, its random driver and their comparison.
 //! Any mix of requests, lost and late and doubled answers, wrong identifiers, aborts, resets, broken controllers and removal: every
 //! request completes exactly once, with a status it may have and with data it may have; and the device touches no memory that was
 //! given back.

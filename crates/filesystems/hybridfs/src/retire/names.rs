@@ -101,6 +101,15 @@ impl From<AttributeLoss> for TransferError {
 
 type TransferResult<T> = std::result::Result<T, TransferError>;
 
+/// A file of which a copy is made on the other side.
+struct CopySource<'a> {
+    side: TierName,
+    dir: BorrowedFd<'a>,
+    named: OwnedFd,
+    name: &'a OsStr,
+    before: &'a Stat,
+}
+
 impl TieredFs {
     /// Brings over the inode `source_ino` of `side` with all its names. Calls `progress` with the bytes copied; it returns false to stop.
     pub(super) fn bring_names(
@@ -190,54 +199,13 @@ impl TieredFs {
         if !from.stat_fd(named.as_fd())?.is_same_file(before) {
             return Err(Errno::STALE.into());
         }
-        if before.is_file() && self.would_gain_rights(target.name, named.as_fd(), before.mode) {
-            return Err(TransferError::Stays(
-                "it has set-id bits or capabilities that its file system, mounted nosuid, does not honour".into(),
-            ));
-        }
-        if before.is_device() && !from.gives_devices(named.as_fd())? && target.gives_devices(target.root.as_fd())? {
-            return Err(TransferError::Stays("it is a device that its file system, mounted nodev, does not honour".into()));
-        }
+        self.honours_rights(side, before, &named)?;
         temporaries.names.push(name.clone());
-        let payer = (before.uid, before.gid);
+        let source = CopySource { side, dir, named, name: first.name, before };
         if before.is_file() {
-            let source = from.reopen(named.as_fd(), OFlags::RDONLY | OFlags::NOATIME).or_else(|error| match error {
-                Errno::PERM => from.reopen(named.as_fd(), OFlags::RDONLY),
-                error => Err(error),
-            });
-            let source = self.noted_at(side, dir, source)?;
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let make = || rustix::fs::openat(&target.tmp, &*name, flags, Mode::RUSR | Mode::WUSR);
-            let file = self.noted(target.name, self.in_the_name_of(payer, make)?)?;
-            let mut done = 0;
-            let mut pace = |bytes| {
-                self.mover.spend(bytes);
-                done += bytes;
-                if progress(done) && !self.mover.stopping() { Ok(()) } else { Err(Errno::CANCELED) }
-            };
-            let copied = self.in_the_name_of(payer, || copy::data(source.as_fd(), file.as_fd(), before.size, &mut pace))?;
-            copied.map_err(|failed| match failed {
-                CopyError::Source(error) => self.noted::<()>(side, Err(error)).err().unwrap_or(error),
-                CopyError::Target(error) => self.noted::<()>(target.name, Err(error)).err().unwrap_or(error),
-                CopyError::Ended(error) => error,
-            })?;
-            self.mark_or_warn(target.name, file.as_fd(), ino)?;
-            if target.abilities.keeps_all() {
-                copy::attributes(named.as_fd(), file.as_fd(), before)?;
-            } else {
-                copy::attributes_checked(named.as_fd(), file.as_fd(), before)?;
-            }
-            self.noted(target.name, rustix::fs::fsync(&file))?;
+            self.copy_content(&source, &name, ino, progress)?;
         } else {
-            let tmp = target.tmp.as_fd();
-            if before.kind() == rustix::fs::FileType::Symlink {
-                let link = rustix::fs::readlinkat(dir, first.name, Vec::new())?;
-                rustix::fs::symlinkat(&*link, tmp, &*name)?;
-            } else {
-                rustix::fs::mknodat(tmp, &*name, before.kind(), Mode::RUSR | Mode::WUSR, before.rdev)?;
-            }
-            let made = target.open_at(tmp, &name, NAME_ONLY)?;
-            copy::attributes_of_named(named.as_fd(), made.as_fd(), before)?;
+            self.copy_special(&source, &name)?;
         }
         for n in 1..names {
             let other = OsString::from(format!("{base}.{n}"));
@@ -252,6 +220,76 @@ impl TieredFs {
         self.noted(target.name, target.sync_name(target.tmp.as_fd(), &name))?;
         crate::crash::point("retired copy made");
         Ok(temporaries)
+    }
+
+    /// Refuses a file that would get rights on the other side which its own side does not honour.
+    fn honours_rights(&self, side: TierName, before: &Stat, named: &OwnedFd) -> TransferResult<()> {
+        let (from, target) = (self.tier(side), self.tier(side.other()));
+        if before.is_file() && self.would_gain_rights(target.name, named.as_fd(), before.mode) {
+            return Err(TransferError::Stays(
+                "it has set-id bits or capabilities that its file system, mounted nosuid, does not honour".into(),
+            ));
+        }
+        if before.is_device() && !from.gives_devices(named.as_fd())? && target.gives_devices(target.root.as_fd())? {
+            return Err(TransferError::Stays("it is a device that its file system, mounted nodev, does not honour".into()));
+        }
+        Ok(())
+    }
+
+    /// Copies a regular file with its attributes to a temporary name, durably.
+    fn copy_content(
+        &self,
+        &CopySource { side, dir, ref named, before, .. }: &CopySource<'_>,
+        name: &OsStr,
+        ino: u64,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> TransferResult<()> {
+        let (from, target) = (self.tier(side), self.tier(side.other()));
+        let payer = (before.uid, before.gid);
+        let source = from.reopen(named.as_fd(), OFlags::RDONLY | OFlags::NOATIME).or_else(|error| match error {
+            Errno::PERM => from.reopen(named.as_fd(), OFlags::RDONLY),
+            error => Err(error),
+        });
+        let source = self.noted_at(side, dir, source)?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let make = || rustix::fs::openat(&target.tmp, name, flags, Mode::RUSR | Mode::WUSR);
+        let file = self.noted(target.name, self.in_the_name_of(payer, make)?)?;
+        let mut done = 0;
+        let mut pace = |bytes| {
+            self.mover.spend(bytes);
+            done += bytes;
+            if progress(done) && !self.mover.stopping() { Ok(()) } else { Err(Errno::CANCELED) }
+        };
+        let copied = self.in_the_name_of(payer, || copy::data(source.as_fd(), file.as_fd(), before.size, &mut pace))?;
+        copied.map_err(|failed| match failed {
+            CopyError::Source(error) => self.noted::<()>(side, Err(error)).err().unwrap_or(error),
+            CopyError::Target(error) => self.noted::<()>(target.name, Err(error)).err().unwrap_or(error),
+            CopyError::Ended(error) => error,
+        })?;
+        self.mark_or_warn(target.name, file.as_fd(), ino)?;
+        if target.abilities.keeps_all() {
+            copy::attributes(named.as_fd(), file.as_fd(), before)?;
+        } else {
+            copy::attributes_checked(named.as_fd(), file.as_fd(), before)?;
+        }
+        self.noted(target.name, rustix::fs::fsync(&file))?;
+        Ok(())
+    }
+
+    /// Makes a link, device or pipe like the source under a temporary name.
+    fn copy_special(&self, source: &CopySource<'_>, name: &OsStr) -> TransferResult<()> {
+        let &CopySource { side, dir, ref named, before, .. } = source;
+        let target = self.tier(side.other());
+        let tmp = target.tmp.as_fd();
+        if before.kind() == rustix::fs::FileType::Symlink {
+            let link = rustix::fs::readlinkat(dir, source.name, Vec::new())?;
+            rustix::fs::symlinkat(&*link, tmp, name)?;
+        } else {
+            rustix::fs::mknodat(tmp, name, before.kind(), Mode::RUSR | Mode::WUSR, before.rdev)?;
+        }
+        let made = target.open_at(tmp, name, NAME_ONLY)?;
+        copy::attributes_of_named(named.as_fd(), made.as_fd(), before)?;
+        Ok(())
     }
 
     /// Nobody uses the file, and no directory above it is renamed: see `IntentStep::alone` of a move.

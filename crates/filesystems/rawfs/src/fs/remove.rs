@@ -20,6 +20,16 @@ use super::trial_context::TrialEffect;
 use super::walk::{LastComponent, PathTail};
 use crate::{Batch, Lsn, ScanStep, TreeId};
 
+/// A removal of a name whose batch was applied.
+pub struct AppliedRemoval {
+    /// What the file lost with the name.
+    pub gone: RemovedName,
+    /// The time of the change.
+    pub now: Timestamp,
+    /// The number of the batch.
+    pub lsn: Lsn,
+}
+
 impl FsCore {
     /// Removes a name of anything but a directory.
     pub fn unlink(&self, base: &Arc<Name>, path: &[u8], creds: &Creds) -> Result<()> {
@@ -47,7 +57,7 @@ impl FsCore {
         batch.delete(TreeId::Names, &dir.entry(&name));
         let gone = self.put_unlinked(&mut batch, &held, &state, &value, now)?;
         let lsn = self.apply(batch)?;
-        self.unlinked(&held, &mut state, &dir, &name, gone, now, lsn);
+        self.unlinked(&held, &mut state, (&dir, &name), AppliedRemoval { gone, now, lsn });
         drop(state);
         Ok(())
     }
@@ -88,17 +98,8 @@ impl FsCore {
     }
 
     /// The batch of [`FsCore::put_unlinked`] was applied.
-    #[expect(clippy::too_many_arguments, reason = "what unlink and rename know of the name")]
-    pub fn unlinked(
-        &self,
-        held: &HeldInode<'_>,
-        state: &mut InodeState,
-        dir: &Name,
-        name: &[u8],
-        gone: RemovedName,
-        now: Timestamp,
-        lsn: Lsn,
-    ) {
+    pub fn unlinked(&self, held: &HeldInode<'_>, state: &mut InodeState, (dir, name): (&Name, &[u8]), removal: AppliedRemoval) {
+        let AppliedRemoval { gone, now, lsn } = removal;
         if let Some(name) = dir.find(name) {
             name.remove();
         }

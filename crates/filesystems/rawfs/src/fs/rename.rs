@@ -21,7 +21,7 @@ use super::error::{Error, Result};
 use super::key::{BELOW, ENC_MAX, ENTRY, KEY_MAX, KeyPrefix};
 use super::name::{Name, Trail};
 use super::record::{FileKind, NameValue, Record};
-use super::remove::{RemovedName, too_long};
+use super::remove::{AppliedRemoval, RemovedName, too_long};
 use super::table::InodeState;
 use super::time::Timestamp;
 use super::trial_context::TrialEffect;
@@ -234,7 +234,7 @@ impl FsCore {
                     name.remove_dir(state.record.clone());
                 }
             } else {
-                self.unlinked(&target.held, state, &to.dir, &to.name, gone, now, lsn);
+                self.unlinked(&target.held, state, (&to.dir, &to.name), AppliedRemoval { gone, now, lsn });
             }
         }
         self.note(|| TrialEffect::Renamed { from: trail(from), to: trail(to), zones: [zone, None], exchanged: false });

@@ -43,7 +43,7 @@ pub fn open(disk: Disk, settings: &Settings) -> Result<(StoreCore, Recovery), Er
     let (superblock, repaired) = usable(&disk, settings)?;
     let mut slots = Vec::new();
     let [nodes, used] = bitmaps(&disk, &superblock, &mut slots, None)?;
-    let inner = assemble(disk, settings, &superblock, trees(&superblock)?, nodes, used, slots);
+    let inner = assemble(disk, settings, &superblock, LoadedState { trees: trees(&superblock)?, nodes, used, slots });
     let search = search(&inner, &superblock);
     let mut recovery = Recovery { clean: superblock.clean, lsn: superblock.lsn, repaired, ..Recovery::default() };
     let mut end = superblock.log_position;
@@ -110,15 +110,20 @@ fn trees(superblock: &Superblock) -> Result<[Tree; 2], Error> {
     Ok([names?, files?])
 }
 
-pub(super) fn assemble(
-    disk: Disk,
-    settings: &Settings,
-    superblock: &Superblock,
-    trees: [Tree; 2],
-    nodes: Bitmap,
-    used: Bitmap,
-    slots: Vec<u8>,
-) -> StoreCore {
+/// What was read from the device of a store that is being opened.
+pub(super) struct LoadedState {
+    /// The roots of names and of files.
+    pub(super) trees: [Tree; 2],
+    /// The nodes in use.
+    pub(super) nodes: Bitmap,
+    /// The data blocks in use.
+    pub(super) used: Bitmap,
+    /// For each page of the bitmaps the one of its two slots that counts.
+    pub(super) slots: Vec<u8>,
+}
+
+pub(super) fn assemble(disk: Disk, settings: &Settings, superblock: &Superblock, loaded: LoadedState) -> StoreCore {
+    let LoadedState { trees, nodes, used, slots } = loaded;
     let shape = superblock.shape;
     let state = StoreState { trees, left: Vec::new(), used, reader: Arc::new(()), broken: None };
     let budget = settings.budget.map(|all| Arc::new(Budget::new(all.bytes, all.blocks_bytes)));

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use super::batch::{self, Change, ChangeReader};
 use super::checkpoint::CheckpointMark;
 use super::inner::{StoreCore, StoreState};
-use super::open::{assemble, bitmaps, copies, search, usable};
+use super::open::{LoadedState, assemble, bitmaps, copies, search, usable};
 use super::settings::{Recovery, Settings};
 use crate::disk::{Disk, QueueClass};
 use crate::error::Error;
@@ -133,7 +133,7 @@ pub fn open(disk: Disk, settings: &Settings, owns: Owns<'_>) -> Result<(StoreCor
     damages.extend(unread.iter().map(|page| Damage::Bitmap { at: superblock.shape.page_at(*page) }));
     // A root too high is a root that is lost.
     let trees = superblock.roots.map(|root| Tree::at(root.at, root.level).unwrap_or_default());
-    let inner = assemble(disk, settings, &superblock, trees, nodes, used, slots);
+    let inner = assemble(disk, settings, &superblock, LoadedState { trees, nodes, used, slots });
     let of_nodes = unread.iter().any(|page| *page < superblock.shape.node_pages());
     let recovery = Recovery { repaired, ..Recovery::default() };
     let mut salvage = Salvager { superblock, inner, damages, unread: of_nodes, recovery };

@@ -118,6 +118,7 @@ impl Driver {
         map.range(fresh.clone()..).next().or_else(|| map.iter().next()).map_or(fresh, |(key, _)| key.clone())
     }
 
+    // long: one match over the random calls and their effect on the model.
     fn step(&mut self, steps: &mut Vec<Step>, allocated: &mut Vec<Extent>) -> Result<(), Error> {
         let tree = self.tree();
         let filled: usize = steps.iter().map(|step| if let Step::Fill(_, seeds, _) = step { seeds.len() } else { 0 }).sum();

@@ -126,6 +126,7 @@ impl Life {
     }
 
     /// What cannot be done is no step.
+    // long: one match over the calls of a sequence.
     fn run(&self, operation: Operation) -> Result<(), Error> {
         let (fs, root, creds) = (&self.fs, self.fs.root(), Creds::root());
         let none = RenameFlags::empty();

@@ -75,6 +75,7 @@ unsafe extern "C" {
     pub fn uaio_memory(aio: *mut Requests, bytes: size_t) -> *mut c_void;
     pub fn uaio_submit(aio: *mut Requests, requests: *const uaio, count: c_int) -> c_int;
     pub fn uaio_reap(aio: *mut Requests, done: *mut uaio, min: c_int, max: c_int, timeout: *const timespec) -> c_int;
+    // long: the signature is part of the C interface.
     pub fn uaio_submit_and_reap(
         aio: *mut Requests,
         requests: *const uaio,

@@ -1,3 +1,4 @@
+// long: a table: every call of the C interface beside its model.
 //! The calls: each is made of the library and of the kernel, and what they answer is the same.
 
 use std::ffi::{CStr, CString, c_int, c_void};

@@ -122,6 +122,7 @@ impl Run {
     }
 
     /// What the program without the cache does between two batches.
+    // long: one match over what another program does to the files.
     fn other_program(&mut self) {
         if std::mem::take(&mut self.is_one_dead) {
             // Where a file went that only a dead process had open, a leader knows once it has noticed the death (docs/cache-states.md).

@@ -1,3 +1,4 @@
+// long: one trait with a method for each request of the kernel.
 //! The kernel's requests to a cached directory, one method each.
 
 use std::ffi::OsStr;

@@ -1,26 +1,30 @@
 //! The kernel's requests to a raw image, one method each.
 
+mod convert;
+mod set_id;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fuser::{FileType, FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
+use fuser::{FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
 use parking_lot::Mutex;
-use rawfs::fs::{Creds, Error, File, FileKind, Fs, Node, SetAttr, SetTime, Stat, Timestamp};
+use rawfs::fs::{Creds, Error, File, FileKind, Fs, Node, SetAttr};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom, XattrFlags};
 use rustix::io::Errno;
 
 use super::nodes::{Nodes, ROOT};
 use crate::direct_writes::{CompletedDirectWrite, DirectWrites, KernelCacheState};
-use crate::filesystem::{DIRECTORY_TTL, fuse_rdev, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
+use crate::filesystem::{DIRECTORY_TTL, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
 use crate::wire::{
     Attr, AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
 };
+use convert::{attr, kind, kind_of, open_flags, set_time};
 
 /// Nobody else changes the image: names and attributes hold until we say otherwise.
 const TTL: Duration = Duration::from_secs(3600);
@@ -86,57 +90,6 @@ fn creds(req: &Request<'_>, umask: u32) -> Creds {
     Creds { uid: req.uid(), gid: req.gid(), groups: Vec::new(), umask: (umask & 0o777) as u16, check: false }
 }
 
-fn kind(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::File => FileType::RegularFile,
-        FileKind::Dir => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-    }
-}
-
-fn kind_of(mode: u32) -> Option<FileKind> {
-    [FileKind::File, FileKind::Fifo, FileKind::Socket, FileKind::CharDevice, FileKind::BlockDevice]
-        .into_iter()
-        .find(|kind| kind.bits() == mode & 0o170_000)
-}
-
-fn attr(stat: &Stat) -> Attr {
-    let at = |stamp: Timestamp| (stamp.sec, stamp.nsec);
-    Attr {
-        ino: stat.ino,
-        size: stat.size,
-        blocks: stat.blocks,
-        atime: at(stat.atime),
-        mtime: at(stat.mtime),
-        ctime: at(stat.ctime),
-        mode: stat.kind.bits() | stat.mode & 0o7777,
-        nlink: stat.nlink,
-        uid: stat.uid,
-        gid: stat.gid,
-        rdev: fuse_rdev(stat.device),
-        blksize: rawfs::BLOCK_BYTES as u32,
-    }
-}
-
-fn set_time(time: Option<hybridfs::SetTime>) -> SetTime {
-    match time {
-        None => SetTime::Omit,
-        Some(hybridfs::SetTime::Now) => SetTime::Now,
-        Some(hybridfs::SetTime::At(sec, nsec)) => SetTime::At(Timestamp { sec, nsec }),
-    }
-}
-
-/// Returns the flags that a node is opened with. The kernel has created and truncated the file before it sends the open. It passes the
-/// offset of each appending write itself, even after an fcntl that changed O_APPEND, which it does not report.
-fn open_flags(flags: i32) -> OFlags {
-    let flags = OFlags::from_bits_retain(flags as u32);
-    flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::APPEND)
-}
-
 fn empty(reply: ReplyEmpty, outcome: Result<(), Error>) {
     match outcome {
         Ok(()) => reply.ok(),
@@ -186,120 +139,6 @@ impl ImageFilesystem {
 
     fn at<T>(&self, parent: u64, call: impl FnOnce(&Fs, &Node) -> Result<T, Error>) -> Result<T, Error> {
         call(&self.inner.fs, &self.node(parent)?)
-    }
-
-    /// Whoever is not the superuser takes a file's set-id bits by changing its content or its owner, as ext4 does it; the kernel leaves
-    /// that to us.
-    fn lose_set_id(&self, node: &Node, req: &Request<'_>) -> Result<(), Error> {
-        let stat = node.stat()?;
-        if stat.kind != FileKind::File || stat.mode & SET_ID == 0 {
-            return Ok(());
-        }
-        let group = if stat.mode & GROUP_EXEC != 0 || stat.mode & SET_GID != 0 && !is_of_group(req, stat.gid) { SET_GID } else { 0 };
-        let kept = stat.mode & 0o7777 & !(SET_UID | group);
-        if kept == stat.mode & 0o7777 {
-            return Ok(());
-        }
-        self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, &creds(req, 0))?;
-        // What the kernel believes of the mode decides about the rights of a program.
-        self.inner.changed.invalidate_attributes(stat.ino);
-        Ok(())
-    }
-
-    /// A request that changes nothing is one of two things, and the kernel does not say which: `chown(path, -1, -1)`, which takes
-    /// set-id bits and is not for strangers then; or it comes before a change of data, which takes the bits by itself. Answers
-    /// whether the owner is to be set.
-    fn is_change_of_owner(&self, node: &Node, req: &Request<'_>) -> Result<bool, Error> {
-        let stat = node.stat()?;
-        if stat.kind != FileKind::File || stat.mode & SET_ID == 0 {
-            return Ok(true);
-        }
-        if req.uid() == 0 {
-            // Root's write takes file capabilities only, and is announced by their removal.
-            let announced = self.inner.set_id.capabilities_removed.lock().remove(&stat.ino) == Some(req.pid());
-            return Ok(!(announced && self.has_writers(stat.ino)));
-        }
-        if req.uid() == stat.uid {
-            return Ok(true);
-        }
-        let taken = stat.mode & SET_UID != 0 || stat.mode & GROUP_EXEC != 0 || !is_of_group(req, stat.gid);
-        if taken && !self.has_writers(stat.ino) { Err(Errno::PERM.into()) } else { Ok(false) }
-    }
-
-    /// The kernel removes file capabilities by itself before a file is written or gets another owner, also in the name of somebody who
-    /// may do neither.
-    fn may_take_capabilities(&self, node: &Node, req: &Request<'_>) -> Result<(), Error> {
-        const MOST: usize = 1024;
-        let stat = node.stat()?;
-        if stat.kind != FileKind::File || stat.mode & SET_ID == 0 {
-            return Ok(());
-        }
-        if req.uid() == 0 {
-            let mut removed = self.inner.set_id.capabilities_removed.lock();
-            if removed.len() >= MOST {
-                removed.clear();
-            }
-            removed.insert(stat.ino, req.pid());
-            return Ok(());
-        }
-        let member = is_of_group(req, stat.gid);
-        let taken = stat.mode & SET_UID != 0 || stat.mode & GROUP_EXEC != 0 || !member;
-        // A truncation by its name needs no open file.
-        let by_mode = stat.mode & if member { 0o020 } else { 0o002 } != 0;
-        let may_write = || by_mode || self.inner.fs.get_xattr(node, b"system.posix_acl_access", &creds(req, 0)).is_ok();
-        if !taken || req.uid() == stat.uid || self.has_writers(stat.ino) || may_write() { Ok(()) } else { Err(Errno::PERM.into()) }
-    }
-
-    fn has_writers(&self, ino: u64) -> bool {
-        self.inner.set_id.writers.lock().contains_key(&ino)
-    }
-
-    /// An access control list set by somebody outside the file's group takes the set-group-id bit, as chmod(2) does.
-    fn lose_foreign_set_gid(&self, node: &Node, req: &Request<'_>) -> Result<(), Error> {
-        let stat = node.stat()?;
-        if stat.mode & SET_GID == 0 || is_of_group(req, stat.gid) {
-            return Ok(());
-        }
-        let kept = stat.mode & 0o7777 & !SET_GID;
-        self.inner.fs.set_attr(node, &SetAttr { mode: Some(kept as u16), ..SetAttr::default() }, &creds(req, 0))
-    }
-
-    fn change(&self, req: &Request<'_>, node: &Node, size: Option<(u64, bool)>, set: &SetAttr) -> Result<Attr, Error> {
-        let creds = creds(req, 0);
-        let mut set = *set;
-        if set.owner == Some((None, None)) && !self.is_change_of_owner(node, req)? {
-            set.owner = None;
-        }
-        let kills = size.is_some_and(|(_, kill)| kill);
-        if kills || set.owner.is_some() && creds.uid != 0 {
-            self.lose_set_id(node, req)?;
-        }
-        if let Some((size, _)) = size {
-            self.inner.fs.set_len(node, size, &creds)?;
-        }
-        if set != SetAttr::default() {
-            self.inner.fs.set_attr(node, &set, &creds)?;
-        }
-        node.stat().map(|stat| attr(&stat))
-    }
-
-    fn write_now(&self, req: &Request<'_>, opened: &OpenImageFile, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize, Error> {
-        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            self.lose_set_id(opened.file.node(), req)?;
-        }
-        // The kernel sends a direct write unchanged; before other writes it clears the bits itself.
-        if flags.contains(WriteFlags::FUSE_WRITE_LOCKOWNER) {
-            self.lose_capabilities(opened.file.node())?;
-        }
-        opened.file.write_at(data, offset)
-    }
-
-    /// A change of the content removes them, whichever process makes it.
-    fn lose_capabilities(&self, node: &Node) -> Result<(), Error> {
-        match self.inner.fs.remove_xattr(node, b"security.capability", &Creds { check: false, ..Creds::root() }) {
-            Err(error) if error.errno() == Errno::NODATA => Ok(()),
-            removed => removed,
-        }
     }
 
     fn add(&self, file: File, flags: i32) -> u64 {

@@ -251,6 +251,7 @@ pub fn split(message: &[u8]) -> Result<(RequestHeader, &[u8], &[u8]), MalformedR
 }
 
 /// Decodes the operation. `args` may be longer than the request's.
+// long: one match over all requests of the protocol.
 pub fn decode<'a>(opcode: u32, args: &'a [u8], rest: &'a [u8]) -> Result<FuseOp<'a>, MalformedRequestError> {
     let mut n = ArgReader(args.get(..op::args_len(opcode)).ok_or(MalformedRequestError)?);
     Ok(match opcode {

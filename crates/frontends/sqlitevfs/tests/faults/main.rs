@@ -161,6 +161,7 @@ fn run(db: &Connection, step: &Step, acknowledged_rows: &mut Rows, mode: Mode, f
     }
 }
 
+// long: one scenario: the image is filled, emptied, and filled again.
 #[test]
 fn on_a_full_image_a_failed_statement_has_not_happened() {
     for mode in modes() {

@@ -1,3 +1,4 @@
+// long: a table: every call of POSIX that is compared, with its arguments and its run.
 //! The calls, and their execution on one side.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -281,6 +282,7 @@ pub fn shown(stat: &Stat) -> String {
 
 impl Call {
     /// Executes the call on one side.
+    // long: one match over all calls of POSIX.
     pub fn run(&self, tree: &mut FileTree) -> CallResult {
         // Directory positions, and errors of invalid ones, are specific to the file system.
         if let Call::Read { slot, .. } | Call::ReadV { slot, .. } | Call::Seek { slot, .. } = self

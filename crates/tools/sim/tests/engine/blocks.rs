@@ -13,6 +13,7 @@ const SIZE: usize = 96 << 10;
 const SECTOR: usize = 512;
 
 /// A random sequence of writes and flushes over a cache of few frames, with a power cut after each. Returns the number of cuts.
+// long: one random life of a cache on a device, from its opening to the check of every byte.
 fn life(seed: u64) -> u64 {
     let mut random = fastrand::Rng::with_seed(seed);
     let clock = VirtualClock::default();

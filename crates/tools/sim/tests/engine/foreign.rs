@@ -1,3 +1,4 @@
+// long: the model of a file that other programs change, and its scenarios.
 //! Another program changes a backing file between our calls, processes die during theirs, and the power is cut: the other program's data
 //! is never overwritten without the owner's decision, acknowledged data is lost only by such a decision, and no reader gets older data.
 
@@ -202,6 +203,7 @@ fn a_conflict_is_decided_once() {
 }
 
 /// A leader writes to a file that has no record, as after a restart; another process opens it meanwhile, and the leader dies, or not.
+// long: one scenario of two threads, whose steps must be read in turn.
 #[test]
 fn a_file_that_is_opened_while_the_leader_writes_to_it_was_changed_by_us() {
     super::hide_deaths();

@@ -61,6 +61,7 @@ fn filled() -> (Arc<Machine>, Process) {
 }
 
 /// Returns the number of outcomes by kind.
+// long: one scenario: the same reads while the drive hangs in each way.
 fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
     let (machine, process) = filled();
     let ms = Duration::from_millis;

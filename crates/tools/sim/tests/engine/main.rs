@@ -1,3 +1,4 @@
+// long: the random calls of one test and what each does to the model.
 //! The cache loses power, and its leader dies, at any moment: no synced byte is lost, and none is wrong.
 //!
 //! The engine with its worker, inline, over an SSD and files that lose unflushed data (torn sectors, any order). At random moments between
@@ -296,6 +297,7 @@ impl Run {
         self.process.call(call)
     }
 
+    // long: one match over the random calls with their weights.
     fn next_call(&mut self) -> Call {
         let key = self.rng.u64(FILES);
         let at = self.rng.usize(..CELLS);

@@ -1,3 +1,4 @@
+// long: the simulated machine: its devices, clock and processes refer to each other.
 //! The environment of the engine: an SSD and backing files that lose unflushed data, and hooks at each change.
 
 use std::collections::BTreeMap;

@@ -323,6 +323,7 @@ fn a_position_is_the_same_for_every_handle_and_after_changes() {
 }
 
 /// Every file is found by its number: after changes of names, when it has another name than ever before, and after a remount.
+// long: one scenario: a file is followed through all changes of its names.
 #[test]
 fn a_number_leads_to_its_file_whatever_becomes_of_its_names() {
     let mut rng = crate::testing::rng();

@@ -233,6 +233,7 @@ fn flags(exchange: bool) -> RenameFlags {
 
 /// The same changes, in transactions on one file system and one by one on another, with files open and written to meanwhile: the same is
 /// seen always; what one refuses in the middle has not started.
+// long: one scenario: the same calls twice, then a comparison.
 #[test]
 fn transactions_are_what_their_calls_are_one_by_one() {
     let mut rng = crate::testing::rng();
