@@ -14,6 +14,7 @@ mod layers;
 mod line_width;
 mod links;
 mod lock_sources;
+mod long;
 mod markers;
 mod named_tests;
 mod names;
@@ -46,6 +47,7 @@ const LINTS: &[(&str, Lint)] = &[
     ("names", names::lint),
     ("doc-sentences", doc_sentences::lint),
     ("circles", circles::lint),
+    ("long", long::lint),
 ];
 
 /// Every lint over the checkout at `root`.
