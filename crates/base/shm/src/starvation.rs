@@ -1,15 +1,22 @@
-//! Which processes wait for a CPU: what the kernel says of their threads (proc(5)), which no other process can forge.
+//! Which processes wait for a CPU, as the kernel reports their threads (proc(5)): no other process can forge that.
 //!
-//! A thread that holds a lock and gets no CPU is only slow, and has to be waited for. A thread that is stopped, or that sleeps, or that
-//! never held the lock, does not wait for a CPU. So a waiter tells them apart, and on a machine with a free CPU nobody pretends.
+//! A thread that holds a lock and gets no CPU is only slow, and the waiter goes on waiting for it. A thread that is stopped, that sleeps or
+//! that never held the lock does not wait for a CPU. Only a process of our own user or of root is sampled: any other could keep a thread
+//! ready on purpose. A sample examines a bounded number of threads, however many the process has.
 
 use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The least time between two samples: a thread that runs meanwhile has used at least one tick of CPU time (10 ms).
 const SAMPLE: Duration = Duration::from_millis(20);
-/// A sample of a process with many threads takes at most one part in so many of the time.
+/// A sample takes at most one part in so many of the time.
 const SHARE: u32 = 20;
+/// Threads examined in one sample; the next sample goes on behind them.
+const THREADS_MAX: usize = 256;
+/// Bytes of a process's status that are read: its users are in the first lines, before the list of its groups, which may be long.
+const STATUS_MAX: u64 = 4096;
 
 /// A thread that was ready to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,52 +33,78 @@ struct ReadyThread {
 pub(crate) struct StarvationWatch {
     pid: Option<u32>,
     ready: Vec<ReadyThread>,
+    threads: ThreadList,
     next: Instant,
     is_starved: bool,
     is_trusted: Option<bool>,
 }
 
+/// The threads of a process, listed a few at a time and from the start again behind the last one.
+#[derive(Debug)]
+struct ThreadList {
+    dir: PathBuf,
+    listing: Option<fs::ReadDir>,
+}
+
 impl StarvationWatch {
-    /// Watches a process from now on; none: nothing is known of it, so it is not starved.
+    /// Watches a process from now on. Without a process number, nothing is known of the process, and it counts as not starved.
     pub(crate) fn new(pid: Option<u32>) -> StarvationWatch {
-        StarvationWatch { pid, ready: Vec::new(), next: Instant::now() + SAMPLE, is_starved: false, is_trusted: None }
+        let dir = pid.map(|pid| format!("/proc/{pid}/task")).unwrap_or_default().into();
+        let threads = ThreadList { dir, listing: None };
+        StarvationWatch { pid, ready: Vec::new(), threads, next: Instant::now() + SAMPLE, is_starved: false, is_trusted: None }
     }
 
-    /// Takes a sample when one is due. True: at the last sample a thread had waited for a CPU since the one before.
+    /// Takes a sample when one is due. Returns whether, at the last sample, a thread had waited for a CPU since the sample before. False
+    /// for a process of another user, which is not sampled.
     pub(crate) fn is_starved(&mut self) -> bool {
         let begun = Instant::now();
-        if let Some(pid) = self.pid.filter(|_| begun >= self.next) {
-            let ready = ready_threads(pid);
-            self.is_starved = ready.iter().any(|thread| self.ready.contains(thread));
-            self.ready = ready;
+        if begun >= self.next && self.is_trusted() {
+            self.sample();
             self.next = Instant::now() + SAMPLE.max(begun.elapsed() * SHARE);
         }
         self.is_starved
     }
 
+    /// Examines the threads that were ready at the last sample again; if none of them has waited since, examines the next ones.
+    fn sample(&mut self) {
+        let still: Vec<ReadyThread> = self.ready.iter().filter_map(|thread| self.threads.ready_thread(thread.tid)).collect();
+        self.is_starved = still.iter().any(|thread| self.ready.contains(thread));
+        self.ready = if self.is_starved { still } else { self.threads.next_ready() };
+    }
+
     /// Returns whether the process runs with the rights of our user, or of root, and no others.
-    pub(crate) fn is_trusted(&mut self) -> bool {
+    fn is_trusted(&mut self) -> bool {
         let ours = rustix::process::geteuid().as_raw();
         let find = |pid| pid == std::process::id() || users_of(pid).is_some_and(|users| users == [ours; 4] || users == [0; 4]);
         *self.is_trusted.get_or_insert_with(|| self.pid.is_some_and(find))
     }
 }
 
-/// The threads of a process that run or wait for a CPU.
-fn ready_threads(pid: u32) -> Vec<ReadyThread> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    threads.filter_map(|thread| ready_thread(pid, thread.ok()?.file_name().to_str()?.parse().ok()?)).collect()
+impl ThreadList {
+    /// Returns which of the next [`THREADS_MAX`] threads run or wait for a CPU.
+    fn next_ready(&mut self) -> Vec<ReadyThread> {
+        let mut listing = match self.listing.take() {
+            Some(listing) => listing,
+            None => match fs::read_dir(&self.dir) {
+                Ok(listing) => listing,
+                Err(_) => return Vec::new(),
+            },
+        };
+        let threads: Vec<_> = listing.by_ref().take(THREADS_MAX).map_while(Result::ok).collect();
+        self.listing = (threads.len() == THREADS_MAX).then_some(listing);
+        threads.iter().filter_map(|thread| self.ready_thread(thread.file_name().to_str()?.parse().ok()?)).collect()
+    }
+
+    fn ready_thread(&self, tid: u64) -> Option<ReadyThread> {
+        let thread = self.dir.join(tid.to_string());
+        let ticks = ready_ticks(&fs::read_to_string(thread.join("stat")).ok()?)?;
+        let status = fs::read_to_string(thread.join("status")).ok()?;
+        let sleeps = field(&status, "voluntary_ctxt_switches:")?.trim().parse().ok()?;
+        Some(ReadyThread { tid, ticks, sleeps })
+    }
 }
 
-fn ready_thread(pid: u32, tid: u64) -> Option<ReadyThread> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    let ticks = ready_ticks(&stat)?;
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    let sleeps = field(&status, "voluntary_ctxt_switches:")?.trim().parse().ok()?;
-    Some(ReadyThread { tid, ticks, sleeps })
-}
-
-/// The CPU time in a line of `stat`, of a thread that is in state R. Its name may contain anything.
+/// Returns the CPU time in a line of `stat`, of a thread that is in state R. Its name may contain anything.
 fn ready_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     if fields.next() != Some("R") {
@@ -81,10 +114,12 @@ fn ready_ticks(stat: &str) -> Option<u64> {
     Some(times.next()?.ok()? + times.next()?.ok()?)
 }
 
-/// The real, effective, saved and file system user of a process: all of them, because a set-user-ID program keeps its caller's.
+/// Returns the real, effective, saved and file system user of a process: all of them, because a set-user-ID program keeps its caller's.
 fn users_of(pid: u32) -> Option<[u32; 4]> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let users: Vec<u32> = field(&status, "Uid:")?.split_ascii_whitespace().filter_map(|user| user.parse().ok()).collect();
+    let mut status = Vec::new();
+    fs::File::open(Path::new("/proc").join(pid.to_string()).join("status")).ok()?.take(STATUS_MAX).read_to_end(&mut status).ok()?;
+    let users: Vec<u32> =
+        field(&String::from_utf8_lossy(&status), "Uid:")?.split_ascii_whitespace().filter_map(|user| user.parse().ok()).collect();
     users.try_into().ok()
 }
 
@@ -153,5 +188,50 @@ mod test {
         }
         let mut nobody = StarvationWatch::new(None);
         assert!(!nobody.is_starved() && !nobody.is_trusted());
+    }
+
+    /// A process with many threads, in a directory of its own; each is ready and runs between samples, but for one.
+    #[test]
+    #[cfg_attr(miri, ignore = "files")]
+    fn a_sample_is_bounded_and_a_starved_thread_behind_the_bound_is_found() {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        let count = 2 * THREADS_MAX as u64 + 7;
+        let write = |tid: u64, ticks: u64| {
+            let thread = dir.path().join(tid.to_string());
+            fs::create_dir_all(&thread).expect("made");
+            fs::write(thread.join("stat"), format!("{tid} (a) R 1 1 1 0 -1 4 1 0 0 0 {ticks} 0 0 0 20 0 1 0 4")).expect("written");
+            fs::write(thread.join("status"), "voluntary_ctxt_switches:\t5\n").expect("written");
+        };
+        let watch_of = |pid: Option<u32>| {
+            let mut watch = StarvationWatch::new(pid);
+            watch.threads.dir = dir.path().to_owned();
+            watch
+        };
+        let mut watch = watch_of(Some(std::process::id()));
+        let mut seen = std::collections::BTreeSet::new();
+        for ticks in 0..4 {
+            (1..=count).for_each(|tid| write(tid, ticks));
+            watch.sample();
+            assert!(!watch.is_starved, "all have run");
+            assert!(watch.ready.len() <= THREADS_MAX, "{} threads in one sample", watch.ready.len());
+            seen.extend(watch.ready.iter().map(|thread| thread.tid));
+        }
+        assert_eq!(seen.len() as u64, count, "each has its turn");
+        // The last one gets no CPU.
+        let mut watch = watch_of(Some(std::process::id()));
+        let mut is_found = false;
+        for ticks in 100..106 {
+            (1..count).for_each(|tid| write(tid, ticks));
+            watch.sample();
+            is_found |= watch.is_starved;
+            assert_eq!(is_found, watch.is_starved, "as long as it gets no CPU");
+        }
+        assert!(is_found);
+        // Of another user, the same threads are not sampled at all.
+        let mut stranger = StarvationWatch { is_trusted: Some(false), ..watch_of(Some(std::process::id())) };
+        for _ in 0..5 {
+            std::thread::sleep(SAMPLE);
+            assert!(!stranger.is_starved() && stranger.ready.is_empty());
+        }
     }
 }

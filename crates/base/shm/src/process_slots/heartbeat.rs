@@ -61,8 +61,8 @@ impl LivenessWatch<'_> {
     /// How long a process that gets no CPU is waited for where its heartbeat does not count: nothing that takes long is done there.
     pub const STARVED_MAX: Duration = Duration::from_secs(10);
 
-    /// Looks at the heartbeat. True: there was none for 0.4 s, and many looks, in which the process did not wait for a CPU; or since it
-    /// was silent for somebody else of this process. To be asked again and again.
+    /// Checks the heartbeat. Returns true after 0.4 s and many checks without one, in which the process did not wait for a CPU (a process
+    /// of another user counts as not waiting), or if another thread of this process has found that. The caller calls it repeatedly.
     pub fn is_silent(&mut self) -> bool {
         let silent = self.processes.local.silent(self.of);
         let now = self.processes.heartbeat(self.of).load(Relaxed);
@@ -86,7 +86,7 @@ impl LivenessWatch<'_> {
     /// or root; for at most [`LivenessWatch::STARVED_MAX`] since this was made. False for a process of another user, who could keep it so
     /// on purpose. To be called again and again.
     pub fn is_starved(&mut self) -> bool {
-        self.begun.elapsed() < LivenessWatch::STARVED_MAX && self.starvation().is_some_and(|watch| watch.is_trusted() && watch.is_starved())
+        self.begun.elapsed() < LivenessWatch::STARVED_MAX && self.starvation().is_some_and(StarvationWatch::is_starved)
     }
 
     fn starvation(&mut self) -> Option<&mut StarvationWatch> {
