@@ -12,7 +12,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use datapath::engine::{BackingFile, Stamp};
 use parking_lot::Mutex;
-use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens, openat};
+use rustix::fs::{
+    CWD, FallocateFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens, openat, openat2,
+};
 use rustix::io::Errno;
 use ssdcache::FileKey;
 
@@ -202,7 +204,8 @@ impl BackingFile for Local {
     }
 }
 
-/// Finds the file of a key: at its last path, else in the same directory under another name, else where a process has it open.
+/// Finds the file of a key: at its last path, else where a process has it open, else in the same directory under another name, else below
+/// a directory that was renamed within its parent.
 ///
 /// # Errors
 /// ENOENT: it was not found. Otherwise the kernel's: it exists, but may not be opened.
@@ -211,15 +214,45 @@ pub fn find(key: FileKey, path: &Path, pids: &[u32], writable: bool, listed: &Li
     let is_it = |path: &Path| file_at(path).filter(|(_, found)| *found == key).map(|(fd, _)| fd);
     let of_pid = |pid: &u32| entries(&PathBuf::from(format!("/proc/{pid}/fd"))).find_map(|path| is_it(&path));
     let found = is_it(path).or_else(|| pids.iter().find_map(of_pid)).or_else(|| listed.find(key, path.parent()?));
+    let found = found.or_else(|| find_in_renamed_directory(key, path));
     reopen(found.ok_or(Errno::NOENT)?.as_fd(), flags)
 }
 
 /// Opens a regular file with O_PATH and returns it with its key.
 fn file_at(path: &Path) -> Option<(OwnedFd, FileKey)> {
-    let fd = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    with_key(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?)
+}
+
+/// Returns a descriptor with the key of its file, if it is of a regular file.
+fn with_key(fd: OwnedFd) -> Option<(OwnedFd, FileKey)> {
     let is_file = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::RegularFile;
     let key = key_of(fd.as_fd()).ok().filter(|_| is_file)?;
     Some((fd, key))
+}
+
+/// Finds a file whose directory, or one further up, has another name in its parent now. It examines at most [`BESIDE_MAX`] directories of
+/// the file system that the nearest remaining directory is on, and no mount point or automount in it.
+fn find_in_renamed_directory(key: FileKey, path: &Path) -> Option<OwnedFd> {
+    let (mut left, mut device) = (BESIDE_MAX, None);
+    for dir in path.ancestors().skip(1) {
+        let Ok(parent) = openat(CWD, dir.parent()?, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else { continue };
+        let on = fstat(&parent).ok()?.st_dev;
+        if *device.get_or_insert(on) != on {
+            return None;
+        }
+        let rest = path.strip_prefix(dir).ok()?;
+        let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        for beside in fs::read_dir(dir.parent()?).ok()?.flatten().filter(is_directory) {
+            left = left.checked_sub(1)?;
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
+            let path = Path::new(&beside.file_name()).join(rest);
+            let opened = openat2(&parent, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok();
+            if let Some((fd, _)) = opened.and_then(with_key).filter(|(_, found)| *found == key) {
+                return Some(fd);
+            }
+        }
+    }
+    None
 }
 
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -243,6 +276,8 @@ type DirStamp = (u64, u64, i64, i64);
 
 /// A change so shortly before the listing may hide a later one with the same time.
 const SETTLED: Duration = Duration::from_millis(50);
+/// Maximum number of directories that a search for a renamed directory examines.
+const BESIDE_MAX: usize = 512;
 /// Maximum number of entries that are kept; larger directories are listed each time.
 const LISTED_MAX: usize = 1 << 17;
 
@@ -332,6 +367,11 @@ impl datapath::engine::Environment for CacheEnvironment {
 
     fn is_clean(&self) -> bool {
         self.note.as_ref().and_then(Note::read) == Some(NoteContent::Clean)
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        let dir = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::fs::fsync(dir).map_err(io::Error::from)
     }
 
     fn note_clean(&self, is_clean: bool) -> io::Result<()> {

@@ -333,7 +333,7 @@ impl Cached {
         match path_of(self.fd()) {
             // Where not all members may read it, not even its name stays.
             Some(_) if !self.part.may_share(self.fd()) => self.check_shared(true),
-            Some(path) => self.open.renamed(&path),
+            Some(_) => self.open.renamed(),
             None if is_removed(self.fd()) => self.open.unlinked(),
             None => {}
         }

@@ -218,12 +218,16 @@ impl Instance {
         let done = Open::ours_of(&known, || rustix::fs::renameat_with(at, from, to_at, to, flags));
         done.map_err(|errno| Error::system(errno, "renaming", &from.into()))?;
         moved.iter().chain(&replaced).for_each(|known| known.look_for_name());
-        if let Ok(part) = self.part() {
+        if directories.iter().all(Option::is_none) {
+            // Files that another process opened in the cache while they were renamed: it may have recorded the old names.
+            let met = [moved.is_none().then(|| self.known(to_at, to)), (replaced.is_none() && is_exchange).then(|| self.known(at, from))];
+            met.into_iter().flatten().flatten().for_each(|known| known.look_for_name());
+        } else if let Ok(part) = self.part() {
             // Where not all members of the group may look, no name is recorded.
-            let shared = directories.into_iter().flatten().filter(|(fd, _)| part.may_share(fd.as_fd()));
-            let moved: Vec<(PathBuf, PathBuf)> = shared.filter_map(|(fd, before)| Some((before, path_of(fd.as_fd())?))).collect();
-            if !moved.is_empty() {
-                part.engine.directories_moved(&moved);
+            let shared: Vec<_> = directories.into_iter().flatten().filter(|(fd, _)| part.may_share(fd.as_fd())).collect();
+            if !shared.is_empty() {
+                let present = |(fd, before): (OwnedFd, PathBuf)| Some((before, path_of(fd.as_fd())?));
+                part.engine.directories_moved(|| shared.into_iter().filter_map(present).collect());
             }
         }
         Ok(())
@@ -451,4 +455,48 @@ fn directory(at: BorrowedFd<'_>, path: &Path) -> Option<(OwnedFd, PathBuf)> {
 fn named(at: BorrowedFd<'_>, path: &Path, no_follow: bool) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | if no_follow { OFlags::NOFOLLOW } else { OFlags::empty() };
     openat(at, path, flags, rustix::fs::Mode::empty())
+}
+
+#[cfg(test)]
+mod test {
+    use rustix::fs::CWD;
+
+    use super::*;
+
+    /// Of many renames at the same time, by several threads, the segment has the last name.
+    #[test]
+    fn of_renames_at_the_same_time_the_last_one_is_recorded() {
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+        let config = Config { runtime_dir: dir.path().to_owned(), memory: Some(crate::Size::Bytes(1 << 20)), ..Config::default() };
+        let instance = Instance::open(&config).expect("an instance");
+        let names: Vec<PathBuf> = (0..4).map(|n| dir.path().join(format!("{n}/name"))).collect();
+        (0..4).for_each(|n| std::fs::create_dir(dir.path().join(n.to_string())).expect("made"));
+        let recorded = || instance.part().expect("attached").engine.look().expect("sound").files().into_iter().map(|file| file.path);
+        for round in 0..300 {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+            let file = instance.open_file(CWD, &names[0], flags, rustix::fs::Mode::RWXU, &Options::default()).expect("opened");
+            file.write_at(0, b"bytes").expect("written");
+            std::thread::scope(|scope| {
+                for thread in 0..2 {
+                    let (instance, names) = (&instance, &names);
+                    scope.spawn(move || {
+                        for step in 0..12 {
+                            let (from, to) = (&names[(step + thread) % 4], &names[(step * 3 + thread + 1) % 4]);
+                            let _ = instance.rename(CWD, from, CWD, to, RenameFlags::NOREPLACE);
+                        }
+                    });
+                }
+            });
+            let now = names.iter().find(|name| name.exists()).expect("it has a name");
+            assert!(
+                recorded().any(|path| path == *now),
+                "round {round}: {} is recorded as {:?}",
+                now.display(),
+                recorded().collect::<Vec<_>>()
+            );
+            drop(file);
+            instance.unlink(CWD, now, AtFlags::empty()).expect("removed");
+        }
+        instance.detach().expect("left");
+    }
 }

@@ -119,6 +119,19 @@ fn child() {
                 println!("> reading");
                 read_on(file)
             }
+            ("put", _) => {
+                let written = open(&instance, &dir.join(words[1]), OFlags::RDWR | OFlags::CREATE);
+                written.write_at(0, words[1].as_bytes()).expect("written");
+                written.sync(false).expect("synced");
+                if words[2] == "open" {
+                    file = Some(written);
+                }
+                "put".into()
+            }
+            ("rename", _) => {
+                instance.rename(CWD, &dir.join(words[1]), CWD, &dir.join(words[2]), RenameFlags::empty()).expect("moved");
+                "moved".into()
+            }
             ("leads", _) => (instance.status().leader_pid == Some(std::process::id())).to_string(),
             ("end", _) => {
                 drop(file.take());
@@ -240,6 +253,77 @@ fn files_in_a_directory_that_we_moved_are_found_after_the_leader_is_killed() {
         }
         instance.detach().expect("left");
     }
+}
+
+/// Kills the only process and removes its memory, as a loss of power does. The SSD is there, and its dirty data.
+fn lose_power(process: Other, dir: &Path) -> Arc<Instance> {
+    process.kill();
+    let config = config(dir, Mode::WriteBack, true);
+    fs::remove_file(Instance::segment_path(&config)).expect("removed");
+    Instance::open(&config).expect("an instance")
+}
+
+/// Synced data on the SSD reaches its file after a loss of power, though the file's directory was renamed since.
+#[test]
+fn files_in_a_renamed_directory_are_found_after_a_loss_of_power() {
+    for is_ours in [true, false] {
+        // To another directory, which the leader notes on the SSD; or within its parent, where it is searched for.
+        for (how, to) in [("open", "other/two"), ("closed", "other/two"), ("closed", "two")] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let path = |name: &str| dir.path().join(name);
+            fs::create_dir_all(path("one/sub")).expect("made");
+            fs::create_dir(path("other")).expect("made");
+            let mut process = Other::start(dir.path(), "write-back", true);
+            assert_eq!(process.ask(&format!("put one/sub/file {how}")), "put");
+            if is_ours {
+                assert_eq!(process.ask(&format!("rename one {to}")), "moved");
+            } else {
+                fs::rename(path("one"), path(to)).expect("moved");
+            }
+            let now = path(to).join("sub/file");
+            let name = now.as_os_str().as_encoded_bytes();
+            let begun = Instant::now();
+            while to != "two" && !fs::read(path("ssd")).expect("the SSD").windows(name.len()).any(|bytes| bytes == name) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "the new name is not noted");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let instance = lose_power(process, dir.path());
+            instance.flush(&mut |_, _| ()).unwrap_or_else(|error| panic!("ours {is_ours}, {how}, to {to}: {error}"));
+            assert_eq!(fs::read(&now).expect("below"), b"one/sub/file", "ours {is_ours}, {how}, to {to}");
+            assert!(instance.status().stranded.is_empty());
+            instance.detach().expect("left");
+        }
+    }
+}
+
+/// What is moved while no process of the cache runs is named in the status, can be saved, and is written when it is opened.
+#[test]
+fn a_file_that_nobody_finds_after_a_loss_of_power_is_named_and_has_a_way_out() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name);
+    fs::create_dir_all(path("one/sub")).expect("made");
+    fs::create_dir(path("other")).expect("made");
+    let mut process = Other::start(dir.path(), "write-back", true);
+    assert_eq!(process.ask("put one/sub/file closed"), "put");
+    process.kill();
+    fs::rename(path("one"), path("other/two")).expect("moved");
+    let config = config(dir.path(), Mode::WriteBack, true);
+    fs::remove_file(Instance::segment_path(&config)).expect("removed");
+    let instance = Instance::open(&config).expect("an instance");
+    let begun = Instant::now();
+    while instance.status().stranded.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the status does not name it");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let stranded = instance.status().stranded;
+    assert_eq!(stranded.iter().map(|one| (&*one.path, &*one.why)).collect::<Vec<_>>(), [(&*path("one/sub/file"), "missing")]);
+    instance.export(&path("one/sub/file"), &path("copy")).expect("exported");
+    assert_eq!(fs::read(path("copy")).expect("a copy"), b"one/sub/file");
+    drop(open(&instance, &path("other/two/sub/file"), OFlags::RDWR));
+    instance.flush(&mut |_, _| ()).expect("all below");
+    assert_eq!(fs::read(path("other/two/sub/file")).expect("below"), b"one/sub/file");
+    assert!(instance.status().stranded.is_empty());
+    instance.detach().expect("left");
 }
 
 /// A process that is killed closes its files: the leader holds those that are dirty as after any other close.

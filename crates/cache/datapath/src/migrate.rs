@@ -49,6 +49,8 @@ const STAGED_MOST: usize = 2 * BATCH_WORTH_WRITING;
 const TAKING_UP_MS: u32 = 1000;
 /// How long after a failed write the file is tried again, ms. Requests do not wait for that.
 const PATIENCE_MS: u32 = 1000;
+/// How long a leader that leaves writes back files whose names are not known.
+const LEAVING_MAX: Duration = Duration::from_secs(1);
 /// Eviction keeps between one and two frames of this many free.
 const FREE_SHARE: u32 = 64;
 
@@ -106,6 +108,10 @@ pub struct Worker {
     dirty_since: HashMap<FileKey, u32>,
     /// The last file that was written back for its age.
     last_due: FileKey,
+    /// Held files whose present name is not known: each step writes one back.
+    nameless: VecDeque<FileKey>,
+    /// The last file whose name on the SSD was compared with its present one.
+    named: FileKey,
 }
 
 /// The header words that [`Worker::put_back`] restores.
@@ -159,6 +165,8 @@ impl Worker {
             is_crowded: false,
             has_others: false,
             dirty_since: HashMap::new(),
+            nameless: VecDeque::new(),
+            named: FileKey(0),
         });
         // Restores a valid mode if the word was overwritten.
         engine.header.set_mode(engine.header.mode());
@@ -225,8 +233,15 @@ impl Worker {
             }
             engine.header.word(Word::Asleep).store(0, Ordering::SeqCst);
         }
-        worker.note_names(engine);
+        worker.leave(engine);
         worker.end();
+    }
+
+    /// Records for the next leader where the files are that this one holds.
+    fn leave(&mut self, engine: &CacheEngine) {
+        let begun = Instant::now();
+        self.note_names(engine, || engine.lock_records().ok());
+        while begun.elapsed() < LEAVING_MAX && self.clean_nameless(engine) {}
     }
 
     /// Flushes the log, so that the next leader finds it complete.
@@ -260,6 +275,7 @@ impl Worker {
         busy |= self.promote(engine);
         busy |= self.write_back_ahead(engine);
         busy |= self.write_back_held(engine);
+        busy |= self.clean_nameless(engine);
         busy |= self.bound_files(engine, now);
         self.free_frames(engine);
         self.tell(engine);

@@ -1,7 +1,8 @@
-//! An engine over one file in memory, for tests of single steps.
+//! An engine over files in memory, for tests of single steps.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -17,6 +18,8 @@ use crate::engine::{BackingFile, CacheEngine, Environment, Layout, Limits, Open,
 pub(crate) struct File {
     pub(crate) bytes: Mutex<Vec<u8>>,
     times: Mutex<[i64; 2]>,
+    /// Its present path. None: it has lost the name by which it was opened.
+    pub(crate) name: Arc<Mutex<Option<PathBuf>>>,
     clock: AtomicI64,
     /// Whether each of the next calls of `stamp` fails, the last one first.
     pub(crate) stamps_fail: Mutex<Vec<bool>>,
@@ -69,6 +72,12 @@ impl BackingFile for File {
         *self.times.lock() = [ns as i64, self.time()];
         Ok(())
     }
+    fn has_lost_name(&self) -> bool {
+        self.name.lock().is_none()
+    }
+    fn path(&self) -> Option<PathBuf> {
+        self.name.lock().clone()
+    }
     fn stamp(&self) -> io::Result<Stamp> {
         if self.stamps_fail.lock().pop() == Some(true) {
             return Err(io::ErrorKind::Other.into());
@@ -78,17 +87,19 @@ impl BackingFile for File {
     }
 }
 
-struct OneFile(Arc<File>);
+/// The files by key: number 7, and others that are made when they are opened. They share one name.
+struct Files(Mutex<BTreeMap<FileKey, Arc<File>>>, Arc<File>);
 
-impl Environment for OneFile {
-    fn open(&self, _: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn BackingFile>> {
-        Ok(Arc::clone(&self.0) as Arc<dyn BackingFile>)
+impl Environment for Files {
+    fn open(&self, key: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn BackingFile>> {
+        let make = || Arc::new(File { name: Arc::clone(&self.1.name), ..File::default() });
+        Ok(Arc::clone(self.0.lock().entry(key).or_insert_with(make)) as Arc<dyn BackingFile>)
     }
     fn now_ms(&self) -> u32 {
         0
     }
     fn realtime_ns(&self) -> u64 {
-        self.0.time() as u64
+        self.1.time() as u64
     }
     fn report(&self, words: &str) {
         panic!("{words}");
@@ -102,8 +113,8 @@ pub(crate) fn lead(mode: Mode) -> (Arc<File>, Arc<CacheEngine>, Open) {
     let region = Arc::new(Region::private(layout.bytes, PageSize::Small).expect("memory"));
     CacheEngine::format(&region, sizes, &Limits::new(0), mode, 1, "");
     let processes = Arc::new(ProcessSlots::in_process(Arc::clone(&region), layout.processes_at()));
-    let file = Arc::new(File::default());
-    let world = Arc::new(OneFile(Arc::clone(&file)));
+    let file = Arc::new(File { name: Arc::new(Mutex::new(Some("/file".into()))), ..File::default() });
+    let world = Arc::new(Files(Mutex::new([(FileKey(7), Arc::clone(&file))].into()), Arc::clone(&file)));
     let engine = CacheEngine::attach(Parts { region, processes, device: None, plain: None, world, limits: Limits::new(0) });
     let engine = engine.expect("attached");
     engine.lead_inline(Worker::begin(&engine));

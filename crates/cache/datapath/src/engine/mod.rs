@@ -151,6 +151,13 @@ pub trait Environment: Send + Sync {
     fn may_keep(&self, _key: FileKey, _path: &std::path::Path) -> bool {
         true
     }
+    /// Makes the names in a directory durable, as fsync of the directory does.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel: names may be the old ones after a loss of power.
+    fn sync_directory(&self, _path: &std::path::Path) -> io::Result<()> {
+        Ok(())
+    }
     /// Returns whether the note says that the SSD has no dirty data, and none can have been written since.
     fn is_clean(&self) -> bool {
         false

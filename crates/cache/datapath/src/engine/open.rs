@@ -103,11 +103,12 @@ impl CacheEngine {
         Ok(open)
     }
 
-    /// Records that a call of this process moved directories, all at once: files in them are found there. Each pair is the old and the
-    /// new path.
-    pub fn directories_moved(&self, moved: &[(PathBuf, PathBuf)]) {
+    /// Records that a call of this process moved directories, all at once: files in them are found there. `moved` returns pairs of the
+    /// old and the present path. It is called under the lock of the table: of two moves, the last to be recorded finds the present path.
+    pub fn directories_moved(&self, moved: impl FnOnce() -> Vec<(PathBuf, PathBuf)>) {
         // Without the lock, the files are still found by the processes that have them open.
         let Ok(_held) = self.lock_records() else { return };
+        let moved = moved();
         for (_, record) in self.records.all().filter(|(_, record)| !record.has(flag::MISSING)) {
             let path = record.path();
             let below = |(from, to): &(PathBuf, PathBuf)| {
@@ -138,6 +139,10 @@ impl CacheEngine {
             None => self.free_record(key, &opens).ok_or(OpenFileError::NoRecord)?,
         };
         let record = self.records.get(no);
+        let is_same_path = found.is_some() && record.path() == path;
+        // The caller found the path before it had the lock, and a rename may have recorded another one since.
+        let present = if is_same_path { None } else { below.path().filter(|path| path.as_os_str().len() <= PATH_MAX) };
+        let path = present.as_deref().unwrap_or(path);
         if found.is_none() {
             // Take the stamp only now that no process of the instance has the file: the last one may just have written to it.
             let stamp = below.stamp().map_err(|error| OpenFileError::Failed(errno_of(&error)))?;
@@ -148,7 +153,7 @@ impl CacheEngine {
             record.set_mode(how.mode);
             record.flags().store(flag::UNSYNCED, Ordering::Release);
             record.set_key(Some(key));
-        } else if record.path() != path {
+        } else if !is_same_path {
             record.set_path(path);
         }
         if found.is_some() && record.open_by().load(Ordering::Acquire) == 0 && how.mode < record.mode() && !record.has(flag::MAPPED) {
@@ -508,11 +513,14 @@ impl Open {
         self.record().flags().fetch_or(flag::UNLINKED, Ordering::AcqRel);
     }
 
-    /// Records that the file has another name.
-    pub fn renamed(&self, path: &Path) {
+    /// Records the present name of the file after a rename. The name is read under the lock of the table: of two renames, the last to be
+    /// recorded finds the present name.
+    pub fn renamed(&self) {
         // Without the lock, the file is still found by its old name, and through the processes that have it open.
         let Ok(_held) = self.engine.lock_records() else { return };
-        self.record().set_path(path);
+        if let Some(path) = self.below.path().filter(|path| path.as_os_str().len() <= PATH_MAX) {
+            self.record().set_path(&path);
+        }
     }
 
     /// Runs a call of this process that changes the file's attributes (chmod, rename), so that it is not taken for a change from outside.

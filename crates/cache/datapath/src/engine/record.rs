@@ -14,7 +14,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use rustix::io::Errno;
 use shm::{OwnedLock, ProcessSlot, ProcessSlots, Region, SharedRef, SharedSlice};
@@ -33,6 +33,9 @@ pub const PATH_MAX: usize = RECORD_BYTES - 128;
 const CHECK: usize = 96;
 /// Offset of the path.
 const PATH_AT: usize = 128;
+/// How often a path is read that other processes are setting, and the pauses before each further attempt.
+const PATH_READS: u32 = 32;
+const PATH_SPINS: u32 = 64;
 /// Stands for the key in the check of a record that was freed. No key has this value.
 const GIVEN_BACK: u64 = 0;
 /// The longest file that is cached, bytes, for a page's name has 40 bits. A longer file bypasses the cache.
@@ -381,23 +384,41 @@ impl<'a> Record<'a> {
         self.u64(88)
     }
 
+    /// Returns the path as one call of `set_path` set it, without the lock. It is empty if the file has none in the segment, or if the
+    /// process that sets it does not finish meanwhile.
     pub(crate) fn path(self) -> PathBuf {
         use std::os::unix::ffi::OsStringExt;
-        let len = (self.u32(24).load(Ordering::Acquire) as usize).min(PATH_MAX);
-        let mut bytes = vec![0; len];
-        self.region.read(self.at + 128, &mut bytes);
-        std::ffi::OsString::from_vec(bytes).into()
+        for _ in 0..PATH_READS {
+            // Twice: a path of the same length may have been set between the two readings of the length.
+            if let Some(bytes) = self.path_now()
+                && self.path_now().as_ref() == Some(&bytes)
+            {
+                return std::ffi::OsString::from_vec(bytes).into();
+            }
+            (0..PATH_SPINS).for_each(|_| std::hint::spin_loop());
+        }
+        PathBuf::new()
     }
 
-    /// Sets the path, under the file's lock or before other processes know the record.
+    /// Returns the bytes of the path, if no process set it meanwhile.
+    fn path_now(self) -> Option<Vec<u8>> {
+        let len = self.u32(24).load(Ordering::Acquire);
+        let mut bytes = vec![0; (len as usize).min(PATH_MAX)];
+        self.region.read(self.at + PATH_AT, &mut bytes);
+        fence(Ordering::Acquire);
+        (len != 0 && self.u32(24).load(Ordering::Relaxed) == len).then_some(bytes)
+    }
+
+    /// Sets the path, under the lock of the table or before other processes know the record.
     pub(crate) fn set_path(self, path: &Path) {
         use std::os::unix::ffi::OsStrExt;
         let bytes = path.as_os_str().as_bytes();
         let bytes = &bytes[..bytes.len().min(PATH_MAX)];
-        self.u32(24).store(0, Ordering::Release);
-        self.region.write(self.at + 128, bytes);
+        self.u32(24).store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.region.write(self.at + PATH_AT, bytes);
         // Erase the rest of a longer path.
-        self.region.fill(self.at + 128 + bytes.len()..self.at + RECORD_BYTES, 0);
+        self.region.fill(self.at + PATH_AT + bytes.len()..self.at + RECORD_BYTES, 0);
         self.u32(24).store(bytes.len() as u32, Ordering::Release);
     }
 
@@ -479,6 +500,38 @@ mod test {
         }
         record.set_key(None);
         assert!(record.is_given_back());
+    }
+
+    /// A path is one that was set, or none, whenever it is read.
+    #[test]
+    fn a_path_that_is_set_meanwhile_is_read_whole() {
+        let (_region, records) = records();
+        let paths = ["/a/".repeat(200), "/b/".repeat(200), "/c".repeat(40)].map(PathBuf::from);
+        records.get(FileNo(3)).set_path(&paths[0]);
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in (0..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    records.get(FileNo(3)).set_path(&paths[n % 3]);
+                }
+            });
+            let begun = std::time::Instant::now();
+            let (mut read, mut empty) = (0_u32, 0);
+            while begun.elapsed() < std::time::Duration::from_millis(500) || read < 100 {
+                let path = records.get(FileNo(3)).path();
+                read += 1;
+                empty += u32::from(path.as_os_str().is_empty());
+                let is_one = paths.contains(&path) || path.as_os_str().is_empty();
+                if !is_one || begun.elapsed() > std::time::Duration::from_secs(60) {
+                    is_over.store(true, Ordering::Relaxed);
+                    panic!("{read} times, {empty} without a path: {}", path.display());
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        // Its process died in the middle.
+        records.get(FileNo(3)).u32(24).store(0, Ordering::Relaxed);
+        assert_eq!(records.get(FileNo(3)).path(), Path::new(""));
     }
 
     /// Overwrites each word with any value, or with a word of another record: no call panics, and no file is taken for another.

@@ -1,15 +1,16 @@
 // long: the life of one file in the leader, from its catalogue entry to its removal.
 //! The leader's state of files: their backing-file handles and catalogue entries.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::ops::Bound;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagecache::{MarkFilter, Marks};
 use rustix::io::Errno;
+use shm::OwnedLockGuard;
 use ssdcache::{FileKey, Page, PageIndex, PageVersion};
 
 use super::{PATIENCE_MS, Worker};
@@ -26,6 +27,10 @@ const LOOK_MS: u32 = 1000;
 const WITHDRAWN: u32 = 32;
 /// Entries settled in one step when there are too many.
 const SETTLED: usize = 64;
+/// Files whose names are compared in one second, and whose names in the segment are set under one lock.
+const NAMED: usize = 64;
+/// Directories that are synced for one renamed file, at most.
+const SYNCED_MAX: usize = 8;
 /// The same for a stranded file.
 const STRANDED_MS: u32 = 60_000;
 
@@ -471,37 +476,107 @@ impl Worker {
         true
     }
 
-    /// Records the current names of held files: if the leader dies, the next one finds them there. A file that lost the name by which it
-    /// was opened, and has another one, is written back: its name is not known.
-    pub(super) fn note_names(&mut self, engine: &CacheEngine) {
-        let mut nameless = Vec::new();
+    /// Records the current names of files that the leader has open: in the segment, where the next leader finds them, and in their entries
+    /// on the SSD, where they are found after a loss of power. `lock` takes the lock of the table of records; without it, the segment keeps
+    /// the old names until the next time. Held files that lost the name by which they were opened, and have another one, are collected
+    /// for [`Worker::clean_nameless`].
+    pub(super) fn note_names<'a>(&mut self, engine: &'a CacheEngine, lock: impl FnOnce() -> Option<OwnedLockGuard<'a>>) {
+        let mut renamed = Vec::new();
+        self.nameless.clear();
         for (key, known) in &self.known {
             let Some(below) = &known.below else { continue };
             let Some(record) = engine.records.find(*key).map(|no| engine.records.get(no)).filter(|record| record.has(flag::HELD)) else {
                 continue;
             };
-            let is_another = |path: &PathBuf| path.as_os_str().len() <= PATH_MAX && record.path() != *path;
-            let Some(path) = below.path() else {
-                if below.has_lost_name() && !self.is_patient(engine, *key) {
-                    nameless.push(*key);
+            match below.path() {
+                Some(path) if renamed.len() < NAMED && self.is_new_name(engine, *key, &record.path(), &path) => {
+                    renamed.push((*key, Arc::clone(below), path));
                 }
-                continue;
-            };
-            if !is_another(&path) || !engine.world.may_keep(*key, &path) {
-                continue;
-            }
-            let lock = engine.records.lock();
-            let _held = lock.lock();
-            if record.key() == Some(*key) {
-                record.set_path(&path);
+                None if below.has_lost_name() && !self.is_patient(engine, *key) => self.nameless.push_back(*key),
+                _ => {}
             }
         }
-        for key in nameless {
-            if let Some(no) = engine.records.find(key).filter(|no| self.is_dirty(engine, *no, key)) {
-                // The next flush reports an error.
-                let _ = self.clean(engine, no, key);
+        if !renamed.is_empty()
+            && let Some(_held) = lock()
+        {
+            for (key, below, path) in renamed {
+                let record = engine.records.find(key).map(|no| engine.records.get(no));
+                // A process that renamed it meanwhile has recorded the newer name.
+                if let Some(record) = record.filter(|_| below.path().as_ref() == Some(&path)) {
+                    record.set_path(&path);
+                }
             }
         }
+        self.note_names_on_ssd(engine);
+    }
+
+    /// Writes back one file whose name is not known; returns whether there was one.
+    pub(super) fn clean_nameless(&mut self, engine: &CacheEngine) -> bool {
+        let Some(key) = self.nameless.pop_front() else { return false };
+        if let Some(no) = engine.records.find(key).filter(|no| self.is_dirty(engine, *no, key)) {
+            // The next flush reports an error.
+            let _ = self.clean(engine, no, key);
+        }
+        true
+    }
+
+    fn is_new_name(&self, engine: &CacheEngine, key: FileKey, before: &Path, now: &Path) -> bool {
+        !now.as_os_str().is_empty() && now.as_os_str().len() <= PATH_MAX && before != now && engine.world.may_keep(key, now)
+    }
+
+    /// Compares the entries of some files with dirty pages on the SSD with the names that the files have now, all files in turn. Files that
+    /// are not open here are opened, as long as that leaves handles for others: a handle follows its file through renames of directories.
+    fn note_names_on_ssd(&mut self, engine: &CacheEngine) {
+        let Some(log) = self.log.as_ref().filter(|_| self.has_log(engine)) else { return };
+        let mut dirty = log.books.dirty_files();
+        dirty.retain(|key| *key != CATALOGUE);
+        dirty.sort_unstable();
+        let first = dirty.partition_point(|key| *key <= self.named);
+        dirty.rotate_left(first);
+        dirty.truncate(NAMED);
+        self.named = dirty.last().copied().unwrap_or(self.named);
+        let mut renamed = Vec::new();
+        for key in dirty {
+            if let Some(path) = self.present_path(engine, key)
+                && let Some(entry) = self.entry(key).filter(|entry| self.is_new_name(engine, key, &entry.path, &path))
+            {
+                renamed.push((key, entry, path));
+            }
+        }
+        if renamed.is_empty() {
+            return;
+        }
+        // First the names themselves: a loss of power might otherwise bring back the old name, and keep the entry with the new one.
+        let directories: BTreeSet<&Path> = renamed.iter().flat_map(|(_, entry, path)| changed_directories(&entry.path, path)).collect();
+        for dir in directories {
+            // If that fails, the file is found only by who opens it.
+            let _ = engine.world.sync_directory(dir);
+        }
+        for (key, entry, path) in &renamed {
+            // If that fails, the next time tries again.
+            let _ =
+                self.put_entry(engine, *key, |worker| Entry { path: path.clone(), ..worker.entry(*key).unwrap_or_else(|| entry.clone()) });
+        }
+        let _ = self.flush_log(engine);
+    }
+
+    /// Returns where a file with dirty pages on the SSD is now. A closed file that is not found is stranded, and status names it.
+    fn present_path(&mut self, engine: &CacheEngine, key: FileKey) -> Option<PathBuf> {
+        if let Some(below) = self.known.get(&key).and_then(|known| known.below.as_ref()) {
+            return below.path();
+        }
+        let record = engine.records.find(key).map(|no| engine.records.get(no));
+        if record.is_some_and(|record| record.has(flag::STRANDED)) || self.is_patient(engine, key) {
+            return None;
+        }
+        if self.open_count() >= engine.world.handles_max() / 2 {
+            return record.map(|record| record.path());
+        }
+        let below = match record {
+            Some(record) if record.open_by().load(Ordering::Acquire) != 0 => self.below(engine, key).ok(),
+            _ => self.found(engine, key).ok().flatten(),
+        };
+        below?.path()
     }
 
     fn open_count(&self) -> usize {
@@ -643,18 +718,19 @@ impl Worker {
         if let Some(below) = &known.below {
             return Ok(Arc::clone(below));
         }
-        let (path, pids) = match engine.records.find(key) {
-            Some(no) => (engine.records.get(no).path(), self.pids(engine, no)),
-            None => (self.entry(key).ok_or(Errno::NOENT)?.path, Vec::new()),
-        };
-        if path.as_os_str().is_empty() && pids.is_empty() {
-            // The location is not known; the file may still exist.
-            return Err(Errno::IO);
-        }
+        let no = engine.records.find(key);
+        let entry = self.entry(key);
+        let (recorded, pids) = no.map_or_else(|| (PathBuf::new(), Vec::new()), |no| (engine.records.get(no).path(), self.pids(engine, no)));
+        let is_known = no.is_some() || entry.is_some();
+        let noted = entry.map(|entry| entry.path).filter(|noted| *noted != recorded);
+        let mut paths = [Some(recorded), noted].into_iter().flatten().filter(|path| !path.as_os_str().is_empty() || !pids.is_empty());
+        // Without a path the location is not known; the file may still exist.
+        let mut path = paths.next().ok_or(if is_known { Errno::IO } else { Errno::NOENT })?;
         let below = loop {
             match engine.world.open(key, &path, &pids, true).map_err(|error: io::Error| errno_of(&error)) {
                 // The leader process has few descriptors left.
                 Err(Errno::MFILE | Errno::NFILE) if self.close_oldest(engine) => {}
+                Err(Errno::NOENT) if let Some(other) = paths.next() => path = other,
                 opened => break opened?,
             }
         };
@@ -691,7 +767,8 @@ impl Worker {
         if now.wrapping_sub(self.last_look_at_files) >= LOOK_MS {
             self.last_look_at_files = now;
             self.close_idle(engine);
-            self.note_names(engine);
+            // A process that holds the lock is not waited for: the names are as good a second later.
+            self.note_names(engine, || engine.records.lock().try_lock());
             self.withdraw_closed(engine);
             if self.has_others {
                 self.hold_others(engine);
@@ -798,7 +875,65 @@ impl Worker {
     }
 }
 
+/// Returns the directories whose entries lead from the root to `now`, and may be others than those that led to `before`: from where the
+/// two paths part.
+fn changed_directories<'a>(before: &Path, now: &'a Path) -> impl Iterator<Item = &'a Path> + use<'a> {
+    let shared = before.components().zip(now.components()).take_while(|(before, now)| before == now).count();
+    let levels = now.components().count();
+    now.ancestors().skip(1).take(levels.saturating_sub(shared).min(SYNCED_MAX))
+}
+
 /// Returns whether two stamps have the same content. Change time alone does not show that: a new name or mode changes it too.
 pub(super) fn is_same(a: Stamp, b: Stamp) -> bool {
     difference(a, b) != Difference::Content
+}
+
+#[cfg(test)]
+mod test {
+    use ssdcache::Mode;
+
+    use super::*;
+    use crate::engine::OpenOptions;
+
+    /// The lock of the table is held by a process that does not go on, and several held files have lost their names.
+    #[test]
+    fn names_are_noted_without_waiting_and_nameless_files_are_written_one_in_a_step() {
+        let (file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
+        let mut opens = vec![open];
+        for key in (8..12).map(FileKey) {
+            let below = engine.world.open(key, Path::new("/file"), &[], true).expect("there");
+            opens.push(engine.open(key, Path::new("/file"), options, below).expect("opened"));
+        }
+        let mut worker = Worker::begin(&engine);
+        for open in &opens {
+            open.write(0, &[1; 100]).expect("written");
+            worker.hold(&engine, open.no(), open.key()).expect("held");
+        }
+        let path_of = |open: &crate::engine::Open| engine.records.get(open.no()).path();
+        *file.name.lock() = Some("/renamed".into());
+        let held = engine.records.lock().lock();
+        worker.note_names(&engine, || engine.records.lock().try_lock());
+        assert_eq!(path_of(&opens[0]), Path::new("/file"), "the lock is not free");
+        drop(held);
+        worker.note_names(&engine, || engine.records.lock().try_lock());
+        assert!(opens.iter().all(|open| path_of(open) == Path::new("/renamed")));
+        *file.name.lock() = None;
+        worker.note_names(&engine, || engine.records.lock().try_lock());
+        let dirty = || opens.iter().filter(|open| engine.pages.marked_of(pagecache::FileNo(open.no().0))).count();
+        for left in (0..opens.len()).rev() {
+            assert!(worker.clean_nameless(&engine));
+            assert_eq!(dirty(), left);
+        }
+        assert!(!worker.clean_nameless(&engine));
+    }
+
+    #[test]
+    fn directories_from_where_two_paths_part_are_synced() {
+        let of = |before: &str, now: &'static str| changed_directories(Path::new(before), Path::new(now)).collect::<Vec<_>>();
+        assert_eq!(of("/a/one/sub/f", "/a/two/sub/f"), [Path::new("/a/two/sub"), Path::new("/a/two"), Path::new("/a")]);
+        assert_eq!(of("/a/f", "/a/g"), [Path::new("/a")]);
+        assert_eq!(of("/a/f", "/a/b/f"), [Path::new("/a/b"), Path::new("/a")]);
+        assert!(of("", "/a").contains(&Path::new("/")));
+    }
 }
