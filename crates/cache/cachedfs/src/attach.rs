@@ -117,7 +117,7 @@ impl Attachment {
         let (ssd, without) = match &self.ssd {
             None => (None, None),
             Some(ssd) => {
-                let status = self.engine.look().map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?;
+                let status = self.engine.status().map_err(|why| Error::new(Kind::Segment, Errno::PROTO, why.to_string()))?;
                 joined_ssd(&ssd.path, ssd.shape, &self.running, &status, false)?
             }
         };
@@ -191,7 +191,7 @@ impl Attachment {
 
     /// Returns a message about pages that could not be written.
     pub fn unwritten(&self, errno: Errno) -> Error {
-        let stranded = self.engine.look().map(|status| status.files()).unwrap_or_default();
+        let stranded = self.engine.status().map(|status| status.files()).unwrap_or_default();
         unwritten(errno, &self.around, &stranded)
     }
 

@@ -416,16 +416,16 @@ impl File {
     /// # Errors
     /// As close(2).
     pub fn close(self) -> Result<(), Error> {
-        self.untold()
+        self.take_unreported()
     }
 
     /// Returns the error that `close` would return, and marks it as reported.
     ///
     /// # Errors
     /// As close(2).
-    pub fn untold(&self) -> Result<(), Error> {
+    pub fn take_unreported(&self) -> Result<(), Error> {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
-        match here.and_then(|cached| cached.open.untold()) {
+        match here.and_then(|cached| cached.open.take_unreported()) {
             Some(errno) => Err(self.to_error("closing", errno)),
             None => Ok(()),
         }

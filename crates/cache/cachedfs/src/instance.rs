@@ -471,7 +471,7 @@ mod test {
         let instance = Instance::open(&config).expect("an instance");
         let names: Vec<PathBuf> = (0..4).map(|n| dir.path().join(format!("{n}/name"))).collect();
         (0..4).for_each(|n| std::fs::create_dir(dir.path().join(n.to_string())).expect("made"));
-        let recorded = || instance.part().expect("attached").engine.look().expect("sound").files().into_iter().map(|file| file.path);
+        let recorded = || instance.part().expect("attached").engine.status().expect("sound").files().into_iter().map(|file| file.path);
         for round in 0..300 {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
             let file = instance.open_file(CWD, &names[0], flags, rustix::fs::Mode::RWXU, &Options::default()).expect("opened");

@@ -19,7 +19,7 @@ const LOST_MAX: usize = 4096;
 
 /// Returns the status of an instance to which this process is attached.
 pub fn of(part: &Attachment, config: &Config) -> Status {
-    let mut status = match part.engine.look() {
+    let mut status = match part.engine.status() {
         Ok(status) => describe(&status, &part.running, part.segment_bytes()),
         Err(error) => Status { notes: vec![error.to_string()], ..Status::default() },
     };

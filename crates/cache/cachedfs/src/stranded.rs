@@ -102,7 +102,7 @@ impl Instance {
     fn stranded(&self, path: &Path) -> Result<Found, Error> {
         let failed = |errno| Error::system(errno, "looking for it in the cache", &path.into());
         let engine = &self.part()?.engine;
-        let files = || engine.look().map(|status| status.files()).map_err(|_| failed(Errno::PROTO));
+        let files = || engine.status().map(|status| status.files()).map_err(|_| failed(Errno::PROTO));
         let opened = |seen: &FileStatus, below: Option<Arc<dyn BackingFile>>| engine.open_stranded(seen, below);
         let named = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty());
         if let Ok(named) = named {

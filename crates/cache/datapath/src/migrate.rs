@@ -48,7 +48,7 @@ const STAGED_MOST: usize = 2 * BATCH_WORTH_WRITING;
 /// How long new requests take precedence over the unfinished writes of the last leader.
 const TAKING_UP_MS: u32 = 1000;
 /// How long after a failed write the file is tried again, ms. Requests do not wait for that.
-const PATIENCE_MS: u32 = 1000;
+const RETRY_MS: u32 = 1000;
 /// How long a leader that leaves writes back files whose names are not known.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
 /// Eviction keeps between one and two frames of this many free.
@@ -74,7 +74,7 @@ pub struct Worker {
     took_over: u32,
     last_reap: u32,
     last_idle_work: u32,
-    last_look_at_files: u32,
+    last_files_check: u32,
     /// The file whose entry was settled last.
     settled: FileKey,
     /// Counts uses of backing files.
@@ -147,7 +147,7 @@ impl Worker {
             took_over: engine.world.now_ms(),
             last_reap: engine.world.now_ms(),
             last_idle_work: engine.world.now_ms(),
-            last_look_at_files: engine.world.now_ms(),
+            last_files_check: engine.world.now_ms(),
             settled: FileKey(0),
             uses: 0,
             below_reads: 0,
@@ -177,7 +177,7 @@ impl Worker {
         worker.reap(engine, Duration::MAX);
         worker.take_up_writing(engine);
         let now = engine.world.now_ms();
-        let dirty = worker.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
+        let dirty = worker.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
         worker.dirty_since = dirty.into_iter().filter(|key| *key != CATALOGUE).map(|key| (key, now)).collect();
         Worker::forget_held(engine);
         worker.hold_others(engine);
@@ -357,19 +357,19 @@ impl Worker {
         let (Some(log), Some(admission)) = (&self.log, &mut self.admission) else { return Err(Errno::NODEV) };
         let record = engine.records.get(hint.file);
         let (Some(key), page) = (record.key(), PageIndex(hint.page)) else { return Ok(()) };
-        if log.books.lookup(key, page) != LookupResult::Miss {
+        if log.cache.lookup(key, page) != LookupResult::Miss {
             return Ok(());
         }
         if hint.is_around {
             self.staged.push(engine.name(hint.file, hint.page));
-            if !log.books.has_room() {
+            if !log.cache.has_room() {
                 return Ok(());
             }
         }
         let in_sequence = if hint.in_stream { u64::MAX } else { 0 };
         // A requested page is worth more than one read around a request, and may replace it.
-        let instead = !log.books.has_room() && self.unasked > 0;
-        let refused = match admission.admit(now, key, page, in_sequence, record.rule(), instead || log.books.has_room()) {
+        let instead = !log.cache.has_room() && self.unasked > 0;
+        let refused = match admission.admit(now, key, page, in_sequence, record.rule(), instead || log.cache.has_room()) {
             AdmissionVerdict::Admit => None,
             AdmissionVerdict::First => Some(Count::RefusedFirst),
             AdmissionVerdict::Stream => Some(Count::RefusedStream),
@@ -465,13 +465,13 @@ impl Worker {
         engine.header.set(Word::Known, self.known.len() as u32);
         // With a daily write limit, the SSD's writes are reserved for requested pages.
         let is_counted = engine.limits.admission.bytes_per_day != u64::MAX;
-        let has_room = self.has_log(engine) && !is_counted && self.log.as_ref().is_some_and(|log| log.books.has_room());
+        let has_room = self.has_log(engine) && !is_counted && self.log.as_ref().is_some_and(|log| log.cache.has_room());
         engine.header.set(Word::SsdRoom, has_room.into());
         if let Some(log) = &self.log {
-            let (live, dirty) = log.books.len();
+            let (live, dirty) = log.cache.len();
             // Entries of the catalogue stay dirty forever; no caller waits for them.
-            let dirty = dirty.saturating_sub(u64::from(log.books.dirty_of(CATALOGUE))) + u64::from(engine.header.get(Word::Unknown));
-            let ever = log.books.written_ever_pages() * PAGE_BYTES as u64;
+            let dirty = dirty.saturating_sub(u64::from(log.cache.dirty_of(CATALOGUE))) + u64::from(engine.header.get(Word::Unknown));
+            let ever = log.cache.written_ever_pages() * PAGE_BYTES as u64;
             engine.header.wide(Word::SsdLive).store(live, Ordering::Relaxed);
             engine.header.wide(Word::SsdDirty).store(dirty, Ordering::Relaxed);
             engine.header.wide(Word::SsdEver).store(ever, Ordering::Relaxed);

@@ -251,14 +251,14 @@ impl Open {
     }
 
     /// Returns a write error that was not reported yet.
-    pub fn untold(&self) -> ApiResult<()> {
-        self.cached().map_or(Ok(()), |file| Ok(file.untold()?))
+    pub fn take_unreported(&self) -> ApiResult<()> {
+        self.cached().map_or(Ok(()), |file| Ok(file.take_unreported()?))
     }
 
     /// Closes it; returns errors that were not reported yet.
     pub fn close(self) -> ApiResult<()> {
         match &self.body {
-            FileBackend::File(_) => self.untold(),
+            FileBackend::File(_) => self.take_unreported(),
             FileBackend::Stream(fd) => {
                 // SAFETY: the program closed the ufd of this descriptor, which it owns.
                 let closed = unsafe { libc::close(*fd) };

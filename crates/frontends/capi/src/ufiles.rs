@@ -116,7 +116,7 @@ pub unsafe fn let_go() {
 /// also while a duplicate or a request keeps the file open.
 fn finish(open: Arc<Open>) -> ApiResult<()> {
     ulock::closed(&open);
-    Arc::try_unwrap(open).map_or_else(|shared| shared.untold(), Open::close)
+    Arc::try_unwrap(open).map_or_else(|shared| shared.take_unreported(), Open::close)
 }
 
 /// Closes a ufd; returns errors of the file that were not reported yet.

@@ -97,7 +97,7 @@ pub struct AsyncReader<F, J> {
     /// Memory that the device may write into.
     memory: Vec<Arena>,
     /// None until the first page of the SSD is read.
-    lane: Option<SsdQueue>,
+    ssd_queue: Option<SsdQueue>,
     /// The SSD gives us no queue: all reads of it are slow.
     is_without: bool,
     begun: u32,
@@ -120,8 +120,8 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
             waiting: VecDeque::with_capacity(depth as usize),
             ended: VecDeque::with_capacity(depth as usize),
             memory: Vec::new(),
-            lane: None,
-            is_without: engine.lanes.is_none() || engine.view.is_none(),
+            ssd_queue: None,
+            is_without: engine.ssd_queues.is_none() || engine.view.is_none(),
             begun: 0,
             timed: 0,
             hits: 0,
@@ -136,8 +136,8 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
     /// Registers memory, so that whole pages of the SSD read into it, at multiples of their size, need no copy. It is kept as long as
     /// reads may be in flight. If registration fails it is used like any other memory.
     pub fn know(&mut self, memory: &Arena) {
-        if let Some(lane) = &mut self.lane {
-            lane.know(memory);
+        if let Some(ssd_queue) = &mut self.ssd_queue {
+            ssd_queue.know(memory);
         }
         self.memory.push(memory.clone());
     }
@@ -184,7 +184,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
             let piece = Piece { page, offset, at: 0, len };
             first = Some(PageMiss { piece, in_frames: &expected.in_frames, on_ssd: expected.on_ssd.as_ref() });
         }
-        if self.is_without || (self.lane.is_none() && !self.has_lane()) {
+        if self.is_without || (self.ssd_queue.is_none() && !self.has_queue()) {
             return SubmitResult::Ended(job, Outcome::Slow);
         }
         let Some(index) = self.free.pop() else { return SubmitResult::Full(job) };
@@ -193,11 +193,11 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         let file = self.files.take(open, share);
         let read = &mut self.reads[index as usize];
         *read = PendingRead { file, at, len, begun, ..PendingRead::default() };
-        if let Some(lane) = &mut self.lane {
+        if let Some(ssd_queue) = &mut self.ssd_queue {
             let to = job.as_mut();
             read.is_waiting = !match first {
-                Some(missed) => read.look_for(&missed, index, open, lane, &to[..len]),
-                None => read.look(index, open, lane, to),
+                Some(missed) => read.look_for(&missed, index, open, ssd_queue, &to[..len]),
+                None => read.look(index, open, ssd_queue, to),
             };
             if read.is_waiting {
                 self.waiting.push_back(index);
@@ -212,23 +212,23 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         SubmitResult::UnderWay
     }
 
-    fn has_lane(&mut self) -> bool {
-        if self.lane.is_none() {
+    fn has_queue(&mut self) -> bool {
+        if self.ssd_queue.is_none() {
             let opened = SsdQueue::open(&self.engine, self.reads.len() as u32, self.options);
-            let comes_back = self.engine.lanes.as_ref().is_some_and(|lanes| lanes.comes_back());
+            let comes_back = self.engine.ssd_queues.as_ref().is_some_and(|ssd_queues| ssd_queues.comes_back());
             self.is_without = opened.is_err() && !comes_back;
-            self.lane = opened
+            self.ssd_queue = opened
                 .map_err(|error| {
                     if !comes_back {
                         self.engine.world.report(&error.to_string())
                     }
                 })
                 .ok();
-            if let Some(lane) = &mut self.lane {
-                self.memory.iter().for_each(|memory| lane.know(memory));
+            if let Some(ssd_queue) = &mut self.ssd_queue {
+                self.memory.iter().for_each(|memory| ssd_queue.know(memory));
             }
         }
-        self.lane.is_some()
+        self.ssd_queue.is_some()
     }
 
     /// Queues a read for `take` if it has completed.
@@ -241,7 +241,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         read.is_waiting = false;
         if let Some(begun) = read.begun.take() {
             self.timed -= 1;
-            let at = self.lane.as_ref().and_then(|lane| lane.told.at).filter(|_| !read.is_slow);
+            let at = self.ssd_queue.as_ref().and_then(|ssd_queue| ssd_queue.batch.at).filter(|_| !read.is_slow);
             if let Some(at) = at {
                 self.engine.counters.took(Tier::Ssd, at.saturating_duration_since(begun).as_nanos() as u64);
             }
@@ -259,8 +259,8 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
 
     /// Notifies the device of all submitted requests.
     pub fn ring(&mut self) {
-        if let Some(lane) = &mut self.lane {
-            lane.ring();
+        if let Some(ssd_queue) = &mut self.ssd_queue {
+            ssd_queue.ring();
         }
     }
 
@@ -283,7 +283,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
 
     /// Returns whether some completions are known and not taken.
     fn has_seen(&self) -> bool {
-        !self.ended.is_empty() || self.lane.as_ref().is_some_and(|lane| !lane.told.is_empty())
+        !self.ended.is_empty() || self.ssd_queue.as_ref().is_some_and(|ssd_queue| !ssd_queue.batch.is_empty())
     }
 
     /// Rings and polls for completions, unless some known ones are not taken.
@@ -300,8 +300,8 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         if self.has_seen() {
             return self.ring();
         }
-        if let Some(lane) = &mut self.lane {
-            lane.due = None; // the wait rings
+        if let Some(ssd_queue) = &mut self.ssd_queue {
+            ssd_queue.due = None; // the wait rings
             self.look(Some(at_most));
         }
     }
@@ -309,15 +309,15 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
     /// Returns a descriptor for callers that also wait for other events. It is readable when a read may have completed after
     /// [`AsyncReader::arm`] returned that it is waiting. None: nothing to wait for, or not supported.
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
-        self.lane.as_ref()?.queue.event()
+        self.ssd_queue.as_ref()?.queue.event()
     }
 
     /// Arms the event of [`AsyncReader::event`]; `Ready`: completions may be there already.
     pub fn arm(&mut self) -> Armed {
-        match &mut self.lane {
-            Some(lane) if self.ended.is_empty() && lane.told.is_empty() => {
-                lane.due = None;
-                lane.queue.arm()
+        match &mut self.ssd_queue {
+            Some(ssd_queue) if self.ended.is_empty() && ssd_queue.batch.is_empty() => {
+                ssd_queue.due = None;
+                ssd_queue.queue.arm()
             }
             _ => Armed::Ready,
         }
@@ -325,14 +325,14 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
 
     /// Polls the queue for completions, after a wait of at most `wait` if it is given.
     fn look(&mut self, wait: Option<Duration>) {
-        let Some(SsdQueue { queue, told, .. }) = &mut self.lane else { return };
-        told.next = 0;
-        told.count = match wait {
-            Some(at_most) => queue.wait_and_poll(at_most, &mut told.completions[..]),
-            None => queue.poll(&mut told.completions[..]),
+        let Some(SsdQueue { queue, batch, .. }) = &mut self.ssd_queue else { return };
+        batch.next = 0;
+        batch.count = match wait {
+            Some(at_most) => queue.wait_and_poll(at_most, &mut batch.completions[..]),
+            None => queue.poll(&mut batch.completions[..]),
         };
-        told.at = (self.timed > 0 && told.count > 0).then(Instant::now);
-        if told.count == 0 {
+        batch.at = (self.timed > 0 && batch.count > 0).then(Instant::now);
+        if batch.count == 0 {
             self.settle();
         }
     }
@@ -340,17 +340,17 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
     /// Processes the next known completion. Returns false if there is none.
     #[inline]
     fn end_next(&mut self) -> bool {
-        let Some(SsdQueue { told, .. }) = &mut self.lane else { return false };
-        if told.is_empty() {
+        let Some(SsdQueue { batch, .. }) = &mut self.ssd_queue else { return false };
+        if batch.is_empty() {
             return false;
         }
-        let completion = told.completions[told.next];
-        told.next += 1;
-        let (is_last, was_full) = (told.is_empty(), told.was_full());
+        let completion = batch.completions[batch.next];
+        batch.next += 1;
+        let (is_last, was_full) = (batch.is_empty(), batch.was_full());
         self.hits += u64::from(self.end_part(completion));
         if is_last {
             self.settle();
-            if was_full && self.lane.as_ref().is_some_and(|lane| lane.queue.in_flight() > 0) {
+            if was_full && self.ssd_queue.as_ref().is_some_and(|ssd_queue| ssd_queue.queue.in_flight() > 0) {
                 self.look(None);
             }
         } else if !self.waiting.is_empty() {
@@ -362,12 +362,12 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
     /// Finishes a batch of completions.
     fn settle(&mut self) {
         self.count_hits();
-        if let Some(lane) = self.lane.as_mut().filter(|lane| lane.is_over || lane.queue.is_gone()) {
-            lane.is_over = true;
+        if let Some(ssd_queue) = self.ssd_queue.as_mut().filter(|ssd_queue| ssd_queue.is_over || ssd_queue.queue.is_gone()) {
+            ssd_queue.is_over = true;
             self.lose_kept();
         }
-        if self.lane.as_ref().is_some_and(SsdQueue::is_spent) {
-            self.lane = None;
+        if self.ssd_queue.as_ref().is_some_and(SsdQueue::is_spent) {
+            self.ssd_queue = None;
             self.give_up_waiting();
         }
         self.take_back();
@@ -392,7 +392,7 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
     /// Completes the parts whose memory the device never releases, as lost.
     #[cold]
     fn lose_kept(&mut self) {
-        for slot in 0..self.lane.as_ref().map_or(0, |lane| lane.slots.len()) {
+        for slot in 0..self.ssd_queue.as_ref().map_or(0, |ssd_queue| ssd_queue.slots.len()) {
             self.end_kept(slot as u32, true);
         }
     }
@@ -400,8 +400,8 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
     /// Completes a part that timed out.
     #[cold]
     fn end_kept(&mut self, slot: u32, is_lost: bool) {
-        let Some(lane) = &mut self.lane else { return };
-        let Some(part) = lane.slots[slot as usize].part.take_if(|part| part.is_kept) else { return };
+        let Some(ssd_queue) = &mut self.ssd_queue else { return };
+        let Some(part) = ssd_queue.slots[slot as usize].part.take_if(|part| part.is_kept) else { return };
         let read = &mut self.reads[part.read as usize];
         read.parts -= 1;
         read.is_slow = true;
@@ -412,13 +412,13 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
     /// Processes a completion. Returns whether it was a hit.
     #[inline]
     fn end_part(&mut self, completion: Completion) -> bool {
-        let Some(lane) = &mut self.lane else { return false };
+        let Some(ssd_queue) = &mut self.ssd_queue else { return false };
         let slot = completion.tag.0 as u32;
-        let Some(part) = lane.slots.get_mut(slot as usize).and_then(|slot| slot.part.as_mut()) else { return false };
+        let Some(part) = ssd_queue.slots.get_mut(slot as usize).and_then(|slot| slot.part.as_mut()) else { return false };
         let index = part.read;
         let (read, Some(job)) = (&mut self.reads[index as usize], &mut self.jobs[index as usize]) else { return false };
-        let is_held = completion.status.is_err() && lane.queue.owns_buffer(completion.tag);
-        lane.is_over |= completion.status == Err(Error::Gone);
+        let is_held = completion.status.is_err() && ssd_queue.queue.owns_buffer(completion.tag);
+        ssd_queue.is_over |= completion.status == Err(Error::Gone);
         if is_held && part.is_straight {
             // The queue names it when the memory is released, or it is lost with the queue.
             part.is_kept = true;
@@ -426,8 +426,8 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
         }
         let Some(open) = self.files.get(read.file) else { return false };
         read.parts -= 1;
-        let is_good = completion.status.is_ok() && lane.complete(slot, open, job.as_mut());
-        lane.free(slot, is_held);
+        let is_good = completion.status.is_ok() && ssd_queue.complete(slot, open, job.as_mut());
+        ssd_queue.free(slot, is_held);
         read.is_slow |= !is_good;
         self.see(index);
         is_good
@@ -435,17 +435,17 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
 
     /// Takes back slots whose memory the device has released.
     fn take_back(&mut self) {
-        while let Some(tag) = self.lane.as_mut().and_then(|lane| lane.queue.take_released()) {
+        while let Some(tag) = self.ssd_queue.as_mut().and_then(|ssd_queue| ssd_queue.queue.take_released()) {
             self.end_kept(tag.0 as u32, false);
-            let Some(lane) = &mut self.lane else { return };
-            lane.free.push(tag.0 as u32);
+            let Some(ssd_queue) = &mut self.ssd_queue else { return };
+            ssd_queue.free.push(tag.0 as u32);
         }
     }
 
     /// Continues waiting reads, because slots are free again.
     fn go_on(&mut self) {
         for _ in 0..self.waiting.len() {
-            if self.lane.as_ref().is_none_or(|lane| lane.free.is_empty()) {
+            if self.ssd_queue.as_ref().is_none_or(|ssd_queue| ssd_queue.free.is_empty()) {
                 break;
             }
             let Some(index) = self.waiting.pop_front() else { break };
@@ -453,8 +453,10 @@ impl<F: AsRef<Open>, J: AsMut<[u8]>> AsyncReader<F, J> {
                 continue;
             }
             let read = &mut self.reads[index as usize];
-            if let (Some(job), Some(open), Some(lane)) = (&mut self.jobs[index as usize], self.files.get(read.file), &mut self.lane) {
-                read.is_waiting = !read.look(index, open, lane, job.as_mut());
+            if let (Some(job), Some(open), Some(ssd_queue)) =
+                (&mut self.jobs[index as usize], self.files.get(read.file), &mut self.ssd_queue)
+            {
+                read.is_waiting = !read.look(index, open, ssd_queue, job.as_mut());
                 if read.is_waiting {
                     self.waiting.push_back(index);
                 }

@@ -12,7 +12,7 @@ use ssdcache::{
 
 use super::catalogue::CATALOGUE;
 use super::counters::{Count, Counters, Tier};
-use super::ssd::{BATCH_PAGES, Disk, LANE_PAGES, SsdQueue, SsdQueues};
+use super::ssd::{BATCH_PAGES, Disk, QUEUE_PAGES, SsdQueue, SsdQueues};
 
 /// The reason why the log refused an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +33,7 @@ const RESOLVED: usize = 256;
 const STUCK: Stop = Stop::Failed(Error::Media);
 
 pub(crate) struct Log {
-    pub(crate) books: SsdCache,
+    pub(crate) cache: SsdCache,
     /// None: the SSD cannot be opened, and only its metadata is known.
     disk: Option<Disk>,
     /// The pages of the open batch, in the order of insertion.
@@ -43,7 +43,7 @@ pub(crate) struct Log {
     /// Whether anything was written since the last flush.
     unflushed: bool,
     /// Whether a segment was reclaimed, and no later write records it: after a crash its pages would be valid again.
-    untold: bool,
+    unrecorded: bool,
 }
 
 /// The reason why the log was not opened.
@@ -70,11 +70,13 @@ impl Log {
     ) -> Result<(Log, RecoveryResult), OpenLog> {
         let mut disk = Disk::open(device)?;
         let pages = disk.pages();
-        let mut scattered =
-            Scattered { lane: readers.and_then(|lanes| SsdQueue::open(lanes.device()).ok()), bytes: Box::new([0; PAGE_BYTES]) };
+        let mut scattered = Scattered {
+            ssd_queue: readers.and_then(|ssd_queues| SsdQueue::open(ssd_queues.device()).ok()),
+            bytes: Box::new([0; PAGE_BYTES]),
+        };
         let read = |places: &[DevicePage], each: &mut dyn FnMut(usize, &Page)| scattered.read(&mut disk, places, each);
-        let (books, found) = recover(pages, None, files, Some(published), held, read)?;
-        let mut log = Log { books, disk: Some(disk), batch: Vec::new(), spare: Vec::new(), counters, unflushed: false, untold: false };
+        let (cache, found) = recover(pages, None, files, Some(published), held, read)?;
+        let mut log = Log { cache, disk: Some(disk), batch: Vec::new(), spare: Vec::new(), counters, unflushed: false, unrecorded: false };
         if found.suspect.is_empty() && found.unknown == 0 {
             log.superblock().map_err(OpenLog::Failed)?;
         }
@@ -90,9 +92,9 @@ impl Log {
         held: &[(FileKey, u32)],
         counters: Counters,
     ) -> Result<(Log, u64), CacheOpenError> {
-        let (books, unknown) = SsdCache::of_published(published.0, published.1, files, held)?;
+        let (cache, unknown) = SsdCache::of_published(published.0, published.1, files, held)?;
         let disk = device.and_then(|device| Disk::open(device).ok());
-        Ok((Log { books, disk, batch: Vec::new(), spare: Vec::new(), counters, unflushed: false, untold: false }, unknown))
+        Ok((Log { cache, disk, batch: Vec::new(), spare: Vec::new(), counters, unflushed: false, unrecorded: false }, unknown))
     }
 
     fn disk(&mut self) -> Result<&mut Disk, Error> {
@@ -101,12 +103,12 @@ impl Log {
 
     fn superblock(&mut self) -> Result<(), Error> {
         let mut page = [0; PAGE_BYTES];
-        let at = self.books.superblock(&mut page);
+        let at = self.cache.superblock(&mut page);
         self.disk()?.write(at, &[&page])?;
         self.disk()?.flush()?;
-        self.untold = false;
+        self.unrecorded = false;
         self.counters.add(Count::SsdWritten, PAGE_BYTES as u64);
-        self.books.superblock_written();
+        self.cache.superblock_written();
         Ok(())
     }
 
@@ -135,7 +137,7 @@ impl Log {
     /// Puts a page into the open batch.
     pub(crate) fn put(&mut self, key: FileKey, page: PageIndex, version: PageVersion, bytes: &Page) -> Result<(), Stop> {
         for _ in 0..RESOLVED {
-            match self.books.put(key, page, version, bytes) {
+            match self.cache.put(key, page, version, bytes) {
                 Ok(_) => {
                     self.keep(bytes);
                     if key != CATALOGUE {
@@ -152,7 +154,7 @@ impl Log {
     /// Puts a page of the catalogue while room is being made: it may use the last free segment.
     pub(crate) fn put_own(&mut self, page: PageIndex, bytes: &Page) -> Result<(), Stop> {
         for _ in 0..RESOLVED {
-            match self.books.put_own(page, bytes) {
+            match self.cache.put_own(page, bytes) {
                 Ok(_) => {
                     self.keep(bytes);
                     return Ok(());
@@ -166,7 +168,7 @@ impl Log {
     /// Invalidates pages of a file.
     pub(crate) fn drop_pages(&mut self, key: FileKey, pages: Range<u64>) -> Result<(), Stop> {
         for _ in 0..RESOLVED {
-            match self.books.invalidate(key, pages.clone()) {
+            match self.cache.invalidate(key, pages.clone()) {
                 Ok(None) => return Ok(()),
                 Ok(Some(_)) => {
                     self.unflushed = true;
@@ -181,7 +183,7 @@ impl Log {
     /// Reserves room for `drops` invalidations. Call it before newer bytes are written to the backing file.
     pub(crate) fn prepare(&mut self, drops: usize) -> Result<(), Stop> {
         for _ in 0..RESOLVED {
-            match self.books.prepare(drops) {
+            match self.cache.prepare(drops) {
                 Ok(()) => return Ok(()),
                 Err(refused) => self.resolve(refused)?,
             }
@@ -197,8 +199,8 @@ impl Log {
     /// Writes the open batch.
     pub(crate) fn seal(&mut self) -> Result<(), Stop> {
         let mut summary = [0; PAGE_BYTES];
-        let Some(sealed) = self.books.seal(&mut summary) else { return Ok(()) };
-        assert_eq!(self.batch.len(), sealed.pages as usize, "a batch and its books");
+        let Some(sealed) = self.cache.seal(&mut summary) else { return Ok(()) };
+        assert_eq!(self.batch.len(), sealed.pages as usize, "a batch and its metadata");
         let mut pages: Vec<&Page> = Vec::with_capacity(BATCH_PAGES);
         pages.push(&summary);
         pages.extend(self.batch.iter().map(|page| &**page));
@@ -208,37 +210,37 @@ impl Log {
         self.counters.add(Count::SsdWritten, (pages.len() * PAGE_BYTES) as u64);
         self.spare.append(&mut self.batch);
         self.unflushed = true;
-        self.books.ended(sealed.stamp, written.is_ok());
-        self.untold &= written.is_err();
+        self.cache.ended(sealed.stamp, written.is_ok());
+        self.unrecorded &= written.is_err();
         written.map_err(Stop::Failed)
     }
 
     /// Reclaims the oldest segment.
     pub(crate) fn reclaim(&mut self) -> Result<(), CacheError> {
-        self.books.reclaim()?;
-        self.untold = true;
+        self.cache.reclaim()?;
+        self.unrecorded = true;
         Ok(())
     }
 
     /// Returns whether a crash could make pages valid again that the metadata no longer has.
-    pub(crate) fn is_untold(&self) -> bool {
-        self.untold
+    pub(crate) fn is_unrecorded(&self) -> bool {
+        self.unrecorded
     }
 
     /// Makes all earlier insertions, invalidations and reclaims durable.
     pub(crate) fn flush(&mut self) -> Result<(), Stop> {
         self.seal()?;
-        if self.untold {
+        if self.unrecorded {
             self.unflushed = true;
             self.superblock().map_err(Stop::Failed)?;
         }
         if !self.unflushed {
             return Ok(());
         }
-        let began = self.books.flush_begins();
+        let began = self.cache.flush_begins();
         let flushed = self.disk().and_then(Disk::flush);
         self.counters.add(Count::SsdFlushes, 1);
-        self.books.flush_ended(began, flushed.is_ok());
+        self.cache.flush_ended(began, flushed.is_ok());
         flushed.map_err(Stop::Failed)?;
         self.unflushed = false;
         Ok(())
@@ -246,12 +248,12 @@ impl Log {
 
     /// Reads a page from the open batch or the device. None: it is not there, or bad.
     pub(crate) fn read(&mut self, key: FileKey, page: PageIndex) -> Option<Box<Page>> {
-        let item = match self.books.lookup(key, page) {
+        let item = match self.cache.lookup(key, page) {
             LookupResult::Miss => return None,
             LookupResult::Hit(item) => item,
             LookupResult::Pending(_) => {
                 self.seal().ok()?;
-                let LookupResult::Hit(item) = self.books.lookup(key, page) else { return None };
+                let LookupResult::Hit(item) = self.cache.lookup(key, page) else { return None };
                 item
             }
         };
@@ -265,7 +267,7 @@ impl Log {
             return Err(VerifyResult::Bad);
         }
         self.counters.add(Count::SsdRead, PAGE_BYTES as u64);
-        match self.books.verify(item, &bytes) {
+        match self.cache.verify(item, &bytes) {
             VerifyResult::Good => Ok(bytes),
             other => Err(other),
         }
@@ -282,7 +284,7 @@ impl Log {
         }
         self.counters.add(Count::SsdRead, (items.len() * PAGE_BYTES) as u64);
         for (item, page) in items.iter().zip(&mut pages) {
-            if page.as_ref().is_some_and(|page| self.books.verify(item, page) != VerifyResult::Good) {
+            if page.as_ref().is_some_and(|page| self.cache.verify(item, page) != VerifyResult::Good) {
                 *page = None;
             }
         }
@@ -292,7 +294,7 @@ impl Log {
     /// Inserts a page of the oldest segment again.
     pub(crate) fn reinsert(&mut self, item: &Item, bytes: &Page) -> Result<(), Stop> {
         for _ in 0..RESOLVED {
-            match self.books.reinsert(item, bytes) {
+            match self.cache.reinsert(item, bytes) {
                 Ok(_) => {
                     self.keep(bytes);
                     return Ok(());
@@ -309,7 +311,7 @@ const PIECE_MIN: usize = 8;
 
 /// Reads scattered pages in parallel: recovery waits for the device's latency once for many of them.
 struct Scattered {
-    lane: Option<SsdQueue>,
+    ssd_queue: Option<SsdQueue>,
     bytes: Box<Page>,
 }
 
@@ -320,23 +322,23 @@ impl Scattered {
         let mut at = 0;
         while at < places.len() {
             let count = neighbours(&places[at..]);
-            if count >= PIECE_MIN || self.lane.is_none() {
+            if count >= PIECE_MIN || self.ssd_queue.is_none() {
                 read_many(disk, &places[at..at + count], &mut |n, page| each(at + n, page));
             } else {
                 alone.extend(at..at + count);
             }
             at += count;
         }
-        for numbers in alone.chunks(LANE_PAGES) {
+        for numbers in alone.chunks(QUEUE_PAGES) {
             self.read_alone(disk, places, numbers, each);
         }
     }
 
     fn read_alone(&mut self, disk: &mut Disk, places: &[DevicePage], numbers: &[usize], each: &mut dyn FnMut(usize, &Page)) {
-        let Some(lane) = &mut self.lane else { return };
+        let Some(ssd_queue) = &mut self.ssd_queue else { return };
         let wanted: Vec<DevicePage> = numbers.iter().map(|n| places[*n]).collect();
         let mut failed = Vec::new();
-        lane.read(&wanted, &mut self.bytes, |n, read| match read {
+        ssd_queue.read(&wanted, &mut self.bytes, |n, read| match read {
             Ok(page) => each(numbers[n], page),
             Err(_) => failed.push(numbers[n]),
         });

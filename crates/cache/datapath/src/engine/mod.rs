@@ -72,8 +72,8 @@ pub use stamp::Stamp;
 pub use status::{Advice, EngineStatus, FileStatus};
 
 /// Sleep of a requester before it checks whether a leader exists: the first time, and each later time.
-const LOOK_FIRST: Duration = Duration::from_millis(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const SLEEP_FIRST: Duration = Duration::from_millis(2);
+const SLEEP_AGAIN: Duration = Duration::from_millis(20);
 /// How long a requester tries to find a free slot. The leader frees unused slots within half a second.
 const POST_MAX: Duration = Duration::from_secs(5);
 /// How often a request is posted again after its slot was taken away.
@@ -256,7 +256,7 @@ pub struct CacheEngine {
     pub(crate) requests: Requests,
     pub(crate) hints: Hints,
     pub(crate) counters: Counters,
-    pub(crate) lanes: Option<SsdQueues>,
+    pub(crate) ssd_queues: Option<SsdQueues>,
     pub(crate) plain: Option<Arc<dyn Device>>,
     pub(crate) world: Arc<dyn Environment>,
     pub(crate) limits: Limits,
@@ -313,7 +313,7 @@ impl CacheEngine {
             me,
             pages,
             view,
-            lanes: device.map(SsdQueues::new),
+            ssd_queues: device.map(SsdQueues::new),
             plain,
             world,
             limits,
@@ -414,17 +414,24 @@ impl CacheEngine {
     ///
     /// # Errors
     /// Returns the leader's error; ESHUTDOWN after this process detached; [`STALLED`] if the leader makes no progress.
-    pub(crate) fn ask(&self, ask: RequestKind, file: FileNo, a: u64, b: u64) -> Result<u32, Errno> {
-        self.ask_while(ask, file, a, b, &|| true).unwrap_or(Err(Errno::SHUTDOWN))
+    pub(crate) fn ask(&self, kind: RequestKind, file: FileNo, a: u64, b: u64) -> Result<u32, Errno> {
+        self.ask_while(kind, file, a, b, &|| true).unwrap_or(Err(Errno::SHUTDOWN))
     }
 
     /// Like `ask`, while `waits` returns true; None: the requester gave up. `waits` is evaluated every 20 ms.
-    pub(crate) fn ask_while(&self, ask: RequestKind, file: FileNo, a: u64, b: u64, waits: &dyn Fn() -> bool) -> Option<Result<u32, Errno>> {
-        let mut patience = StallWatch::new(self);
+    pub(crate) fn ask_while(
+        &self,
+        kind: RequestKind,
+        file: FileNo,
+        a: u64,
+        b: u64,
+        waits: &dyn Fn() -> bool,
+    ) -> Option<Result<u32, Errno>> {
+        let mut stall_watch = StallWatch::new(self);
         // Another process with write access can take our slots away: the number of attempts is bounded.
         for _ in 0..ASKED_ANEW {
-            let Some(posted) = self.post(ask, file, a, b) else { return Some(Err(Errno::IO)) };
-            match self.wait_for(&posted, waits, &mut patience) {
+            let Some(posted) = self.post(kind, file, a, b) else { return Some(Err(Errno::IO)) };
+            match self.wait_for(&posted, waits, &mut stall_watch) {
                 Some(RequestState::Done(answer)) => return Some(answer),
                 Some(RequestState::Lost) => {}
                 Some(RequestState::Open) | None => return None,
@@ -434,10 +441,10 @@ impl CacheEngine {
     }
 
     /// Returns None if no slot became free for so long that another process must hold them on purpose.
-    fn post(&self, ask: RequestKind, file: FileNo, a: u64, b: u64) -> Option<request::Posted<'_>> {
+    fn post(&self, kind: RequestKind, file: FileNo, a: u64, b: u64) -> Option<request::Posted<'_>> {
         let mut begun = None;
         loop {
-            if let Some(posted) = self.requests.post(self.me, ask, file, a, b) {
+            if let Some(posted) = self.requests.post(self.me, kind, file, a, b) {
                 self.ring();
                 return Some(posted);
             }
@@ -451,8 +458,8 @@ impl CacheEngine {
     }
 
     /// Returns None if the requester gave up.
-    fn wait_for(&self, posted: &request::Posted<'_>, waits: &dyn Fn() -> bool, patience: &mut StallWatch<'_>) -> Option<RequestState> {
-        let mut sleep = LOOK_FIRST;
+    fn wait_for(&self, posted: &request::Posted<'_>, waits: &dyn Fn() -> bool, stall_watch: &mut StallWatch<'_>) -> Option<RequestState> {
+        let mut sleep = SLEEP_FIRST;
         loop {
             let wait = if self.step_inline() { Duration::ZERO } else { sleep };
             match posted.wait(wait) {
@@ -463,16 +470,16 @@ impl CacheEngine {
             if !is_led {
                 // Processes that can lead check only now and then; a request waits, so wake them now.
                 self.processes.nudge();
-                patience.begin_anew();
+                stall_watch.begin_anew();
             }
-            sleep = LOOK_AGAIN;
+            sleep = SLEEP_AGAIN;
             if self.stopping.load(Ordering::Acquire) {
                 return Some(RequestState::Done(Err(Errno::SHUTDOWN)));
             }
             if !waits() {
                 return None;
             }
-            if is_led && !wait.is_zero() && patience.is_over() {
+            if is_led && !wait.is_zero() && stall_watch.is_over() {
                 return Some(RequestState::Done(Err(STALLED)));
             }
         }

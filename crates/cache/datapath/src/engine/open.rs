@@ -76,11 +76,11 @@ impl CacheEngine {
         open.stream.seen.store(self.records.get(no).failures().0, Ordering::Relaxed);
         // A caller that finds a record not yet registered sends the request again: the leader answers at once.
         if self.view.is_some() && self.records.get(no).on_ssd().is_none() && self.has_ssd() {
-            let told = self.ask(RequestKind::Open, no, 0, 0);
-            if told.is_err() && self.is_unsure(no) {
+            let outcome = self.ask(RequestKind::Open, no, 0, 0);
+            if outcome.is_err() && self.is_unsure(no) {
                 return Err(OpenFileError::Unsure);
             }
-            told.map_err(OpenFileError::Failed)?;
+            outcome.map_err(OpenFileError::Failed)?;
         }
         if self.is_unsure(no) {
             return Err(OpenFileError::Unsure);
@@ -478,7 +478,7 @@ impl Open {
                 return Err(OpenFileError::Conflict);
             }
             if !is_dropped {
-                let mut ask = |ask| self.engine.ask(ask, self.no, 0, 0).map(drop);
+                let mut ask = |kind| self.engine.ask(kind, self.no, 0, 0).map(drop);
                 self.engine.drop_not_dirty(self.no, &mut ask).map_err(OpenFileError::Failed)?;
             }
         }
@@ -576,7 +576,7 @@ impl Open {
     /// # Errors
     /// The stamp of the backing file could not be read, or cached pages could not be dropped.
     pub(super) fn look_locked(&self) -> Result<(), Errno> {
-        for _ in 0..super::own_stamp::LOOKS {
+        for _ in 0..super::own_stamp::TRIES_MAX {
             let super::own_stamp::StampCheck::Changed(change) =
                 self.record().own().look(|| self.below.stamp()).map_err(|error| errno_of(&error))?
             else {

@@ -24,7 +24,7 @@ pub(crate) enum Writer {
 
 const BITS: u64 = 3;
 /// The number of checks of a file that changes all the time.
-pub(super) const LOOKS: usize = 10;
+pub(super) const TRIES_MAX: usize = 10;
 /// Attempts to close a window: each fails if the other writer opens one meanwhile.
 const TRIES: usize = 1000;
 

@@ -15,7 +15,7 @@ use super::open::{Open, errno_of};
 use super::prepared::PreparedRead;
 use super::record::errno_from;
 use super::request::Hint;
-use super::ssd::LANE_PAGES;
+use super::ssd::QUEUE_PAGES;
 
 /// The number of attempts to read missed pages together, or to pin a page.
 const TRIES: usize = 16;
@@ -130,7 +130,7 @@ impl Open {
 
     /// Reads a piece of one page from the SSD with this thread, without a queue. Returns false if the long path must read it.
     fn read_now(&self, piece: Piece, expected: &PreparedRead<'_>, to: &mut [u8]) -> bool {
-        let Some(lanes) = &self.engine.lanes else { return false };
+        let Some(ssd_queues) = &self.engine.ssd_queues else { return false };
         let mut seen = self.look_where(expected.on_ssd.as_ref());
         let mut ticket = None;
         if matches!(seen, ViewLookup::Hit(_)) && self.wants_sought(piece, &expected.in_frames) {
@@ -144,13 +144,13 @@ impl Open {
         let is_read = match to.get_mut(piece.at..piece.at + piece.len).and_then(whole_page).filter(|_| ticket.is_none()) {
             // Verify the page in place, which saves a copy: if it is wrong, the read's data does not count.
             Some(to) => {
-                let is_good = lanes.read_into(found.item.at, to) && self.is_good(&found, to);
+                let is_good = ssd_queues.read_into(found.item.at, to) && self.is_good(&found, to);
                 if is_good {
                     self.zero_past_eof(piece.page, to);
                 }
                 is_good
             }
-            None => lanes.read_now(found.item.at, |bytes| self.give_if_good(piece, &found, bytes, to, ticket)) == Some(true),
+            None => ssd_queues.read_now(found.item.at, |bytes| self.give_if_good(piece, &found, bytes, to, ticket)) == Some(true),
         };
         if !is_read {
             return false;
@@ -267,7 +267,7 @@ impl Open {
         let before = self.truncations()?;
         // Tickets first: a write from now on is noticed when the page is inserted into a frame.
         let mut below = Vec::new();
-        for some in missed.chunks(LANE_PAGES) {
+        for some in missed.chunks(QUEUE_PAGES) {
             let mut found = Vec::with_capacity(some.len());
             for piece in some {
                 let ticket = self.engine.pages.ticket(self.name(piece.page));
@@ -362,15 +362,15 @@ impl Open {
         below: &mut Vec<(Piece, Ticket)>,
         again: &mut Vec<Piece>,
     ) -> Result<(), Errno> {
-        let (Some(view), Some(lanes)) = (&self.engine.view, &self.engine.lanes) else {
+        let (Some(view), Some(ssd_queues)) = (&self.engine.view, &self.engine.ssd_queues) else {
             return self.fetch_without(found, below, again);
         };
         let begun = Instant::now();
         let places: Vec<_> = found.iter().map(|(_, _, entry)| entry.item.at).collect();
         let mut page = [0; PAGE_BYTES];
         let (mut lost, mut away) = (None, Vec::new());
-        let read = lanes.with(|lane| {
-            lane.read(&places, &mut page, |n, bytes| {
+        let read = ssd_queues.with(|ssd_queue| {
+            ssd_queue.read(&places, &mut page, |n, bytes| {
                 let (piece, ticket, entry) = &found[n];
                 let verdict = bytes.map_or(VerifyResult::Bad, |bytes| view.verify(entry, bytes));
                 match (verdict, bytes) {
@@ -383,7 +383,7 @@ impl Open {
                         }
                     }
                     (VerifyResult::Changed, _) => again.push(*piece),
-                    (_, Err(error)) if lanes.is_away(error) => away.push(found[n]),
+                    (_, Err(error)) if ssd_queues.is_away(error) => away.push(found[n]),
                     // The SSD lost the page. The backing file has the same version, unless the page was dirty.
                     _ => {
                         self.engine.counters.add(Count::Damaged, 1);
@@ -395,7 +395,7 @@ impl Open {
         self.engine.counters.took(Tier::Ssd, begun.elapsed().as_nanos() as u64);
         below.sort_by_key(|(piece, _)| piece.page);
         match (read, lost) {
-            (Err(_), _) if lanes.comes_back() => self.fetch_without(found, below, again),
+            (Err(_), _) if ssd_queues.comes_back() => self.fetch_without(found, below, again),
             (Ok(()), None) if away.is_empty() => Ok(()),
             (Ok(()), None) => self.fetch_without(&away, below, again),
             (Ok(()), Some(page)) => {
@@ -579,21 +579,21 @@ impl Open {
 
     /// Reads a whole page from the SSD. None: this process cannot read there, or not now.
     fn whole_on_ssd(&self, found: &ViewHit, page: u64, bytes: &mut Page) -> Result<Option<VerifyResult>, Errno> {
-        let (Some(view), Some(lanes)) = (&self.engine.view, &self.engine.lanes) else { return Ok(None) };
+        let (Some(view), Some(ssd_queues)) = (&self.engine.view, &self.engine.ssd_queues) else { return Ok(None) };
         let mut verdict = Some(VerifyResult::Bad);
         let mut scratch = [0; PAGE_BYTES];
-        let read = lanes.with(|lane| {
-            lane.read(&[found.item.at], &mut scratch, |_, read| match read {
+        let read = ssd_queues.with(|ssd_queue| {
+            ssd_queue.read(&[found.item.at], &mut scratch, |_, read| match read {
                 Ok(read) => {
                     verdict = Some(view.verify(found, read));
                     *bytes = self.cut(page, read);
                 }
-                Err(error) if lanes.is_away(error) => verdict = None,
+                Err(error) if ssd_queues.is_away(error) => verdict = None,
                 Err(_) => {}
             });
         });
         match read {
-            Err(_) if lanes.comes_back() => Ok(None),
+            Err(_) if ssd_queues.comes_back() => Ok(None),
             read => read.map(|()| verdict).map_err(|error| errno_from(error.errno())),
         }
     }

@@ -86,7 +86,7 @@ pub(crate) enum RequestKind {
     WriteBack,
 }
 
-const ASKS: [RequestKind; 17] = [
+const REQUEST_KINDS: [RequestKind; 17] = [
     RequestKind::Open,
     RequestKind::Sync,
     RequestKind::Clean,
@@ -112,7 +112,7 @@ pub(crate) struct Request {
     pub(crate) slot: usize,
     /// The process slot of the requester.
     pub(crate) process: ProcessSlot,
-    pub(crate) ask: RequestKind,
+    pub(crate) kind: RequestKind,
     pub(crate) file: FileNo,
     pub(crate) a: u64,
     pub(crate) b: u64,
@@ -124,7 +124,7 @@ impl Request {
         let is_file = self.file.0 < files || self.file.0 == u32::MAX;
         let is_range = self.a <= self.b && self.a <= FILE_BYTES_MAX;
         is_file
-            && match self.ask {
+            && match self.kind {
                 RequestKind::Truncate => self.a <= FILE_BYTES_MAX,
                 RequestKind::Punch => is_range && self.b <= FILE_BYTES_MAX / PAGE_BYTES as u64,
                 RequestKind::Drop | RequestKind::WriteBack => is_range,
@@ -184,7 +184,7 @@ impl Requests {
     }
 
     /// Posts a request. None: all slots are taken.
-    pub(crate) fn post(&self, me: ProcessSlot, ask: RequestKind, file: FileNo, a: u64, b: u64) -> Option<Posted<'_>> {
+    pub(crate) fn post(&self, me: ProcessSlot, kind: RequestKind, file: FileNo, a: u64, b: u64) -> Option<Posted<'_>> {
         let begin = (usize::from(me.0) * 4) % REQUESTS;
         let claim = |slot: usize| {
             let state = self.state(slot).load(Ordering::Relaxed);
@@ -195,7 +195,7 @@ impl Requests {
         };
         let (slot, claimed) = (begin..begin + REQUESTS).map(|slot| slot % REQUESTS).find_map(claim)?;
         self.word(slot, 4).store(u32::from(me.0), Ordering::Relaxed);
-        self.word(slot, 8).store(ask as u32, Ordering::Relaxed);
+        self.word(slot, 8).store(kind as u32, Ordering::Relaxed);
         self.word(slot, 12).store(file.0, Ordering::Relaxed);
         let base = self.at + slot * REQUEST_BYTES;
         self.region.u64(base + 16).store(a, Ordering::Relaxed);
@@ -215,10 +215,10 @@ impl Requests {
             }
             let base = self.at + slot * REQUEST_BYTES;
             let get = |at: usize| self.region.u64(base + at).load(Ordering::Relaxed);
-            let asked = ASKS.get(self.word(slot, 8).load(Ordering::Relaxed) as usize).map(|ask| {
+            let asked = REQUEST_KINDS.get(self.word(slot, 8).load(Ordering::Relaxed) as usize).map(|kind| {
                 let file = FileNo(self.word(slot, 12).load(Ordering::Relaxed));
                 let process = ProcessSlot((self.word(slot, 4).load(Ordering::Relaxed) % ProcessSlots::COUNT as u32) as u8);
-                Request { slot, process, ask: *ask, file, a: get(16), b: get(24) }
+                Request { slot, process, kind: *kind, file, a: get(16), b: get(24) }
             });
             match asked.filter(|asked| asked.is_sane(self.files)) {
                 Some(asked) => out.push(asked),
@@ -433,8 +433,8 @@ mod test {
             requests.take(&mut taken);
             for asked in taken {
                 assert!(asked.file.0 < 8 || asked.file.0 == u32::MAX);
-                assert!(asked.ask != RequestKind::Punch || asked.a <= asked.b && asked.b <= FILE_BYTES_MAX / PAGE_BYTES as u64);
-                assert!(asked.ask != RequestKind::Truncate || asked.a <= FILE_BYTES_MAX);
+                assert!(asked.kind != RequestKind::Punch || asked.a <= asked.b && asked.b <= FILE_BYTES_MAX / PAGE_BYTES as u64);
+                assert!(asked.kind != RequestKind::Truncate || asked.a <= FILE_BYTES_MAX);
                 requests.answer(asked.slot, Ok(0));
             }
             requests.recycle(&mut stale, round * 2 * PASSING_MS);

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use ssdcache::{DevicePage, PAGE_BYTES, Page};
 
 /// The number of pages that a queue reads at once.
-pub(super) const LANE_PAGES: usize = 64;
+pub(super) const QUEUE_PAGES: usize = 64;
 /// Pages that the leader writes in one piece: a batch and its summary.
 pub(super) const BATCH_PAGES: usize = 128;
 
@@ -29,17 +29,17 @@ pub(super) fn bytes_at(at: DevicePage) -> u64 {
 impl SsdQueue {
     pub(super) fn open(device: &dyn Device) -> Result<SsdQueue, OpenError> {
         let failed = |error: Error| OpenError::Unusable(format!("a queue of the SSD: {error}"));
-        let options = QueueOptions { depth: LANE_PAGES as u32, ..QueueOptions::default() };
+        let options = QueueOptions { depth: QUEUE_PAGES as u32, ..QueueOptions::default() };
         let mut handle = Handle::new(device.queue(&options)?, Params::default()).map_err(failed)?;
-        let arena = device.arena(LANE_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD's pages", error))?;
+        let arena = device.arena(QUEUE_PAGES * PAGE_BYTES).map_err(|error| OpenError::system("memory for the SSD's pages", error))?;
         handle.register(&arena).map_err(failed)?;
-        let buffers = (0..LANE_PAGES).map(|_| arena.allocate(PAGE_BYTES)).collect();
+        let buffers = (0..QUEUE_PAGES).map(|_| arena.allocate(PAGE_BYTES)).collect();
         Ok(SsdQueue { handle, buffers, arena, is_over: false })
     }
 
-    /// Reads pages, at most [`LANE_PAGES`]. `each` gets the number of each page, with its bytes or the error.
+    /// Reads pages, at most [`QUEUE_PAGES`]. `each` gets the number of each page, with its bytes or the error.
     pub(super) fn read(&mut self, pages: &[DevicePage], page: &mut Page, mut each: impl FnMut(usize, Result<&Page, Error>)) {
-        let mut tickets = [None; LANE_PAGES];
+        let mut tickets = [None; QUEUE_PAGES];
         for (n, at) in pages.iter().enumerate() {
             let Some(buf) = self.buffers[n].take().or_else(|| self.arena.allocate(PAGE_BYTES)) else {
                 each(n, Err(Error::NoResources));
@@ -93,7 +93,7 @@ pub(crate) struct SsdQueues {
 
 #[derive(Default)]
 struct Idle {
-    lanes: Vec<SsdQueue>,
+    ssd_queues: Vec<SsdQueue>,
     /// The number of queues, idle or not.
     made: usize,
 }
@@ -110,18 +110,18 @@ impl SsdQueues {
 
     /// Returns whether a read failed only because the SSD is away, which says nothing about the page.
     pub(super) fn is_away(&self, error: Error) -> bool {
-        let of_the_way =
+        let may_come_back =
             matches!(error, Error::Gone | Error::Timeout | Error::Reset | Error::Cancelled | Error::NotPermitted | Error::NoResources);
-        of_the_way && self.capabilities.comes_back
+        may_come_back && self.capabilities.comes_back
     }
 
     pub(super) fn with<T>(&self, call: impl FnOnce(&mut SsdQueue) -> T) -> Result<T, OpenError> {
-        let mut lane = match self.idle() {
-            Some(lane) => lane,
+        let mut ssd_queue = match self.idle() {
+            Some(ssd_queue) => ssd_queue,
             None => SsdQueue::open(&*self.device).inspect_err(|_| self.end(None))?,
         };
-        let result = call(&mut lane);
-        self.end(Some(lane).filter(|lane| !lane.is_over));
+        let result = call(&mut ssd_queue);
+        self.end(Some(ssd_queue).filter(|ssd_queue| !ssd_queue.is_over));
         Ok(result)
     }
 
@@ -129,8 +129,8 @@ impl SsdQueues {
     fn idle(&self) -> Option<SsdQueue> {
         let mut idle = self.idle.lock();
         loop {
-            if let Some(lane) = idle.lanes.pop() {
-                return Some(lane);
+            if let Some(ssd_queue) = idle.ssd_queues.pop() {
+                return Some(ssd_queue);
             }
             if idle.made < self.capabilities.queues_max.max(1) {
                 idle.made += 1;
@@ -141,10 +141,10 @@ impl SsdQueues {
     }
 
     /// Returns a queue to the idle ones, or removes one if it is None.
-    fn end(&self, lane: Option<SsdQueue>) {
+    fn end(&self, ssd_queue: Option<SsdQueue>) {
         let mut idle = self.idle.lock();
-        idle.made -= usize::from(lane.is_none());
-        idle.lanes.extend(lane);
+        idle.made -= usize::from(ssd_queue.is_none());
+        idle.ssd_queues.extend(ssd_queue);
         drop(idle);
         if self.capabilities.queues_max < usize::MAX {
             self.free.notify_one();

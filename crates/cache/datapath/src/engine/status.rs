@@ -13,7 +13,7 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex, View};
 use super::counters::Counters;
 use super::layout::{Header, Layout, SegmentError, Sizes, Word};
 use super::open::{Open, OpenFileError, errno_of};
-use super::own_stamp::{Difference, LOOKS, OwnStamp, StampCheck as Compared, Writer, difference};
+use super::own_stamp::{Difference, OwnStamp, StampCheck as Compared, TRIES_MAX, Writer, difference};
 use super::record::{FileNo, Record, Records, flag};
 use super::stall::STALLED;
 use super::stamp::Stamp;
@@ -207,7 +207,7 @@ impl CacheEngine {
     ///
     /// # Errors
     /// Returns an error if the segment was damaged meanwhile.
-    pub fn look(&self) -> Result<EngineStatus, EngineAttachError> {
+    pub fn status(&self) -> Result<EngineStatus, EngineAttachError> {
         EngineStatus::at(self.header.region(), &self.processes)
     }
 
@@ -322,7 +322,7 @@ impl Open {
     }
 
     /// Returns why a write-back failed, if this handle has not reported it yet.
-    pub fn untold(&self) -> Option<Errno> {
+    pub fn take_unreported(&self) -> Option<Errno> {
         let (failures, errno) = self.record().failures();
         let seen = self.stream.seen.swap(failures, Ordering::AcqRel);
         errno.filter(|_| seen != failures)
@@ -348,7 +348,7 @@ impl Open {
     pub fn look_below(&self) -> Result<(), OpenFileError> {
         let own: OwnStamp<'_> = self.record().own();
         let stamp = || self.below.stamp().map_err(|error| OpenFileError::Failed(errno_of(&error)));
-        for _ in 0..LOOKS {
+        for _ in 0..TRIES_MAX {
             match own.look(stamp)? {
                 // Changes of our own since do not resolve the conflict.
                 Compared::Ours(_) if self.record().has(flag::CONFLICT) => return Err(OpenFileError::Conflict),

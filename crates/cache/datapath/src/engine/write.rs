@@ -149,7 +149,7 @@ impl Open {
         if framed.is_err() {
             // The backing file's content is unknown: readers must not get from frames what it may not have. Data that was dirty before
             // stays: its writes were acknowledged, and it must still be written.
-            let dropped = self.engine.drop_not_dirty(self.no, &mut |ask| self.engine.ask(ask, self.no, 0, 0).map(drop));
+            let dropped = self.engine.drop_not_dirty(self.no, &mut |kind| self.engine.ask(kind, self.no, 0, 0).map(drop));
             if dropped == Err(STALLED) {
                 self.engine.leave_undecided(self.no);
             }
@@ -388,16 +388,16 @@ impl Open {
         self.note_change(record);
         record.truncations().fetch_add(1, Ordering::AcqRel);
         record.size().store(len, Ordering::Release);
-        let told = self.engine.truncate(self.no, len, &mut |ask, a, b| self.engine.ask(ask, self.no, a, b).map(drop));
-        if told == Err(STALLED) {
+        let outcome = self.engine.truncate(self.no, len, &mut |kind, a, b| self.engine.ask(kind, self.no, a, b).map(drop));
+        if outcome == Err(STALLED) {
             // The truncation may still happen: the next owner of the lock that is able to completes it.
-            return told;
+            return outcome;
         }
-        if told.is_err() {
+        if outcome.is_err() {
             record.size().store(before, Ordering::Release);
         }
         record.truncations().fetch_add(1, Ordering::AcqRel);
-        told
+        outcome
     }
 
     /// Punches a hole: the range reads as zeroes and needs no space (fallocate with PUNCH_HOLE and KEEP_SIZE).
@@ -445,12 +445,12 @@ impl Open {
         let record = self.record();
         self.note_change(record);
         record.truncations().fetch_add(1, Ordering::AcqRel);
-        let told = self.engine.ask(RequestKind::Punch, self.no, first, last).map(drop);
-        if told == Err(STALLED) {
-            return told;
+        let outcome = self.engine.ask(RequestKind::Punch, self.no, first, last).map(drop);
+        if outcome == Err(STALLED) {
+            return outcome;
         }
         record.truncations().fetch_add(1, Ordering::AcqRel);
-        told
+        outcome
     }
 }
 

@@ -52,9 +52,9 @@ impl Worker {
             return self.write_back_due(engine, &due);
         }
         let Some(log) = &self.log else { return false };
-        let (_, dirty) = log.books.len();
-        let own = u64::from(log.books.dirty_of(CATALOGUE));
-        let limit = u64::from(log.books.shape().slots()) * u64::from(engine.limits.ssd_dirty_percent) / 100;
+        let (_, dirty) = log.cache.len();
+        let own = u64::from(log.cache.dirty_of(CATALOGUE));
+        let limit = u64::from(log.cache.shape().slots()) * u64::from(engine.limits.ssd_dirty_percent) / 100;
         // In a mode without dirty pages, those left from another mode or life are written back.
         let limit = if engine.mode().keeps_dirty() { limit } else { own };
         let now = engine.world.now_ms();
@@ -108,20 +108,20 @@ impl Worker {
         let mut items = Vec::new();
         if let ([key], _) | ([key, ..], true) = (due, due.len() <= DUE_ONE_BY_ONE) {
             self.last_due = *key;
-            log.books.collect_dirty(CollectScope::File(*key), most, &mut items);
+            log.cache.collect_dirty(CollectScope::File(*key), most, &mut items);
             let is_all = items.len() < most;
             let written = self.write_back(engine, &items).unwrap_or(0);
             if let Some(since_ms) = self.dirty_since.get_mut(key).filter(|_| is_all) {
                 // Pages that are dirty now are newer.
                 *since_ms = now;
             }
-            if self.log.as_ref().is_none_or(|log| log.books.dirty_of(*key) == 0) {
+            if self.log.as_ref().is_none_or(|log| log.cache.dirty_of(*key) == 0) {
                 self.dirty_since.remove(key);
             }
             return written > 0;
         }
         // A scan of the SSD's map takes as long for one file as for all.
-        log.books.collect_sweep(self.swept, most, &mut items);
+        log.cache.collect_sweep(self.swept, most, &mut items);
         if let Some(last) = items.last() {
             self.swept = (last.key, last.page);
         }
@@ -129,7 +129,7 @@ impl Worker {
         items.retain(|item| due.contains(&item.key));
         let done = self.write_back(engine, &items).is_ok();
         let log = &self.log;
-        self.dirty_since.retain(|key, _| log.as_ref().is_some_and(|log| log.books.dirty_of(*key) > 0));
+        self.dirty_since.retain(|key, _| log.as_ref().is_some_and(|log| log.cache.dirty_of(*key) > 0));
         done
     }
 
@@ -137,7 +137,7 @@ impl Worker {
     pub(super) fn sweep(&mut self, engine: &CacheEngine, most: usize) -> Result<usize, Errno> {
         let Some(log) = &self.log else { return Ok(0) };
         let mut items = Vec::new();
-        log.books.collect_sweep(self.swept, most, &mut items);
+        log.cache.collect_sweep(self.swept, most, &mut items);
         if let Some(last) = items.last() {
             self.swept = (last.key, last.page);
         }
@@ -153,14 +153,14 @@ impl Worker {
             let flushed = if engine.header.ssd_failed() == 0 { log.flush() } else { Ok(()) };
             flushed.unwrap_or_else(|stop| _ = self.stopped(engine, stop));
             let Some(log) = &self.log else { return Ok(()) };
-            log.books.collect_dirty(CollectScope::File(key), SWEEP_PAGES, &mut items);
+            log.cache.collect_dirty(CollectScope::File(key), SWEEP_PAGES, &mut items);
             if !self.has_log(engine) {
                 items.retain(|item| !is_newer_in_frame(engine, *item));
             }
             if items.is_empty() {
                 return Ok(());
             }
-            let dirty = |worker: &Worker| worker.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
+            let dirty = |worker: &Worker| worker.log.as_ref().map_or(0, |log| log.cache.dirty_of(key));
             let before = dirty(self);
             // If pages were written and are still dirty, another process overwrote the map.
             if self.write_back(engine, &items)? == 0 || dirty(self) >= before {
@@ -173,7 +173,7 @@ impl Worker {
 
     /// Returns a number of rounds that suffices to write back everything, with some to spare.
     pub(super) fn rounds(&self, engine: &CacheEngine) -> u32 {
-        let slots = self.log.as_ref().map_or(0, |log| log.books.shape().slots());
+        let slots = self.log.as_ref().map_or(0, |log| log.cache.shape().slots());
         16 + 4 * (slots / SWEEP_PAGES as u32 + engine.layout.sizes.frames.frames / STEP_PAGES as u32)
     }
 
@@ -296,7 +296,7 @@ impl Worker {
                 let _ = log.prepare(some.len());
             }
             for item in some {
-                log.books.written_back(item);
+                log.cache.written_back(item);
             }
             if engine.header.ssd_failed() == 0
                 && let Err(stop) = log.seal()
@@ -309,7 +309,7 @@ impl Worker {
 
     /// Frees the next segment as soon as a new one is started, while the log has room for the writes that this takes.
     pub(super) fn room_ahead(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
-        if self.making_room || !self.log.as_ref().is_some_and(|log| log.books.is_full()) {
+        if self.making_room || !self.log.as_ref().is_some_and(|log| log.cache.is_full()) {
             return Ok(());
         }
         self.make_room(engine)
@@ -332,7 +332,7 @@ impl Worker {
             self.keep_entries(engine, &mut items)?;
             let Some(log) = &mut self.log else { return Ok(()) };
             if round == 0 {
-                log.books.collect_hot(usize::MAX, &mut items);
+                log.cache.collect_hot(usize::MAX, &mut items);
                 let pages = log.read_items(&items);
                 for (item, page) in items.iter().zip(pages).filter_map(|(item, page)| Some((item, page?))) {
                     if log.reinsert(item, &page).is_err() {
@@ -352,9 +352,9 @@ impl Worker {
             let Some(log) = &mut self.log else { return Ok(()) };
             // More than the oldest segment, because adjacent pages are cheaper to write together. But with many files their entries would
             // take the room that those of the oldest segment need.
-            let files_max = log.books.shape().segment_pages as usize / 8;
+            let files_max = log.cache.shape().segment_pages as usize / 8;
             for segments in [8, 1] {
-                log.books.collect_dirty(CollectScope::Oldest(segments), SWEEP_PAGES, &mut items);
+                log.cache.collect_dirty(CollectScope::Oldest(segments), SWEEP_PAGES, &mut items);
                 items.retain(|item| item.key != CATALOGUE);
                 if items.chunk_by(|a, b| a.key == b.key).count() <= files_max {
                     break;
@@ -371,7 +371,7 @@ impl Worker {
     /// Reinserts catalogue entries of the oldest segment whose files still have pages.
     fn keep_entries(&mut self, engine: &CacheEngine, items: &mut Vec<Item>) -> Result<(), Errno> {
         let Some(log) = &mut self.log else { return Ok(()) };
-        log.books.collect_own(items);
+        log.cache.collect_own(items);
         for item in items.iter() {
             let Some(log) = &mut self.log else { return Ok(()) };
             let page = match log.read_item(item) {
@@ -380,7 +380,7 @@ impl Worker {
                 Err(_) => self.known_entry(engine, item)?,
             };
             let Some(log) = &mut self.log else { return Ok(()) };
-            let is_needed = Entry::decode(&page).is_some_and(|entry| log.books.pages_of(entry.key) > 0);
+            let is_needed = Entry::decode(&page).is_some_and(|entry| log.cache.pages_of(entry.key) > 0);
             if !is_needed && log.drop_pages(item.key, item.page.0..item.page.0 + 1).is_ok() {
                 if let Some(entry) = Entry::decode(&page) {
                     self.forget(engine, entry.key);

@@ -23,7 +23,7 @@ use crate::engine::{CATALOGUE, CacheEngine, FileNo, flag};
 /// Pages examined in one round.
 const ROUND_PAGES: usize = 4096;
 /// Lost ranges of a file that are reported one by one; of the others only the number is reported.
-const TOLD_MAX: usize = 16;
+const REPORTED_MAX: usize = 16;
 
 impl Worker {
     /// Takes over the content of the SSD, from its own log or from the map that the last leader published.
@@ -38,12 +38,12 @@ impl Worker {
             // Files were written without the SSD meanwhile.
             _ if engine.header.ssd_failed() == FAILED => Err("it failed before".to_owned()),
             None => Err("this process cannot open it".to_owned()),
-            Some(device) => Log::open(&**device, engine.lanes.as_ref(), files, published, &held, engine.counters.clone())
+            Some(device) => Log::open(&**device, engine.ssd_queues.as_ref(), files, published, &held, engine.counters.clone())
                 .map_err(|error| error.to_string()),
         };
         match opened {
             Ok((log, found)) => {
-                engine.header.wide(Word::SsdFound).store(log.books.len().0, Ordering::Relaxed);
+                engine.header.wide(Word::SsdFound).store(log.cache.len().0, Ordering::Relaxed);
                 engine.header.set(Word::RecoveryMs, begun.elapsed().as_millis().min(u32::MAX.into()) as u32);
                 engine.header.set(Word::SsdFailed, 0);
                 self.admission = Some(Admission::new(engine.limits.admission, self.now()));
@@ -110,10 +110,10 @@ impl Worker {
 
     /// Gives files with dirty pages on the failed SSD a record that stays: opens of them report it, and status lists them.
     fn name_debts(&mut self, engine: &CacheEngine) {
-        let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
+        let keys = self.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
         for key in keys {
             if !self.name_debt(engine, key) {
-                let dirty = self.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
+                let dirty = self.log.as_ref().map_or(0, |log| log.cache.dirty_of(key));
                 engine.header.word(Word::Unknown).fetch_add(dirty, Ordering::AcqRel);
             }
         }
@@ -122,8 +122,8 @@ impl Worker {
     fn name_debt(&mut self, engine: &CacheEngine, key: FileKey) -> bool {
         let entry = self.entry(key);
         let Some(log) = &mut self.log else { return true };
-        let Some(number) = log.books.hold(key) else { return false };
-        let end = log.books.last_dirty(key).map_or(0, |page| (page.0 + 1) * PAGE_BYTES as u64);
+        let Some(number) = log.cache.hold(key) else { return false };
+        let end = log.cache.last_dirty(key).map_or(0, |page| (page.0 + 1) * PAGE_BYTES as u64);
         let Ok(_held) = engine.lock_records() else { return false };
         let opens = engine.opens.lock();
         let no = match engine.records.find(key) {
@@ -171,7 +171,7 @@ impl Worker {
         if engine.mode().keeps_dirty() || !self.has_log(engine) {
             return;
         }
-        let is_clean = self.log.as_ref().is_some_and(|log| log.books.len().1 == u64::from(log.books.dirty_of(CATALOGUE)));
+        let is_clean = self.log.as_ref().is_some_and(|log| log.cache.len().1 == u64::from(log.cache.dirty_of(CATALOGUE)));
         if is_clean {
             // If that fails there is no note, and a missing SSD is reported as one that may have dirty pages.
             let _ = engine.world.note_clean(true);
@@ -181,7 +181,7 @@ impl Worker {
 
     /// Returns whether only the SSD has some data.
     pub(super) fn is_owed(&self, engine: &CacheEngine) -> bool {
-        let is_dirty = |log: &Log| log.books.len().1 > u64::from(log.books.dirty_of(CATALOGUE));
+        let is_dirty = |log: &Log| log.cache.len().1 > u64::from(log.cache.dirty_of(CATALOGUE));
         engine.header.get(Word::Unknown) > 0 || self.log.as_ref().is_some_and(is_dirty)
     }
 
@@ -195,7 +195,7 @@ impl Worker {
     pub(super) fn over(&mut self, engine: &CacheEngine, key: FileKey) {
         let Some(no) = engine.records.find(key) else { return };
         let record = engine.records.get(no);
-        let is_owed = self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0);
+        let is_owed = self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0);
         if is_owed {
             return;
         }
@@ -211,9 +211,9 @@ impl Worker {
         if engine.header.ssd_failed() != FAILED {
             return false;
         }
-        let Some(log) = self.log.as_ref().filter(|log| log.books.len().1 > 0) else { return false };
+        let Some(log) = self.log.as_ref().filter(|log| log.cache.len().1 > 0) else { return false };
         let mut items = Vec::new();
-        log.books.collect_sweep(self.swept, ROUND_PAGES, &mut items);
+        log.cache.collect_sweep(self.swept, ROUND_PAGES, &mut items);
         items.retain(|item| item.key != CATALOGUE);
         let Some(last) = items.last() else { return false };
         self.swept = (last.key, last.page);
@@ -222,7 +222,7 @@ impl Worker {
             return false;
         }
         let written = self.write_back(engine, &items).unwrap_or(0);
-        written > 0 && self.log.as_ref().is_some_and(|log| log.books.len().1 > 0)
+        written > 0 && self.log.as_ref().is_some_and(|log| log.cache.len().1 > 0)
     }
 
     /// Handles dirty pages that the SSD cannot return; returns their number. It reports them by file and range, and records a failure of
@@ -231,7 +231,7 @@ impl Worker {
         let no = run.first().and_then(|item| engine.records.find(item.key));
         let lost: Vec<Item> = (run.iter())
             .filter(|item| !whole.iter().any(|(other, _)| other == *item))
-            .filter(|item| self.log.as_ref().is_some_and(|log| log.books.is_dirty(item.key, item.page)))
+            .filter(|item| self.log.as_ref().is_some_and(|log| log.cache.is_dirty(item.key, item.page)))
             // A newer version is in a frame, and is written back from there.
             .filter(|item| !is_newer_in_frame(engine, **item))
             .copied()
@@ -250,12 +250,16 @@ impl Worker {
         let entry = self.entry(new[0].key).map(|entry| entry.path);
         let path = no.map(|no| engine.records.get(no).path()).or(entry).unwrap_or_default();
         let runs: Vec<&[Item]> = ssdcache::runs(new).collect();
-        for run in runs.iter().take(TOLD_MAX) {
+        for run in runs.iter().take(REPORTED_MAX) {
             let (first, end) = (run[0].page.0 * PAGE_BYTES as u64, (run[run.len() - 1].page.0 + 1) * PAGE_BYTES as u64);
             engine.world.report(&format!("bytes {first} to {} of {} cannot be read: only the SSD had them", end - 1, path.display()));
         }
-        if runs.len() > TOLD_MAX {
-            engine.world.report(&format!("{} more pieces of {} cannot be read: status lists them", runs.len() - TOLD_MAX, path.display()));
+        if runs.len() > REPORTED_MAX {
+            engine.world.report(&format!(
+                "{} more pieces of {} cannot be read: status lists them",
+                runs.len() - REPORTED_MAX,
+                path.display()
+            ));
         }
         engine.header.wide(Word::Lost).store(self.lost.len() as u64, Ordering::Relaxed);
         if let Some(no) = no {
@@ -273,11 +277,11 @@ impl Worker {
         if engine.header.ssd_failed() != FAILED {
             return count;
         }
-        let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
+        let keys = self.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
         for key in keys {
             if let Some(log) = &mut self.log {
-                count = count.saturating_add(log.books.dirty_of(key));
-                log.books.forget(key, 0..u64::MAX);
+                count = count.saturating_add(log.cache.dirty_of(key));
+                log.cache.forget(key, 0..u64::MAX);
             }
             self.over(engine, key);
         }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use shm::OwnedLockGuard;
 use ssdcache::{FileKey, Page, PageIndex, PageVersion};
 
-use super::{PATIENCE_MS, Worker};
+use super::{RETRY_MS, Worker};
 use crate::engine::log::Stop;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::{Difference, Writer, difference};
@@ -22,7 +22,7 @@ use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX
 /// Files whose entries are kept in memory; more only while they are being written.
 const KNOWN_MAX: usize = 2048;
 /// How often the leader checks for files that are no longer used, ms.
-const LOOK_MS: u32 = 1000;
+const FILES_CHECK_MS: u32 = 1000;
 /// Records of closed files that each check examines.
 const WITHDRAWN: u32 = 32;
 /// Entries settled in one step when there are too many.
@@ -74,7 +74,7 @@ impl Worker {
         if let Some(no) = engine.records.find(key) {
             engine.records.get(no).failed(errno);
         }
-        self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(PATIENCE_MS));
+        self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(RETRY_MS));
     }
 
     pub(super) fn succeeded(&mut self, key: FileKey) {
@@ -158,7 +158,7 @@ impl Worker {
     fn note_as(&mut self, engine: &CacheEngine, no: FileNo, len: Option<u64>, through: bool) -> Result<(), Errno> {
         let record = engine.records.get(no);
         let key = record.key().ok_or(Errno::NOENT)?;
-        let is_first = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) == 0);
+        let is_first = self.log.as_ref().is_some_and(|log| log.cache.pages_of(key) == 0);
         if is_first {
             // The log has not recorded what happened to the file so far.
             let below = self.found(engine, key)?.ok_or(Errno::NOENT)?;
@@ -303,7 +303,7 @@ impl Worker {
 
     /// Returns whether pages of the file are newer than the file.
     pub(super) fn is_dirty(&self, engine: &CacheEngine, no: FileNo, key: FileKey) -> bool {
-        engine.pages.has_marked(pagecache::FileNo(no.0), Marks::DIRTY) || self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0)
+        engine.pages.has_marked(pagecache::FileNo(no.0), Marks::DIRTY) || self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0)
     }
 
     /// The file's dirty pages cannot be written until its owner decides (`CONFLICT`) or it is found again (`MISSING`). It gets a record,
@@ -325,10 +325,10 @@ impl Worker {
         }
         self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(STRANDED_MS));
         // An entry that says `writing` would make a restart take the change for ours.
-        let is_told = |entry: &Entry| !entry.writing && entry.stamp == Stamp::NEVER;
+        let is_reported = |entry: &Entry| !entry.writing && entry.stamp == Stamp::NEVER;
         if why == flag::CONFLICT
             && self.has_log(engine)
-            && let Some(entry) = self.entry(key).filter(|entry| !is_told(entry))
+            && let Some(entry) = self.entry(key).filter(|entry| !is_reported(entry))
         {
             // If that fails, a restart behaves as if the conflict had not been detected.
             let put = self.put_entry(engine, key, |worker| {
@@ -358,7 +358,7 @@ impl Worker {
             return Some(no);
         }
         let entry = entry?;
-        let number = self.log.as_mut().and_then(|log| log.books.hold(key))?;
+        let number = self.log.as_mut().and_then(|log| log.cache.hold(key))?;
         let no = engine.free_record(key, &opens)?;
         let record = engine.records.get(no);
         record.clear();
@@ -434,7 +434,7 @@ impl Worker {
         for (no, record) in engine.records.all() {
             let is_wanted = !record.has(flag::HELD | flag::STRANDED) && record.written().load(Ordering::Relaxed) != 0;
             let Some(key) = record.key().filter(|_| is_wanted) else { continue };
-            if !dirty.contains(&no.0) && self.log.as_ref().is_none_or(|log| log.books.dirty_of(key) == 0) {
+            if !dirty.contains(&no.0) && self.log.as_ref().is_none_or(|log| log.cache.dirty_of(key) == 0) {
                 continue;
             }
             if self.open_count() >= engine.world.handles_max() {
@@ -471,7 +471,7 @@ impl Worker {
             Ok(()) => self.close_handle(engine, key),
             // The next flush reports it.
             Err(_) if self.is_patient(engine, key) => {}
-            Err(_) => self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(PATIENCE_MS)),
+            Err(_) => self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(RETRY_MS)),
         }
         true
     }
@@ -528,7 +528,7 @@ impl Worker {
     /// are not open here are opened, as long as that leaves handles for others: a handle follows its file through renames of directories.
     fn note_names_on_ssd(&mut self, engine: &CacheEngine) {
         let Some(log) = self.log.as_ref().filter(|_| self.has_log(engine)) else { return };
-        let mut dirty = log.books.dirty_files();
+        let mut dirty = log.cache.dirty_files();
         dirty.retain(|key| *key != CATALOGUE);
         dirty.sort_unstable();
         let first = dirty.partition_point(|key| *key <= self.named);
@@ -586,7 +586,7 @@ impl Worker {
     /// Returns how long a backing file may become: the smaller of its entry's length, if the log has pages of it, and the length its
     /// users know. During a truncation only the entry counts: the truncation may fail, and the data after it is still needed.
     pub(super) fn end_below(&mut self, engine: &CacheEngine, key: FileKey) -> u64 {
-        let is_noted = self.has_log(engine) && self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
+        let is_noted = self.has_log(engine) && self.log.as_ref().is_some_and(|log| log.cache.pages_of(key) > 0);
         let noted = self.entry(key).filter(|_| is_noted).map(|entry| entry.size);
         // A record that was not compared with the entry yet has the length of the backing file, without the dirty pages behind it.
         let is_compared = |no: &FileNo| engine.records.get(*no).on_ssd().is_some() && !self.is_being_cut(engine, *no);
@@ -694,11 +694,11 @@ impl Worker {
         Some(held)
     }
 
-    /// Returns whether the file has not been written through for `PATIENCE_MS`, and all of that is durable on both sides.
+    /// Returns whether the file has not been written through for `RETRY_MS`, and all of that is durable on both sides.
     fn ends_through(&mut self, engine: &CacheEngine, key: FileKey) -> bool {
         let Some(no) = engine.records.find(key) else { return false };
         let record = engine.records.get(no);
-        let quiet = engine.world.now_ms().wrapping_sub(record.used().load(Ordering::Relaxed)) >= PATIENCE_MS;
+        let quiet = engine.world.now_ms().wrapping_sub(record.used().load(Ordering::Relaxed)) >= RETRY_MS;
         let Some(_held) = self.try_lock(engine, no).filter(|_| quiet) else { return false };
         let is_settled = !engine.pages.marked_of(pagecache::FileNo(no.0))
             && self.below(engine, key).is_ok_and(|below| below.sync().is_ok())
@@ -764,8 +764,8 @@ impl Worker {
 
     /// Keeps the state of files within its bounds; returns whether there was work to do.
     pub(super) fn bound_files(&mut self, engine: &CacheEngine, now: u32) -> bool {
-        if now.wrapping_sub(self.last_look_at_files) >= LOOK_MS {
-            self.last_look_at_files = now;
+        if now.wrapping_sub(self.last_files_check) >= FILES_CHECK_MS {
+            self.last_files_check = now;
             self.close_idle(engine);
             // A process that holds the lock is not waited for: the names are as good a second later.
             self.note_names(engine, || engine.records.lock().try_lock());
@@ -794,7 +794,7 @@ impl Worker {
             let no = engine.records.find(key);
             let is_open = no.is_some_and(|no| engine.records.get(no).open_by().load(Ordering::Acquire) != 0);
             let is_marked = no.is_some_and(|no| engine.pages.marked_of(pagecache::FileNo(no.0)));
-            is_open || is_marked || worker.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0)
+            is_open || is_marked || worker.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0)
         };
         let idle: Vec<FileKey> = self.known.keys().filter(|key| !is_used(**key, self)).copied().collect();
         for key in idle {
@@ -856,7 +856,7 @@ impl Worker {
     pub(super) fn drop_pages(&mut self, engine: &CacheEngine, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         if engine.header.ssd_failed() != 0 {
             if let Some(log) = &mut self.log {
-                log.books.forget(key, pages);
+                log.cache.forget(key, pages);
             }
             return Ok(());
         }

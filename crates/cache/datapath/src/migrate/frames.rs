@@ -159,14 +159,14 @@ impl Worker {
         }
         let mode = engine.records.get(no).mode().within(engine.mode());
         // A page that was written through while the SSD had it dirty is newer than the backing file as a whole.
-        let is_dirty = |name: &Name| self.log.as_ref().is_some_and(|log| log.books.is_dirty(key, PageIndex(name.page.0)));
+        let is_dirty = |name: &Name| self.log.as_ref().is_some_and(|log| log.cache.is_dirty(key, PageIndex(name.page.0)));
         let (dirty, stale): (Vec<_>, Vec<_>) =
             taken.into_iter().partition(|(name, snapshot, _)| snapshot.marks.has(Marks::DIRTY) || is_dirty(name));
         let is_stored = self.has_log(engine) && mode == Mode::WriteBack;
         // During a truncation the page is stored: a crash may repeat the truncation of the backing file.
         if is_stored && (self.is_being_cut(engine, no) || self.may_store()) {
             self.store(engine, no, key, dirty, cleaned)?;
-            if self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0) {
+            if self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0) {
                 self.dirty_since.entry(key).or_insert(since_ms);
             }
         } else {
@@ -254,7 +254,7 @@ impl Worker {
             self.prepare_drops(engine, pages.len())?;
             let Some(log) = &self.log else { return Ok(()) };
             let is_clean = |page: &&u64| {
-                log.books.lookup(key, PageIndex(**page)) != ssdcache::LookupResult::Miss && !log.books.is_dirty(key, PageIndex(**page))
+                log.cache.lookup(key, PageIndex(**page)) != ssdcache::LookupResult::Miss && !log.cache.is_dirty(key, PageIndex(**page))
             };
             let clean: Vec<u64> = pages.iter().filter(is_clean).copied().collect();
             if clean.is_empty() {
@@ -366,7 +366,7 @@ impl Worker {
         let mut replace = Vec::new();
         for (name, snapshot, bytes) in stale {
             let page = PageIndex(name.page.0);
-            let was_here = self.log.as_ref().is_some_and(|log| log.books.lookup(key, page) != ssdcache::LookupResult::Miss);
+            let was_here = self.log.as_ref().is_some_and(|log| log.cache.lookup(key, page) != ssdcache::LookupResult::Miss);
             self.drop_pages(engine, key, page.0..page.0 + 1)?;
             if was_here && mode == Mode::WriteThrough && self.has_log(engine) {
                 replace.push((page, bytes));

@@ -24,9 +24,9 @@ impl Worker {
         engine.requests.take(&mut asked);
         let busy = !asked.is_empty();
         // Opens seldom wait for a disk, and the other requests do: opens go first.
-        let (opens, others): (Vec<Request>, Vec<Request>) = asked.drain(..).partition(|asked| asked.ask == RequestKind::Open);
+        let (opens, others): (Vec<Request>, Vec<Request>) = asked.drain(..).partition(|asked| asked.kind == RequestKind::Open);
         self.asked = asked;
-        let (syncs, others): (Vec<Request>, Vec<Request>) = others.into_iter().partition(|asked| asked.ask == RequestKind::Sync);
+        let (syncs, others): (Vec<Request>, Vec<Request>) = others.into_iter().partition(|asked| asked.kind == RequestKind::Sync);
         self.each(engine, opens);
         if !syncs.is_empty() {
             self.sync(engine, &syncs);
@@ -63,23 +63,23 @@ impl Worker {
 
     // long: one match over all requests.
     fn one(&mut self, engine: &CacheEngine, asked: &Request) -> Result<u32, Errno> {
-        if asked.ask == RequestKind::Accept {
+        if asked.kind == RequestKind::Accept {
             return Ok(self.accept(engine));
         }
         if engine.header.ssd_failed() == NEVER_OPENED {
             return Err(Errno::IO);
         }
         let no = asked.file;
-        if asked.ask == RequestKind::ModeOfAll {
+        if asked.kind == RequestKind::ModeOfAll {
             return self.mode_of_all(engine, mode_of_number(asked.a).ok_or(Errno::INVAL)?).map(|()| 0);
         }
         if no.0 == u32::MAX {
-            return match asked.ask {
+            return match asked.kind {
                 RequestKind::Clean => self.clean_all(engine),
                 _ => {
                     // A process that finds the SSD's map being exchanged sends this: only the leader exchanges it.
                     if let Some(log) = &self.log {
-                        log.books.end_exchange();
+                        log.cache.end_exchange();
                     }
                     Ok(0)
                 }
@@ -87,8 +87,8 @@ impl Worker {
         }
         let record = engine.records.get(no);
         let key = record.key().filter(|key| record.is_sound(*key)).ok_or(if record.is_free() { Errno::BADF } else { Errno::IO })?;
-        match asked.ask {
-            RequestKind::Open if asked.a == 1 => Ok(self.log.as_ref().map_or(0, |log| log.books.dirty_of(key))),
+        match asked.kind {
+            RequestKind::Open if asked.a == 1 => Ok(self.log.as_ref().map_or(0, |log| log.cache.dirty_of(key))),
             RequestKind::Open if asked.a == 2 => self.below(engine, key).map(|_| 0),
             RequestKind::Open => self.open(engine, no, key).map(|()| 0),
             RequestKind::Clean => self.clean(engine, no, key).map(|()| 0),
@@ -185,7 +185,7 @@ impl Worker {
         let mode = record.mode().within(engine.mode());
         let has_log = self.has_log(engine);
         if has_log && mode == Mode::WriteBack {
-            let has_dirty = self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0);
+            let has_dirty = self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0);
             if has_dirty {
                 self.note(engine, no)?;
             }
@@ -199,7 +199,7 @@ impl Worker {
             return Ok(0);
         }
         // Dirty pages of a failed SSD: readable ones are written to the backing file, the others are lost and reported.
-        if !has_log && self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) > 0) {
+        if !has_log && self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0) {
             self.know(key).not_before = None;
             self.write_back_file(engine, key)?;
         }
@@ -224,8 +224,8 @@ impl Worker {
             return Err(Errno::IO);
         }
         let Some(log) = &mut self.log else { return Ok(()) };
-        let number = log.books.hold(key);
-        let (pages, dirty) = (log.books.pages_of(key), log.books.dirty_of(key));
+        let number = log.cache.hold(key);
+        let (pages, dirty) = (log.cache.pages_of(key), log.cache.dirty_of(key));
         if pages > 0 || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
             if self.own_stamp(key).is_none()
                 && let Ok(below) = self.below(engine, key)
@@ -294,7 +294,7 @@ impl Worker {
     fn release_others(&mut self, engine: &CacheEngine) {
         let Some(log) = &mut self.log else { return };
         let records = &engine.records;
-        self.known.keys().filter(|key| records.find(**key).is_none()).for_each(|key| log.books.release(*key));
+        self.known.keys().filter(|key| records.find(**key).is_none()).for_each(|key| log.cache.release(*key));
     }
 
     /// Drops pages of a file: first on the SSD, durably, then the frames. In the other order a new leader would find the old pages again,
@@ -322,7 +322,7 @@ impl Worker {
     /// Makes freed segments durable before newer bytes are written to the backing file: after a crash their clean pages would be back,
     /// and older.
     pub(super) fn tell_reclaimed(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
-        if self.log.as_ref().is_some_and(Log::is_untold) { self.flush_log(engine) } else { Ok(()) }
+        if self.log.as_ref().is_some_and(Log::is_unrecorded) { self.flush_log(engine) } else { Ok(()) }
     }
 
     /// Drops all clean pages of a file after a process died between a write to the backing file and its frames. Dirty pages here are at
@@ -335,7 +335,7 @@ impl Worker {
         let mut marked = Vec::new();
         engine.pages.marked(MarkFilter::File(pagecache::FileNo(no.0)), usize::MAX, &mut marked);
         // A frame that is newer than a dirty page of the SSD stays: it has to cover that page.
-        marked.retain(|(name, _)| !self.log.as_ref().is_some_and(|log| log.books.is_dirty(key, PageIndex(name.page.0))));
+        marked.retain(|(name, _)| !self.log.as_ref().is_some_and(|log| log.cache.is_dirty(key, PageIndex(name.page.0))));
         for (name, _) in marked {
             if engine.pages.drop_range_without(name.file, name.page.0..name.page.0 + 1, Marks::DIRTY) == Leftover::Stuck {
                 return Err(STALLED);
@@ -388,7 +388,7 @@ impl Worker {
     }
 
     fn is_all_below(&self, engine: &CacheEngine, no: FileNo, key: FileKey) -> bool {
-        let on_ssd = self.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
+        let on_ssd = self.log.as_ref().map_or(0, |log| log.cache.dirty_of(key));
         on_ssd == 0 && !engine.pages.marked_of(pagecache::FileNo(no.0))
     }
 
@@ -421,12 +421,12 @@ impl Worker {
             // All of these pages failed: each other file is tried.
             Err(errno) => {
                 result = result.and(Err(errno));
-                let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
+                let keys = self.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
                 for key in keys.into_iter().filter(|key| *key != CATALOGUE) {
                     self.know(key).not_before = None;
-                    let before = self.log.as_ref().map_or(0, |log| log.books.dirty_of(key));
+                    let before = self.log.as_ref().map_or(0, |log| log.cache.dirty_of(key));
                     result = result.and(self.write_back_file(engine, key));
-                    if self.log.as_ref().is_some_and(|log| log.books.dirty_of(key) < before) {
+                    if self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) < before) {
                         return Ok(self.left(engine).max(1));
                     }
                 }
@@ -440,13 +440,13 @@ impl Worker {
     fn is_all_stranded(&self, engine: &CacheEngine) -> bool {
         let mut marked = Vec::new();
         engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
-        let keys = self.log.as_ref().map_or(Vec::new(), |log| log.books.dirty_files());
+        let keys = self.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
         marked.iter().all(|(name, _)| engine.records.get(FileNo(name.file.0)).has(flag::STRANDED))
             && keys.into_iter().filter(|key| *key != CATALOGUE).all(|key| self.is_stranded(engine, key))
     }
 
     fn left(&self, engine: &CacheEngine) -> u32 {
-        let on_ssd = self.log.as_ref().map_or(0, |log| log.books.len().1.saturating_sub(u64::from(log.books.dirty_of(CATALOGUE))));
+        let on_ssd = self.log.as_ref().map_or(0, |log| log.cache.len().1.saturating_sub(u64::from(log.cache.dirty_of(CATALOGUE))));
         engine.pages.marked_count().saturating_add(u32::try_from(on_ssd).unwrap_or(u32::MAX)).min(i32::MAX as u32)
     }
 
@@ -454,7 +454,7 @@ impl Worker {
     /// requests it again.
     fn through(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         self.end_cut(engine, key)?;
-        if !self.has_log(engine) || self.log.as_ref().is_none_or(|log| log.books.pages_of(key) == 0) {
+        if !self.has_log(engine) || self.log.as_ref().is_none_or(|log| log.cache.pages_of(key) == 0) {
             self.tell_reclaimed(engine)?;
         } else {
             self.note_through(engine, no)?;
@@ -470,7 +470,7 @@ impl Worker {
     /// As [`CacheEngine::mend`].
     pub(super) fn mend(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
         let Some(key) = engine.records.get(no).key() else { return Ok(()) };
-        engine.mend(no, &mut |ask, a, b| match ask {
+        engine.mend(no, &mut |kind, a, b| match kind {
             RequestKind::Truncate => self.truncate(engine, no, key, a),
             RequestKind::Stale => self.drop_stale(engine, no, key),
             _ => self.drop_range(engine, no, key, a..b),
@@ -482,10 +482,10 @@ impl Worker {
     fn cut_tail(&mut self, engine: &CacheEngine, key: FileKey, len: u64) -> Result<(), Errno> {
         let (page, offset) = (PageIndex(len / PAGE_BYTES as u64), (len % PAGE_BYTES as u64) as usize);
         let Some(log) = &mut self.log else { return Ok(()) };
-        if offset == 0 || log.books.lookup(key, page) == ssdcache::LookupResult::Miss {
+        if offset == 0 || log.cache.lookup(key, page) == ssdcache::LookupResult::Miss {
             return Ok(());
         }
-        if !log.books.is_dirty(key, page) {
+        if !log.cache.is_dirty(key, page) {
             return self.drop_pages(engine, key, page.0..page.0 + 1);
         }
         let mut bytes = log.read(key, page).ok_or(Errno::IO)?;
@@ -521,7 +521,7 @@ impl Worker {
         self.may_cut(engine, no, key, &*below)?;
         engine.cut_tail(no, len)?;
         let before = self.entry(key);
-        let has_pages = self.log.as_ref().is_some_and(|log| log.books.pages_of(key) > 0);
+        let has_pages = self.log.as_ref().is_some_and(|log| log.cache.pages_of(key) > 0);
         // An entry without pages only matters for an earlier truncation.
         if has_pages || before.as_ref().is_some_and(|entry| entry.cut.is_some()) {
             if self.has_log(engine) {
@@ -624,7 +624,7 @@ impl Worker {
     fn drop_clean(&mut self, engine: &CacheEngine, key: FileKey, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
         let mut clean = Vec::new();
         if let Some(log) = &self.log {
-            log.books.collect_clean(key, pages, &mut clean);
+            log.cache.collect_clean(key, pages, &mut clean);
         }
         for run in ssdcache::runs(&clean) {
             let first = run[0].page.0;

@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use ssdcache::FileKey;
 
-use super::{PATIENCE_MS, Worker};
+use super::{RETRY_MS, Worker};
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::{Difference, Moment, StampCheck, Writer, difference};
 use crate::engine::record::Record;
 use crate::engine::{BackingFile, CacheEngine, FileNo, RequestKind, flag};
 
 /// Attempts to read the state of a file that keeps changing.
-const LOOKS: usize = 1000;
+const CHECKS_MAX: usize = 1000;
 
 /// The leader's open window of a file. Without one the leader changes nothing of a file, not even its times.
 #[must_use = "a window that is not closed hides changes by other programs"]
@@ -30,7 +30,7 @@ impl Worker {
     /// # Errors
     /// ESTALE: another program changed its bytes, and there are dirty pages of it.
     pub(super) fn open_window(&mut self, engine: &CacheEngine, key: FileKey, below: &dyn BackingFile) -> Result<LeaderWindow, Errno> {
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS_MAX {
             let moment = self.look_first(engine, key, below)?;
             let Some(no) = engine.records.find(key) else { return Ok(LeaderWindow { key }) };
             let own = engine.records.get(no).own();
@@ -61,7 +61,7 @@ impl Worker {
             return Err(Errno::STALE);
         };
         let record = engine.records.get(no);
-        'looks: for _ in 0..LOOKS {
+        'looks: for _ in 0..CHECKS_MAX {
             if record.has(flag::CONFLICT) {
                 return Err(Errno::STALE);
             }
@@ -165,7 +165,7 @@ impl Worker {
     /// while its window is open.
     pub(super) fn end_others_writing(&mut self, engine: &CacheEngine) -> bool {
         let now = engine.world.now_ms();
-        if self.unended_failed.is_some_and(|failed| now.wrapping_sub(failed) < PATIENCE_MS) {
+        if self.unended_failed.is_some_and(|failed| now.wrapping_sub(failed) < RETRY_MS) {
             return false;
         }
         self.unended_failed = None;

@@ -189,7 +189,7 @@ fn a_conflict_is_decided_once() {
         let open = &process.opens[0];
         machine.foreign_write(KEY, 0, &bytes_of(0..CELLS, 9));
         assert_eq!(open.look_below(), Err(OpenFileError::Conflict));
-        let seen = process.engine.look().expect("whole").files().into_iter().find(|seen| seen.is_conflict).expect("one");
+        let seen = process.engine.status().expect("whole").files().into_iter().find(|seen| seen.is_conflict).expect("one");
         let below = || Arc::new(Handle { machine: Arc::clone(&machine), key: KEY });
         let others: Vec<Open> = (0..3).map(|_| process.engine.open_stranded(&seen, Some(below())).expect("there")).collect();
         others[0].discard_conflict().expect("given up");
@@ -475,10 +475,10 @@ impl Run {
             Ended::Died => return self.succeed(),
         }
         // Without a step of the leader, which may be writing it back just now.
-        let look = self.process.engine.look().expect("whole");
-        let Some(seen) = look.files().into_iter().find(|seen| seen.key == FileKey(KEY)) else { return };
+        let status = self.process.engine.status().expect("whole");
+        let Some(seen) = status.files().into_iter().find(|seen| seen.key == FileKey(KEY)) else { return };
         // Written-through data is only older on the SSD.
-        let is_dirty = self.setup.mode == Mode::WriteBack && look.dirty_bytes(&seen) > 0;
+        let is_dirty = self.setup.mode == Mode::WriteBack && status.dirty_bytes(&seen) > 0;
         self.version += 1;
         let version = self.version;
         self.machine.trace(|| format!("foreign {cells:?}: {version}, dirty {is_dirty}"));
@@ -502,7 +502,7 @@ impl Run {
         }
     }
 
-    fn look(&mut self) {
+    fn check_status(&mut self) {
         let ended = self.with(|open| open.look_below());
         let (is_good, is_conflict) = match ended {
             Ended::Died => return self.succeed(),
@@ -567,7 +567,7 @@ impl Run {
         }
         let forces = self.rng.bool();
         let ended = self.call(move |machine, process| {
-            let seen = process.engine.look().expect("whole").files().into_iter().find(|seen| seen.is_conflict)?;
+            let seen = process.engine.status().expect("whole").files().into_iter().find(|seen| seen.is_conflict)?;
             let below = Arc::new(Handle { machine: Arc::clone(machine), key: KEY });
             let open = process.engine.open_stranded(&seen, Some(below)).expect("there");
             Some(if forces { open.force() } else { open.discard_conflict() })
@@ -722,7 +722,7 @@ impl Run {
         match self.rng.u8(..100) {
             0..30 => self.write(cells),
             30..40 => self.foreign(cells),
-            40..52 => self.look(),
+            40..52 => self.check_status(),
             52..60 => self.read(false),
             60..68 => {
                 let is_clean = self.rng.bool();

@@ -53,7 +53,7 @@ pub(super) struct PageMiss<'a> {
 
 impl PendingRead {
     /// Looks up the pages of the read while there are free slots. Returns false if there is none for the next page.
-    pub(super) fn look(&mut self, index: u32, open: &Open, lane: &mut SsdQueue, to: &mut [u8]) -> bool {
+    pub(super) fn look(&mut self, index: u32, open: &Open, ssd_queue: &mut SsdQueue, to: &mut [u8]) -> bool {
         let from = self.looked;
         for piece in pieces(self.at + from as u64, self.len - from) {
             let piece = Piece { at: piece.at + from, ..piece };
@@ -64,7 +64,7 @@ impl PendingRead {
                 continue;
             }
             let on_ssd = open.key_on_ssd(piece.page);
-            if !self.look_for(&PageMiss { piece, in_frames, on_ssd: on_ssd.as_ref() }, index, open, lane, to) {
+            if !self.look_for(&PageMiss { piece, in_frames, on_ssd: on_ssd.as_ref() }, index, open, ssd_queue, to) {
                 return false;
             }
             if self.is_slow {
@@ -76,8 +76,8 @@ impl PendingRead {
 
     /// Looks up on the SSD a piece that is in no frame. Returns false if the queue has no free slot.
     #[inline(always)]
-    pub(super) fn look_for(&mut self, missed: &PageMiss<'_>, index: u32, open: &Open, lane: &mut SsdQueue, to: &[u8]) -> bool {
-        if lane.free.is_empty() {
+    pub(super) fn look_for(&mut self, missed: &PageMiss<'_>, index: u32, open: &Open, ssd_queue: &mut SsdQueue, to: &[u8]) -> bool {
+        if ssd_queue.free.is_empty() {
             return false;
         }
         let &PageMiss { piece, in_frames, on_ssd } = missed;
@@ -92,7 +92,7 @@ impl PendingRead {
             self.is_slow = true;
             return true;
         };
-        if !lane.submit(index, piece, &found, ticket, to) {
+        if !ssd_queue.submit(index, piece, &found, ticket, to) {
             return false;
         }
         // Do it now, while its word is in the CPU cache.

@@ -70,7 +70,7 @@ pub(super) struct SsdQueue {
     pub(super) due: Option<Time>,
     /// Buffer to verify a page that is only read in part.
     pub(super) scratch: Box<Page>,
-    pub(super) told: CompletionBatch,
+    pub(super) batch: CompletionBatch,
     /// Memory of callers that is registered with the queue.
     pub(super) memory: Vec<Arena>,
     /// The queue has ended: it delivers no more completions.
@@ -79,7 +79,7 @@ pub(super) struct SsdQueue {
 
 impl SsdQueue {
     pub(super) fn open(engine: &CacheEngine, depth: u32, options: AsyncReaderOptions) -> Result<SsdQueue, OpenError> {
-        let device = engine.lanes.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
+        let device = engine.ssd_queues.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
         let depth = depth.next_power_of_two().min(PARTS_MAX);
         let AsyncReaderOptions { single_issuer, waits, spin_duration, timeouts } = options;
         let options = QueueOptions { depth, single_issuer, waits, spin_duration: spin_duration, ..QueueOptions::default() };
@@ -102,7 +102,7 @@ impl SsdQueue {
             timeout: timeouts.timeout.unwrap_or(Duration::MAX),
             due: None,
             scratch: Box::new([0; PAGE_BYTES]),
-            told: CompletionBatch { completions: Box::new([Completion::EMPTY; BATCH]), next: 0, count: 0, at: None },
+            batch: CompletionBatch { completions: Box::new([Completion::EMPTY; BATCH]), next: 0, count: 0, at: None },
             memory: Vec::new(),
             is_over: false,
         })
