@@ -42,8 +42,8 @@ uring_on() {
     echo Y >"$uring_switch"
 }
 
-# way: how requests come to the daemon of $MNT.
-way() {
+# transport: how requests come to the daemon of $MNT.
+transport() {
     local said
     said=$("$HOTSHELF" status "$MNT" | sed -n 's/^ *requests  *//p')
     echo "${said:-by /dev/fuse}"

@@ -34,7 +34,7 @@ round() {
 for ((n = 0; n < rounds; n++)); do
     fresh
     "$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD" "$MNT" ${FLAGS:-}
-    way=$(way)
+    transport=$(transport)
     round hotshelf "$MNT"
     "$HOTSHELF" unmount "$MNT"
     fresh
@@ -45,11 +45,11 @@ for ((n = 0; n < rounds; n++)); do
     mkdir "$SSD/plain"
     round ext4 "$SSD/plain"
 done
-echo "  requests to hotshelf $way"
+echo "  requests to hotshelf $transport"
 printf '  %-8s %10s %10s %10s   %s\n' per-s hotshelf mergerfs ext4 'to mergerfs, to ext4'
 for what in create stat list again rename unlink; do
     # shellcheck disable=SC2086
     a=$(median ${seen[hotshelf.$what]}) b=$(median ${seen[mergerfs.$what]}) c=$(median ${seen[ext4.$what]})
     printf '  %-8s %10.0f %10.0f %10.0f   %s, %s\n' "$what" "$a" "$b" "$c" "$(ratio "$a" "$b")" "$(ratio "$a" "$c")"
-    note metadata "what=$what" "files=$files" "way=$way" "hotshelf=$a" "mergerfs=$b" "ext4=$c"
+    note metadata "what=$what" "files=$files" "way=$transport" "hotshelf=$a" "mergerfs=$b" "ext4=$c"
 done

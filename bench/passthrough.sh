@@ -31,7 +31,7 @@ compare() {
     a=$(median "${mount[@]}") b=$(median "${plain[@]}")
     printf '  %-12s %-8s %-9s %-5s %12.0f %12.0f KiB/s   ratio %s\n' \
         "$mode" "$([[ $cached == 1 ]] && echo O_DIRECT || echo cached)" "$kind" "$size" "$a" "$b" "$(ratio "$a" "$b")"
-    note passthrough "mode=$mode" "way=$(way)" "direct=$cached" "kind=$kind" "size=$size" "mount=$a" "plain=$b" "ratio=$(ratio "$a" "$b")"
+    note passthrough "mode=$mode" "way=$(transport)" "direct=$cached" "kind=$kind" "size=$size" "mount=$a" "plain=$b" "ratio=$(ratio "$a" "$b")"
 }
 
 head -c 512M /dev/urandom >"$SSD/file"
@@ -45,7 +45,7 @@ for mode in ${MODES:-passthrough daemon gathered}; do
         gathered) flags=(--write-back) ;;
     esac
     "$HOTSHELF" mount --ssd "$SSD" --hdd "$HDD" "$MNT" "${flags[@]}" ${FLAGS:-}
-    echo "  $mode: requests $(way)"
+    echo "  $mode: requests $(transport)"
     for cached in 0 1; do
         compare $mode $cached randread 4k
         compare $mode $cached read 128k

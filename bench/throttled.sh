@@ -105,12 +105,12 @@ postmark_in() {
     sync -f "$([[ $dir == "$MNT"/* ]] && echo "$SSD" || echo "$HDD")"
 }
 
-postmark_ways() {
+postmark_modes() {
     command -v postmark >/dev/null || return 0
-    local way who size begin
-    for way in cached little-memory sync; do
+    local mode who size begin
+    for mode in cached little-memory sync; do
         size='set number 3000\nset transactions 6000'
-        case $way in
+        case $mode in
             little-memory)
                 memory_group || continue
                 size='set number 20000\nset transactions 2000\nset subdirectories 20'
@@ -124,7 +124,7 @@ postmark_ways() {
         for who in mount alone; do
             begin=$(now)
             (
-                if [[ $way == little-memory ]]; then
+                if [[ $mode == little-memory ]]; then
                     # The daemon too: what it reads is remembered in its name.
                     "$HOTSHELF" unmount "$MNT"
                     echo "$BASHPID" >"$memory/tasks"
@@ -134,7 +134,7 @@ postmark_ways() {
             )
             declare "pm_$who=$(awk "BEGIN { print $(now) - $begin }")"
         done
-        case $way in
+        case $mode in
             little-memory)
                 mount_again
                 rmdir "$memory"
@@ -145,8 +145,8 @@ postmark_ways() {
                 ;;
         esac
         # shellcheck disable=SC2154
-        echo "  PostMark, $way, with a final sync: HDD alone $pm_alone s, mount $pm_mount s: ratio $(ratio "$pm_alone" "$pm_mount")"
-        note throttled what=postmark "way=$way" "alone=$pm_alone" "mount=$pm_mount"
+        echo "  PostMark, $mode, with a final sync: HDD alone $pm_alone s, mount $pm_mount s: ratio $(ratio "$pm_alone" "$pm_mount")"
+        note throttled what=postmark "way=$mode" "alone=$pm_alone" "mount=$pm_mount"
     done
 }
 
@@ -194,5 +194,5 @@ git_project() {
 
 if part random; then random; fi
 if part move; then move; fi
-if part postmark; then postmark_ways; fi
+if part postmark; then postmark_modes; fi
 if part git; then git_project; fi

@@ -17,8 +17,8 @@ dd if=/dev/urandom of="$(block ssd)" bs=1M oflag=direct status=none || true
 # Busy time of all CPUs, in hundredths of a second: user, nice, system, irq, softirq.
 busy() { awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }
 
-# told SIDE IOPS CPU BEFORE AFTER: what a run took of the guest; starting a program takes some, the same for both sides.
-told() { awk -v who="$1" -v iops="$2" -v cpu="$3" -v busy="$(($5 - $4))" -v s="$seconds" \
+# report SIDE IOPS CPU BEFORE AFTER: what a run took of the guest; starting a program takes some, the same for both sides.
+report() { awk -v who="$1" -v iops="$2" -v cpu="$3" -v busy="$(($5 - $4))" -v s="$seconds" \
     'BEGIN { printf "%s %.0f %.2f %.2f\n", who, iops, cpu, busy * 1e4 / (iops * s) }'; }
 
 # kernel SIDE FIO-ARGUMENT...
@@ -31,7 +31,7 @@ kernel() {
     after=$(busy)
     # Fields of the terse line: 8 read IOPS, 88 and 89 percent of one CPU in user and system mode.
     read -r iops cpu < <(awk -F';' 'NF > 90 { print $8, ($88 + $89) * 1e4 / $8 }' said)
-    told "$side" "$iops" "$cpu" "$before" "$after"
+    report "$side" "$iops" "$cpu" "$before" "$after"
 }
 
 # ours SIDE ARGUMENT...
@@ -42,7 +42,7 @@ ours() {
     "$load" "$address" seconds="$seconds" "$@" >said 2>&1 || fail "$side: $(<said)"
     after=$(busy)
     read -r iops cpu < <(sed 's/iops=\([^ ]*\) cpu_us=/\1 /' said)
-    told "$side" "$iops" "$cpu" "$before" "$after"
+    report "$side" "$iops" "$cpu" "$before" "$after"
 }
 
 is_back() { (namespace ssd) >/dev/null 2>&1 && [[ -b $(block ssd) ]]; }

@@ -18,7 +18,7 @@ wait_until 10 holds 's["scan_done"]'
 must 's["ssd"]["files"] == 0 and s["hits"] == s["misses"] == 0 and s["hit_ratio"] == 0'
 mkdir "$MNT/hot"
 for n in 1 2 3 4; do head -c 1M /dev/urandom >"$MNT/hot/$n"; done
-labels_are_told "$MNT/hot/4"
+labels_are_reported "$MNT/hot/4"
 made=$(field hits)
 for n in 1 2 3; do cat "$MNT/hot/1" >/dev/null; done
 cat "$MNT/cold/1" >/dev/null

@@ -51,7 +51,7 @@ close_image
 fs check "$image" >/dev/null || fail "check"
 open_image
 [[ $(lists "$host") == "$(lists "$mnt")" ]] || fail "not the same after a mount"
-labels_are_told "$mnt/d/copy"
+labels_are_reported "$mnt/d/copy"
 # Export gives attributes to files and directories alone.
 rm "$host/d/pipe" "$mnt/d/pipe"
 close_image

@@ -92,9 +92,9 @@ tier() { "$HOTSHELF" why --json "$1" | sed -n 's/^ *"tier": "\(.*\)",$/\1/p'; }
 
 on() { [[ $(tier "$1") == "$2" ]]; }
 
-# labels_are_told FILE: without SELinux in the kernel a label that is not there is not supported, so that `ls -l` asks once; one that is
+# labels_are_reported FILE: without SELinux in the kernel a label that is not there is not supported, so that `ls -l` asks once; one that is
 # there is read, and other attributes are as ever.
-labels_are_told() {
+labels_are_reported() {
     python3 - "$1" <<'PYTHON' || fail "labels of $1"
 import errno, os, sys
 file = sys.argv[1]

@@ -37,8 +37,8 @@ chosen() {
 }
 
 passed=0 failed=0 skipped=0 number=0
-# told CODE NAME SECONDS: counts one test and prints its line.
-told() {
+# report CODE NAME SECONDS: counts one test and prints its line.
+report() {
     local code=$1 name=$2 took=$3 reason
     number=$((number + 1))
     case $code in
@@ -92,7 +92,7 @@ on_the_host() {
     rm -rf -- "$SCRATCH"
 }
 
-# The emulator's own crash (seen once, while a controller was reset under load) says nothing of what is tested: once more, and told.
+# The emulator's own crash (seen once, while a controller was reset under load) says nothing of what is tested: it is run once more, and reported.
 in_a_guest() {
     started "$here/boot.sh" "$1" >"$2" 2>&1
     if ((code == 125)) && grep -qE '^the guest failed: qemu ended with (134|139);' "$2"; then
@@ -119,7 +119,7 @@ for script in "${tests[@]}"; do
     else
         in_a_guest "$script" "$logs/$name.log"
     fi
-    told "$code" "$name" $((SECONDS - begin))
+    report "$code" "$name" $((SECONDS - begin))
 done
 if ((prepared == 77)) && [[ ${REQUIRE_VM:-0} == 1 ]]; then
     echo "# no guest to be had, and REQUIRE_VM=1"

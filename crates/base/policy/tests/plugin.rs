@@ -216,7 +216,7 @@ fn the_example_agrees_with_a_list() {
 }
 
 #[test]
-fn it_is_told_of_known_files_only_and_destroyed_at_the_end() {
+fn it_is_notified_of_known_files_only_and_destroyed_at_the_end() {
     let dir = scratch();
     let log = dir.path().join("log");
     let file = dir.path().join("log.c");

@@ -36,7 +36,7 @@ fn use_it(pages: &SharedPages, random: &mut fastrand::Rng) {
 }
 
 #[test]
-fn any_bytes_in_the_books_are_survived() {
+fn any_bytes_in_the_metadata_are_survived() {
     let seeds = if std::env::var_os("FULL").is_some_and(|full| full == "1") { 20_000 } else { 300 };
     for seed in 0..if cfg!(miri) { 3 } else { seeds } {
         let mut random = fastrand::Rng::with_seed(seed);

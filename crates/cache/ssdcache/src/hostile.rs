@@ -146,7 +146,7 @@ fn an_image_of_an_enemy_gives_an_error_or_less_cache() {
 }
 
 #[test]
-fn a_durable_batch_that_is_gone_is_told_and_nothing_older_is_believed() {
+fn a_durable_batch_that_is_gone_is_reported_and_nothing_older_is_believed() {
     let whole = image(3);
     let summaries: Vec<usize> = (2..whole.len()).filter(|at| whole[*at][..4] == *b"hssm").collect();
     let mut reported = 0;

@@ -254,7 +254,7 @@ mod test {
     }
 
     #[test]
-    fn dirty_pages_that_the_device_has_lost_stay_in_the_books() {
+    fn dirty_pages_that_the_device_has_lost_stay_in_the_metadata() {
         let mut world = TestWorld::new();
         let (one, two) = (FileKey(11), FileKey(12));
         let held = [one, two].map(|key| (key, world.cache.hold(key).expect("a number")));

@@ -257,7 +257,7 @@ mod test {
 
     /// A reader that cannot read a page must know whether the backing file is as new.
     #[test]
-    fn what_only_the_ssd_has_is_told() {
+    fn what_only_the_ssd_has_is_reported() {
         let (leader, view) = Leader::new(3);
         let (slot, dirty) = (SsdSlot(leader.free[0]), name(STAY));
         leader.shared.set(slot, dirty, true, 0, 77);

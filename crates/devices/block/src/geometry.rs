@@ -103,7 +103,7 @@ mod test {
     use crate::units::{Lba, Tag};
 
     #[test]
-    fn what_does_not_fit_is_told_by_its_reason() {
+    fn what_does_not_fit_is_reported_with_its_reason() {
         let arena = Arena::private(65_536).expect("memory");
         let geometry = Geometry { transfer_bytes_max: 8192, memory_align: 512, segments_max: 2, ..Geometry::plain(512, 100) };
         let check = |request: Request, data: &[Span]| geometry.check(&request, data);

@@ -86,7 +86,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn capabilities_are_told_by_their_bits() {
+    fn capabilities_are_recognized_by_their_bits() {
         let capabilities = Capabilities(1 << 37 | 2 << 32 | 20 << 24 | 2047);
         assert_eq!((capabilities.entries_max(), capabilities.stride()), (2048, 16));
         assert_eq!(capabilities.ready_timeout(), Duration::from_secs(10));

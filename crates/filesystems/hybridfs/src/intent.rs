@@ -366,7 +366,7 @@ mod test {
     }
 
     #[test]
-    fn a_harmed_intent_does_nothing_and_a_changed_one_is_told() {
+    fn a_harmed_intent_does_nothing_and_a_changed_one_is_reported() {
         let dir = HiddenTestDir::new();
         proptest!(|(steps in vec(any_step(), 1..4), file_damage in file_damage())| {
             let bytes = encode(&steps);

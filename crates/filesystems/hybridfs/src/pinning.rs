@@ -342,7 +342,7 @@ mod test {
     }
 
     #[test]
-    fn what_has_no_room_is_told_and_comes_up_when_there_is_room() {
+    fn what_has_no_room_is_reported_and_comes_up_when_there_is_room() {
         let names = names(6);
         let mut pair = Pair::with(&names);
         pair.0.fs.config.reserve = Size::Percent(100);
@@ -362,7 +362,7 @@ mod test {
     }
 
     #[test]
-    fn what_stays_for_good_is_told_until_it_is_not_pinned_any_more() {
+    fn what_stays_for_good_is_reported_until_it_is_not_pinned_any_more() {
         let names = names(3);
         let pair = Pair::with(&names);
         std::fs::hard_link(pair.at("hdd/a/0/0"), pair.at("hdd/a/0/linked")).expect("linked");
@@ -376,7 +376,7 @@ mod test {
     }
 
     #[test]
-    fn what_cannot_be_looked_at_is_told() {
+    fn what_cannot_be_looked_at_is_reported() {
         use std::os::unix::fs::PermissionsExt;
         as_nobody(|| {
             let names: Vec<String> = (0..9).map(|n| format!("a/{n}")).collect();

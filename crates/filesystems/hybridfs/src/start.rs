@@ -437,7 +437,7 @@ mod test {
     }
 
     #[test]
-    fn damage_is_found_by_check_then_put_aside_and_told_by_the_mount() {
+    fn damage_is_found_by_check_then_put_aside_and_reported_by_the_mount() {
         let pair = Pair::new();
         let files = ["journal", "intent", "history", "pins"];
         for file in files {

@@ -388,7 +388,7 @@ mod test {
     }
 
     #[test]
-    fn why_a_file_left_is_told_after_the_kernel_forgot_it() {
+    fn why_a_file_left_is_reported_after_the_kernel_forgot_it() {
         let fs = TestPair::with(&["ssd/file"]);
         let last = || fs.why(b"file").expect("there").last_move.map(|last| (last.to, last.reason));
         for tier in [TierName::Hdd, TierName::Ssd, TierName::Hdd] {

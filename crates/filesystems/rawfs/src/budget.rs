@@ -65,7 +65,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn what_is_left_is_told_when_it_becomes_less() {
+    fn what_is_left_is_reported_when_it_becomes_less() {
         let (budget, notified) = (Arc::new(Budget::new(100, 20)), Arc::new(AtomicUsize::new(0)));
         let look = (Arc::downgrade(&budget), Arc::clone(&notified));
         budget.on_growth(move || look.1.store(look.0.upgrade().expect("alive").left(), Ordering::Relaxed));

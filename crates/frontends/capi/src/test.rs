@@ -154,7 +154,7 @@ fn memory_of_timed_out_requests() {
 }
 
 #[test]
-fn an_asynchronous_request_that_times_out_is_told_as_such_with_its_memory() {
+fn an_asynchronous_request_that_times_out_is_reported_as_such_with_its_memory() {
     let open = open(0);
     let all = open.free();
     let lent = nvmed_get_buffer(open.device, 1);

@@ -17,7 +17,7 @@
 static char data[1 << 20];
 static int ufd = -1;
 
-static void told(long done)
+static void reply(long done)
 {
     if (done < 0)
         printf("errno %d: %s\n", errno, hs_error());
@@ -28,7 +28,7 @@ static void told(long done)
 static void bytes(const char *from, ssize_t n)
 {
     if (n < 0) {
-        told(-1);
+        reply(-1);
         return;
     }
     for (ssize_t i = 0; i < n; i++)
@@ -50,37 +50,37 @@ int main(void)
             continue;
         if (strcmp(word, "open") == 0 && sscanf(line, "%*s %8191s", text) == 1) {
             ufd = uopen(text, O_RDWR | O_CREAT, 0600);
-            told(ufd);
+            reply(ufd);
         } else if (strcmp(word, "close") == 0) {
-            told(uclose(ufd));
+            reply(uclose(ufd));
         } else if (strcmp(word, "write") == 0 && sscanf(line, "%*s %ld %8191[^\n]", &at, text) == 2) {
             n = upwrite(ufd, text, strlen(text), at);
-            told(n == (long)strlen(text) ? n : -1);
+            reply(n == (long)strlen(text) ? n : -1);
         } else if (strcmp(word, "append") == 0 && sscanf(line, "%*s %8191[^\n]", text) == 1) {
             n = ufcntl(ufd, F_SETFL, O_APPEND) == 0 ? uwrite(ufd, text, strlen(text)) : -1;
             ufcntl(ufd, F_SETFL, 0);
-            told(n);
+            reply(n);
         } else if (strcmp(word, "read") == 0 && sscanf(line, "%*s %ld %ld", &at, &n) == 2 && n <= (long)sizeof data) {
             bytes(data, upread(ufd, data, (size_t)n, at));
         } else if (strcmp(word, "pin") == 0 && sscanf(line, "%*s %ld %ld", &at, &n) == 2) {
             n = upin(ufd, at, (size_t)n, &page);
             bytes(page, n);
             if (n > 0 && uunpin(ufd, at, page) != 0)
-                told(-1);
+                reply(-1);
         } else if (strcmp(word, "size") == 0) {
             if (ufstat(ufd, &st) == 0)
                 printf("%lld\n", (long long)st.st_size);
             else
-                told(-1);
+                reply(-1);
         } else if (strcmp(word, "cut") == 0 && sscanf(line, "%*s %ld", &n) == 1) {
-            told(uftruncate(ufd, n));
+            reply(uftruncate(ufd, n));
         } else if (strcmp(word, "sync") == 0) {
-            told(ufsync(ufd));
+            reply(ufsync(ufd));
         } else if (strcmp(word, "hits") == 0 && sscanf(line, "%*s %ld %ld %ld", &at, &n, &count) == 3 && n <= (long)sizeof data) {
             long done = 0;
             for (long i = 0; i < count && done >= 0; i++)
                 done = upread(ufd, data, (size_t)n, at);
-            told(done);
+            reply(done);
         } else {
             printf("what is `%s`?\n", line);
         }

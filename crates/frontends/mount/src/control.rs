@@ -443,7 +443,7 @@ mod test {
     }
 
     #[test]
-    fn a_client_too_many_is_told_so_and_a_place_becomes_free_again() {
+    fn a_client_too_many_is_reported_so_and_a_place_becomes_free_again() {
         let (dir, _server) = server();
         let mut clients: Vec<ControlClient> = (0..CLIENTS_MAX).map(|_| connect(dir.path())).collect();
         for client in &mut clients {

@@ -59,7 +59,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_disk_that_filled_up_meanwhile_is_told() {
+    fn a_disk_that_filled_up_meanwhile_is_reported() {
         let dir = tempfile::tempdir().expect("a directory");
         let context = Context::small(dir.path().to_owned());
         let said = |one: &Experiment| format!("{:#}", one.measure(&context).expect_err("it fails"));
@@ -72,7 +72,7 @@ mod test {
     }
 
     #[test]
-    fn a_directory_without_room_is_told() {
+    fn a_directory_without_room_is_reported() {
         let dir = tempfile::tempdir().expect("a directory");
         let context = Context::small(dir.path().to_owned());
         let block = crate::find("policies").expect("there is one");

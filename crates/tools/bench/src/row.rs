@@ -126,7 +126,7 @@ mod test {
     }
 
     #[test]
-    fn ours_is_told_from_peers() {
+    fn ours_is_distinguished_from_peers() {
         let ours = |side: &str| Row::new("x", side, "c", "iops", "", vec![1.0]).is_ours();
         assert!(ours("hotshelf") && ours("hotshelf, lru") && ours("hotshelf passthrough") && !ours("fio io_uring"));
     }

@@ -280,7 +280,7 @@ mod test {
     }
 
     #[test]
-    fn mount_options_set_what_flags_set_and_unknown_ones_are_told() {
+    fn mount_options_set_what_flags_set_and_unknown_ones_are_reported() {
         let (args, flags) = options(&["rw", "allow_other", "high=70%", "noexec", "x-systemd.automount"]).expect("known");
         assert!(args.allow_other && flags.noexec);
         assert_eq!(args.high, Some(Size::Percent(70)));

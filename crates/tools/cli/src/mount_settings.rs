@@ -378,7 +378,7 @@ mod test {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn what_is_wrong_is_reported_with_its_line() {
         for (text, wanted) in [
             ("ssd = \"x\"\nturbo = true\n", "x.toml:2: unknown field `turbo`"),
             ("adopt = true", "x.toml:1: unknown field `adopt`"),

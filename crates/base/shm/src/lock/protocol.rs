@@ -345,7 +345,7 @@ pub(crate) mod every_order {
     }
 
     #[test]
-    fn who_comes_after_a_dead_one_is_told() {
+    fn the_next_owner_after_a_dead_one_is_notified() {
         let dies = |world: &TestWorld| {
             world.repair_if_abandoned(world.lock(0));
             world.half();
@@ -394,7 +394,7 @@ pub(crate) mod every_order {
 
     /// Left by a panic: free, with the mark, until somebody has repaired.
     #[test]
-    fn an_abandoned_lock_is_told_once() {
+    fn an_abandoned_lock_is_reported_once() {
         let panics = |world: &TestWorld| {
             let is_abandoned = world.lock(0);
             world.repair_if_abandoned(is_abandoned);

@@ -398,7 +398,7 @@ mod test {
     }
 
     #[test]
-    fn an_asker_whose_slot_is_taken_from_it_is_told_and_asks_anew() {
+    fn an_asker_whose_slot_is_taken_from_it_is_notified_and_asks_anew() {
         let (region, requests) = requests();
         let posted = requests.post(ProcessSlot(1), RequestKind::Sync, FileNo(3), 0, 0).expect("a slot");
         assert_eq!(posted.wait(Duration::ZERO), RequestState::Open);

@@ -423,7 +423,7 @@ mod test {
     }
 
     #[test]
-    fn a_state_is_told_and_nonsense_is_none() {
+    fn a_state_is_reported_and_nonsense_is_none() {
         let layout = Layout::new(1);
         let region = Region::private(layout.bytes, PageSize::Small).expect("memory");
         assert!(!layout.is_header_of(&region));

@@ -266,7 +266,7 @@ pub(super) mod test {
     }
 
     #[test]
-    fn groups_count_and_the_nearest_refusal_is_told() {
+    fn groups_count_and_the_nearest_refusal_is_reported() {
         let group = GrantSpec { who: Who::Group(70), first: 0, blocks: None, ..terms(0, "d") };
         let both = policy([terms(7, "d"), group]);
         assert_eq!(ask(&both, Some((0, 1000)), 1, 0), Ok((2, Window { first: 0, blocks: 1000 })));

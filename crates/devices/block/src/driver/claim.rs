@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_file_is_told() {
+    fn who_has_a_file_is_reported() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert_eq!(locked_by(file.as_file()), None);
         lock(file.as_file(), file.path()).expect("free");

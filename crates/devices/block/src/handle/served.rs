@@ -101,7 +101,7 @@ mod test {
     use std::time::Duration;
 
     #[test]
-    fn handles_of_a_served_queue_are_told_and_go_on_without_the_thread() {
+    fn handles_of_a_served_queue_are_notified_and_go_on_without_the_thread() {
         let device = MemoryDevice::new(512, 1 << 20).expect("memory");
         let clock = Monotonic::default();
         let reaper = std::sync::Arc::new(Reaper::start(ReaperOptions::default(), clock).expect("a thread"));

@@ -63,7 +63,7 @@ fn nvme_zeroes_more_than_one_command_takes() {
 }
 
 #[test]
-fn nvme_nodes_are_told_from_others_and_from_what_is_forbidden() {
+fn nvme_nodes_are_distinguished_from_others_and_from_what_is_forbidden() {
     let Some((node, block)) = drive() else { return };
     let error = Passthrough::open(&block, false).expect_err("refused").to_string();
     assert!(error.contains("name the character node beside it"), "{error}");

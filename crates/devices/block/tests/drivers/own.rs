@@ -18,7 +18,7 @@ fn refused(path: &Path, options: &FileOptions) -> String {
 }
 
 #[test]
-fn what_cannot_be_opened_is_told_with_the_way_out() {
+fn what_cannot_be_opened_is_reported_with_a_remedy() {
     let dir = tempfile::tempdir_in(disk()).expect("a directory");
     let default = FileOptions::default();
     let missing = dir.path().join("missing");

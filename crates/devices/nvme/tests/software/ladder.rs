@@ -184,7 +184,7 @@ fn answers_to_nobody_are_counted_and_forgotten() {
 }
 
 #[test]
-fn a_status_is_tried_again_or_told() {
+fn a_status_is_tried_again_or_reported() {
     let setting = Setting::new(slow(), 1);
     let mut queue = setting.tracked(4);
     let buf = setting.buf(4096, 0);

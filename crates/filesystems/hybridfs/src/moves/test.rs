@@ -273,7 +273,7 @@ fn files_move_where_no_rename_refuses_to_replace_and_replace_nothing() {
 }
 
 #[test]
-fn what_the_other_side_cannot_hold_stays_and_is_told() {
+fn what_the_other_side_cannot_hold_stays_and_is_reported() {
     let mut fs = TestPair::with(&["ssd/file"]);
     fs.fs.limit(TierName::Hdd, |abilities| abilities.largest_file_bytes = Some(4));
     assert!(matches!(moved(&fs, TierName::Hdd), MoveOutcome::Stays(why) if why.contains("as large")));

@@ -171,7 +171,7 @@ mod test {
     }
 
     #[test]
-    fn damage_costs_at_most_what_comes_after_it_and_is_told() {
+    fn damage_costs_at_most_what_comes_after_it_and_is_reported() {
         let dir = tempfile::tempdir().expect("a directory");
         let handle = std::fs::File::open(dir.path()).expect("opened");
         let all: Vec<_> = (0..10_000).map(row).collect();

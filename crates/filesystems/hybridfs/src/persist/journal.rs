@@ -417,7 +417,7 @@ mod test {
     }
 
     #[test]
-    fn a_flip_in_the_middle_is_told_and_the_file_kept() {
+    fn a_flip_in_the_middle_is_reported_and_the_file_kept() {
         let dir = tempfile::tempdir().expect("a directory");
         let journal = open(&dir).journal;
         for n in 0..4 {
@@ -735,7 +735,7 @@ mod test {
         }
 
         #[test]
-        fn one_end_told_twice_does_not_forget_another_move() {
+        fn one_end_reported_twice_does_not_forget_another_move() {
             let mut log = empty(FailingStore::default());
             let (a, b) = (log.begin(&record(1)).expect("begun"), log.begin(&record(2)).expect("begun"));
             // Long enough to be truncated.

@@ -245,7 +245,7 @@ mod test {
     }
 
     #[test]
-    fn all_of_it_is_given_out_and_too_little_is_told() {
+    fn all_of_it_is_given_out_and_too_little_is_reported() {
         let (mut settings, mut files) = (Settings::default(), FsSettings::default());
         for (total, blocks) in [(64 * MIB, 1 << 18), (1 << 30, 1 << 28), (12 << 30, 1 << 21), (16 << 30, 1 << 20)] {
             Memory::of(total).divide(blocks, &mut settings, &mut files).expect("enough");

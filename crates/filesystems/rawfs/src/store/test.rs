@@ -143,7 +143,7 @@ fn what_does_not_fit_is_refused_whole() {
 }
 
 #[test]
-fn a_full_device_is_told_and_what_is_freed_can_be_had_again() {
+fn a_full_device_is_reported_and_what_is_freed_can_be_had_again() {
     let (_device, store) = made(8 << 20, &FormatOptions::default(), &settings());
     let mut held = Vec::new();
     let full = loop {

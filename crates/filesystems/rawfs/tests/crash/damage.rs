@@ -116,7 +116,7 @@ fn forged_numbers_are_errors_or_harmless() {
 }
 
 #[test]
-fn a_cut_off_image_is_told() {
+fn a_cut_off_image_is_reported() {
     let whole = image(1, true);
     for blocks in [0, 1, 2, 3, 100, BYTES / BLOCK_BYTES - 1] {
         let image = whole[..(blocks * BLOCK_BYTES).max(512)].to_vec();
@@ -130,7 +130,7 @@ fn a_cut_off_image_is_told() {
 }
 
 #[test]
-fn one_damaged_superblock_is_made_again_and_two_are_told() {
+fn one_damaged_superblock_is_made_again_and_two_are_reported() {
     let whole = image(2, true);
     for copy in 0..2 {
         let mut image = whole.clone();
@@ -147,7 +147,7 @@ fn one_damaged_superblock_is_made_again_and_two_are_told() {
 }
 
 #[test]
-fn a_later_version_and_another_image_are_told() {
+fn a_later_version_and_another_image_are_reported() {
     let mut image = image(3, true);
     let other = rawfs::Settings { uuid: Some([7; 16]), ..settings() };
     assert_eq!(Store::open(Machine::new(image.clone()).disk(), &other).map(drop), Err(Error::Uuid));

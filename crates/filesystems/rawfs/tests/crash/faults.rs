@@ -50,7 +50,7 @@ fn is_remembered(driver: &Driver, error: Error) {
 }
 
 #[test]
-fn an_error_of_any_request_is_told_and_nothing_promised_is_lost() {
+fn an_error_of_any_request_is_reported_and_nothing_promised_is_lost() {
     let mut failed = 0;
     let seeds = seeds(12, 600);
     for seed in seeds.iter().copied() {
@@ -65,7 +65,7 @@ fn an_error_of_any_request_is_told_and_nothing_promised_is_lost() {
 }
 
 #[test]
-fn an_error_while_opening_is_told_and_opening_again_is_as_if_it_had_not_been() {
+fn an_error_while_opening_is_reported_and_opening_again_is_as_if_it_had_not_been() {
     for seed in seeds(4, 200) {
         let _named = Named("opening", seed);
         let machine = Machine::new(formatted());

@@ -173,7 +173,7 @@ fn life_with(kind: MachineKind, rule: FaultRule, seed: u64) -> bool {
 }
 
 #[test]
-fn an_error_of_any_request_is_told_and_nothing_promised_is_lost() {
+fn an_error_of_any_request_is_reported_and_nothing_promised_is_lost() {
     errors(MachineKind::Memory, &seeds(10, 500));
 }
 

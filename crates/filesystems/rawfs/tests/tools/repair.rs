@@ -123,7 +123,7 @@ fn bad(machine: &Arc<Machine>) -> Vec<BadBlocks> {
 }
 
 #[test]
-fn damaged_data_is_told_by_file_and_place_and_stays_an_error_until_it_is_accepted() {
+fn damaged_data_is_reported_by_file_and_place_and_stays_an_error_until_it_is_accepted() {
     let mut image = image(4096, 12);
     let place = {
         let machine = Machine::new(image.clone());

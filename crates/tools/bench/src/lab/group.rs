@@ -69,7 +69,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_containers_groups_are_told_apart() {
+    fn a_containers_groups_are_distinguished() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = |name: &str, words: &str| std::fs::write(dir.path().join(name), words).expect("written");
         let why = |read_only| why_not_in(dir.path(), "io", read_only);

@@ -184,7 +184,7 @@ mod test {
     }
 
     #[test]
-    fn what_is_no_trace_is_told_with_its_line() {
+    fn what_is_no_trace_is_reported_with_its_line() {
         let wrong = |text: &str| format!("{:#}", parsed(text).expect_err("no trace"));
         assert!(wrong("1\n2\nthree\n").contains("line 3: `three`"));
         assert!(wrong("size,lbn\n512\n").contains("line 2"));
@@ -197,7 +197,7 @@ mod test {
     }
 
     #[test]
-    fn gzip_is_told_by_its_bytes() {
+    fn gzip_is_recognized_by_its_bytes() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("some.trace");
         let mut file = flate2::write::GzEncoder::new(File::create(&path).expect("made"), flate2::Compression::default());

@@ -239,7 +239,7 @@ mod test {
     }
 
     #[test]
-    fn every_metric_is_told_once_with_help_and_type_whatever_the_number_of_caches() {
+    fn every_metric_is_reported_once_with_help_and_type_whatever_the_number_of_caches() {
         let (samples, types) = read(&text(&[example("a"), example("b \"quoted\" \\ \n")]));
         assert!(types.len() > 35, "{}", types.len());
         for (series, value) in [
@@ -259,7 +259,7 @@ mod test {
     }
 
     #[test]
-    fn of_a_cache_that_nobody_uses_only_what_its_ssd_holds_is_told() {
+    fn of_a_cache_that_nobody_uses_only_what_its_ssd_holds_is_reported() {
         let resting = Report { in_use: false, status: Status { tiers: Vec::new(), ..example("a").status }, settings: None };
         let (samples, _) = read(&text(&[resting]));
         assert_eq!(samples["hotshelf_up{cache=\"a\"}"], 0.0);

@@ -174,7 +174,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn who_answers_is_found_or_the_reason_told() {
+    fn who_answers_is_found_or_the_reason_reported() {
         let (_dir, tree) = super::super::drive::test::machine();
         let refused = |drive: &str| access(&tree, drive).err().map(|error| format!("{error:#}")).expect("refused");
         assert!(refused("0000:03:00.0").contains("dev/nvme0"), "the kernel's node, which is not there");

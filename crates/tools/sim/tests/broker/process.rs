@@ -59,7 +59,7 @@ fn say(words: impl std::fmt::Display) {
     println!("SAY {words}");
 }
 
-fn until_told() {
+fn until_signalled() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
@@ -76,7 +76,7 @@ fn another_role() {
                 .with_faults(|faults| faults.rules.push(sim::nvme::faults::ControllerFaultRule::one_in(1, sim::nvme::faults::Fault::Drop)));
             let _server = serve(&dir, &controller);
             say("ready");
-            until_told();
+            until_signalled();
         }
         Some("client") => client(&dir.join("socket")),
         Some("recorded") => crate::recorder::fly(&dir),

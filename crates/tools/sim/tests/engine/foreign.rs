@@ -304,7 +304,7 @@ struct Run {
     /// Cells that are newer here than in that file.
     ours: Vec<Option<u64>>,
     /// The conflict was reported to one of us.
-    is_told: bool,
+    is_reported: bool,
     /// Some newer data here survives anything.
     is_owed: bool,
     /// The other program changed the file, and no check happened since.
@@ -334,7 +334,7 @@ impl Run {
             safe: vec![0; CELLS],
             theirs: None,
             ours: vec![None; CELLS],
-            is_told: false,
+            is_reported: false,
             is_owed: false,
             is_unseen: false,
             graves: Vec::new(),
@@ -397,7 +397,7 @@ impl Run {
     fn looked(&mut self, is_good: bool, is_conflict: bool) {
         if is_conflict {
             assert!(self.theirs.is_some(), "our own change was attributed to another program");
-            self.is_told = true;
+            self.is_reported = true;
         }
         if is_good {
             assert!(self.theirs.is_none(), "a conflict was not seen");
@@ -554,7 +554,7 @@ impl Run {
             }
             Ended::Done(Ok(Err(errno))) => {
                 assert!(errno == Errno::STALE && self.theirs.is_some(), "{errno}");
-                self.is_told = true;
+                self.is_reported = true;
             }
             _ => {}
         }
@@ -562,7 +562,7 @@ impl Run {
 
     fn decide(&mut self) {
         let Some(theirs) = self.theirs.clone() else { return };
-        if !self.is_told {
+        if !self.is_reported {
             return;
         }
         let forces = self.rng.bool();
@@ -604,7 +604,7 @@ impl Run {
                 self.safe[cell] = self.history[cell].len() - 1;
             }
         }
-        (self.theirs, self.is_told) = (None, false);
+        (self.theirs, self.is_reported) = (None, false);
         if !is_done {
             self.takes_over();
             // The file's record says whether it was decided; if not, the decision is pending.
@@ -615,7 +615,7 @@ impl Run {
                 }
                 Err(failed) => {
                     assert_eq!(failed, OpenFileError::Conflict);
-                    (self.theirs, self.is_told) = (Some(self.below()), true);
+                    (self.theirs, self.is_reported) = (Some(self.below()), true);
                     self.ours.fill(None);
                 }
             }
@@ -674,7 +674,7 @@ impl Run {
                 // An interrupted write may have dirtied pages before a check.
                 self.dirtied();
                 assert!(self.theirs.is_some(), "our own change was attributed to another program");
-                self.is_told = true;
+                self.is_reported = true;
             }
         }
     }
@@ -690,14 +690,14 @@ impl Run {
         self.processes = self.setup.processes(&self.region);
         self.process = Arc::new(Process::start(&self.machine, &self.region, &self.processes, self.setup));
         let below = self.below();
-        if self.theirs.is_some() && self.is_told {
+        if self.theirs.is_some() && self.is_reported {
             assert_eq!(Some(&below), self.theirs.as_ref(), "the other program's bytes");
         }
         match open(&self.machine, &self.process.engine) {
             // Data dirty only in memory is lost, and with it the conflict; durable data is not.
             Ok(open) => {
                 let now = versions(&read(&open, 0..CELLS));
-                assert!(!(self.is_told && self.is_owed), "a conflict was forgotten");
+                assert!(!(self.is_reported && self.is_owed), "a conflict was forgotten");
                 for (cell, is) in now.iter().enumerate() {
                     // After an interrupted write-back the last change has an unknown origin: dirty data is written again.
                     let from = if self.is_unseen { 0 } else { self.safe[cell] };
@@ -705,12 +705,12 @@ impl Run {
                     let is_theirs = self.theirs.as_ref().is_some_and(|theirs| theirs[cell] == *is);
                     assert!(safe.contains(is) || is_theirs, "cell {cell}: {is}, not one of {safe:?}");
                 }
-                (self.theirs, self.is_told, self.is_unseen) = (None, false, false);
+                (self.theirs, self.is_reported, self.is_unseen) = (None, false, false);
                 self.learn(now, true);
             }
             Err(failed) => {
                 assert!(failed == OpenFileError::Conflict && self.theirs.is_some(), "{failed}");
-                self.is_told = true;
+                self.is_reported = true;
                 self.ours.fill(None);
             }
         }

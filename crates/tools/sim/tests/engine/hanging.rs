@@ -112,8 +112,8 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
             }
         }
         reads.ring();
-        let until_told = if hang == Hang::ForEver { hang } else { Hang::No };
-        *machine.hang.lock() = until_told;
+        let until_signalled = if hang == Hang::ForEver { hang } else { Hang::No };
+        *machine.hang.lock() = until_signalled;
         while reads.under_way() > 0 {
             reads.wait(Duration::from_secs(60));
             // The slow path does not hang.
@@ -123,7 +123,7 @@ fn run(hang: Hang) -> BTreeMap<&'static str, usize> {
                 let Some((job, outcome)) = reads.take_seen() else { break };
                 ended(job, outcome);
             }
-            *machine.hang.lock() = until_told;
+            *machine.hang.lock() = until_signalled;
         }
         *machine.hang.lock() = Hang::No;
         while let Some((job, outcome)) = reads.take_seen() {
@@ -148,7 +148,7 @@ fn memory_comes_back_with_the_reset() {
 }
 
 #[test]
-fn memory_of_a_drive_that_never_answers_is_lost_and_that_is_told() {
+fn memory_of_a_drive_that_never_answers_is_lost_and_that_is_reported() {
     let outcomes = run(Hang::ForEver);
     println!("{outcomes:?}");
     assert!(outcomes["read"] > 0 && outcomes["lost"] > 0, "{outcomes:?}");

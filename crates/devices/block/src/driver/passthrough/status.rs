@@ -59,7 +59,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_status_is_told_by_its_meaning_whatever_its_upper_bits() {
+    fn a_status_is_recognized_by_its_meaning_whatever_its_upper_bits() {
         assert_eq!(error(0x0281), Error::Media, "unrecovered read error");
         assert_eq!(error(0x4281), Error::Media, "with the bit that says do not retry");
         assert_eq!(error(0x0080), Error::OutOfRange);

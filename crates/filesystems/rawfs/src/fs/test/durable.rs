@@ -109,7 +109,7 @@ fn calls_for_later_keep_their_promises() {
 }
 
 #[test]
-fn a_write_error_is_told_to_every_handle_once_and_nothing_is_lost_meanwhile() {
+fn a_write_error_is_reported_to_every_handle_once_and_nothing_is_lost_meanwhile() {
     let memory = Arc::new(MemoryDevice::new(512, 64 << 20).expect("memory"));
     let disk = Disk::open(&*memory, &DiskSettings::default()).expect("queues");
     Store::format(&disk, &FormatOptions::default()).expect("formatted");

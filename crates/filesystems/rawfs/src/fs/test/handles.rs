@@ -142,7 +142,7 @@ fn what_waits_together_is_made_durable_together_and_in_order() {
 }
 
 #[test]
-fn a_path_is_told_from_the_root() {
+fn a_path_is_reported_from_the_root() {
     let machine = Machine::new(64 << 20);
     let fs = machine.open();
     let dir = fs.mkdir(fs.root(), b"/d", 0o755, &root()).expect("made");

@@ -184,7 +184,7 @@ mod test {
     }
 
     #[test]
-    fn what_is_not_whole_is_told_from_what_is_wrong() {
+    fn what_is_not_whole_is_distinguished_from_what_is_wrong() {
         for text in ["cat 'a", "cat \"a\\", "cat a\\", "cat \"a\nb"] {
             assert_eq!(commands(text.as_bytes()), Err(QuotingError::Unfinished), "{text}");
         }

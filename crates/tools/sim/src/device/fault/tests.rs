@@ -244,7 +244,7 @@ fn a_device_goes_with_all_it_has() {
 }
 
 #[test]
-fn resets_fail_as_often_as_told() {
+fn resets_fail_as_often_as_configured() {
     let mut bed = Bed::new();
     let buffer = bed.buffer(7);
     bed.faults.fail_resets(2);
