@@ -31,7 +31,8 @@ compare() {
     a=$(median "${mount[@]}") b=$(median "${plain[@]}")
     printf '  %-12s %-8s %-9s %-5s %12.0f %12.0f KiB/s   ratio %s\n' \
         "$mode" "$([[ $cached == 1 ]] && echo O_DIRECT || echo cached)" "$kind" "$size" "$a" "$b" "$(ratio "$a" "$b")"
-    note passthrough "mode=$mode" "way=$(transport)" "direct=$cached" "kind=$kind" "size=$size" "mount=$a" "plain=$b" "ratio=$(ratio "$a" "$b")"
+    note passthrough "mode=$mode" "way=$(transport)" \
+        "direct=$cached" "kind=$kind" "size=$size" "mount=$a" "plain=$b" "ratio=$(ratio "$a" "$b")"
 }
 
 head -c 512M /dev/urandom >"$SSD/file"

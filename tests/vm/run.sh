@@ -92,7 +92,8 @@ on_the_host() {
     rm -rf -- "$SCRATCH"
 }
 
-# The emulator's own crash (seen once, while a controller was reset under load) says nothing of what is tested: it is run once more, and reported.
+# The emulator's own crash (seen once, while a controller was reset under load) says nothing of what is tested: the run is repeated,
+# and the crash reported.
 in_a_guest() {
     started "$here/boot.sh" "$1" >"$2" 2>&1
     if ((code == 125)) && grep -qE '^the guest failed: qemu ended with (134|139);' "$2"; then

@@ -1,3 +1,4 @@
+// long: one child program and the scenarios that run it in several processes.
 //! Several processes in one instance: each is this program again, told by its environment what to do.
 
 use std::fs;
