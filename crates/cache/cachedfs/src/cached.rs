@@ -1,10 +1,9 @@
 //! An open file of the cache, in one process.
 //!
-//! *Pass-through*: calls bypass the cache and go to the backing file. Before the first write, the cached pages of the file are dropped. If
-//! the mode changes during a write, its range is dropped again. When pass-through ends, each process compares the backing file with its
-//! record, as after a change by another program.
+//! *Pass-through*: calls bypass the cache and go to the backing file. Before the first write, the cached pages of the file are dropped.
+//! When pass-through ends, each process waits until such calls of all processes have ended. Then it compares the backing file with its
+//! record, as after a change by another program. Only then it uses the cache.
 
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -109,6 +108,7 @@ impl Cached {
         if to.engine.has_ssd() && !crate::key::is_lasting(local.fd()).map_err(OpenFileError::Failed)? {
             how.mode = how.mode.within(Mode::WriteThrough);
         }
+        let changes = to.engine.mode_changes();
         let open = || to.engine.open(key, &path, how, Arc::clone(local) as Arc<dyn BackingFile>);
         let open = match open() {
             Err(OpenFileError::Conflict) if *discard => {
@@ -120,7 +120,7 @@ impl Cached {
         count.fetch_add(1, Ordering::AcqRel);
         let counted = Counted(Arc::clone(count));
         let made = Arc::new(Cached {
-            settled: AtomicU64::new(u64::from(to.engine.mode_changes().wrapping_sub(1)) | IS_NEW),
+            settled: AtomicU64::new(u64::from(changes.wrapping_sub(1)) | IS_NEW),
             settling: Mutex::new(()),
             local: Arc::clone(local),
             generation: crate::forks::now(),
@@ -198,14 +198,17 @@ impl Cached {
             let change = self.engine().mode_changes();
             let bypasses = self.open.bypasses_cache();
             let refuses_writes = bypasses && self.open.mode() == Mode::ReadOnly;
+            // The mode may have changed before the change is counted.
+            let unchanged = u64::from(self.engine().mode_changes().wrapping_sub(1)) | IS_NEW;
+            let has_waited = !bypasses && self.open.wait_for_past()?;
             // Until this is done, the calls of other threads come here, too.
             let before = self.settled.swap(u64::from(change.wrapping_sub(1)), Ordering::AcqRel);
             let has_bypassed = before & BYPASSES != 0;
             if bypasses != has_bypassed && self.watched.get().is_some() {
                 self.part.watch.mind_writes(self.fd(), !bypasses);
             }
-            if !bypasses && before & IS_NEW == 0 {
-                // Other processes may have bypassed the cache while this one made no call.
+            if !bypasses && (has_waited || before != unchanged) {
+                // Other processes may have bypassed the cache while this one made no call, or since it opened the file.
                 match self.look_below() {
                     // In a conflict the cached pages are read, unless this process has just read the backing file.
                     Err(Errno::STALE) if !has_bypassed => {}
@@ -255,12 +258,12 @@ impl Cached {
         if is_too_long { self.open.set_mode(Mode::PassThrough) } else { Ok(()) }
     }
 
-    /// Runs a call that changes these bytes of the backing file, bypassing the cache.
+    /// Runs a call that changes the backing file, bypassing the cache.
     ///
     /// # Errors
     /// EROFS in read-only mode; what was cached could not be dropped; or the call's own.
     #[inline(always)]
-    pub fn bypass<T>(&self, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    pub fn bypass<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         let settled = self.settled.load(Ordering::Acquire);
         if settled & REFUSES_WRITES != 0 {
             return Err(Errno::ROFS);
@@ -268,25 +271,44 @@ impl Cached {
         if settled & (BYPASSES | DROPPED) != BYPASSES | DROPPED {
             self.drop_all(settled)?;
         }
-        let result = call();
-        // Compared with the mode before the call: since a change of it, other threads may have cached what the call overwrote.
-        if settled & !DROPPED != u64::from(self.engine().mode_changes()) | BYPASSES {
-            // First: until the change is recorded as ours, a check drops the older pages.
-            self.drop_range(range)?;
-            self.open.was_changed_past();
+        let past = self.open.begin_past();
+        if self.has_mode(settled) {
+            return call();
         }
-        result
+        drop(past);
+        std::hint::cold_path();
+        // Others may use the cache by now.
+        self.open.change_past(call)
     }
 
-    /// Runs such a call if no page has to be dropped. Returns none if the caller has to run it again with `bypass`.
+    /// Runs such a call if no page has to be dropped. Returns none if it was not run: the caller has to use `bypass`.
     #[inline(always)]
     pub fn bypass_at_once<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Option<Result<T, Errno>> {
         let settled = self.settled.load(Ordering::Acquire);
         if settled & (BYPASSES | DROPPED | REFUSES_WRITES) != BYPASSES | DROPPED {
             return None;
         }
-        let result = call();
-        (settled & !DROPPED == u64::from(self.engine().mode_changes()) | BYPASSES).then_some(result)
+        let _past = self.open.begin_past();
+        self.has_mode(settled).then(call)
+    }
+
+    /// Runs a call that changes the times of a file that bypasses the cache. Read-only mode allows that.
+    ///
+    /// # Errors
+    /// Those of the call, or what kept pages from being written or dropped.
+    pub fn set_times_past<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+        let past = self.open.begin_past();
+        if self.has_mode(self.settled.load(Ordering::Acquire)) {
+            return call();
+        }
+        drop(past);
+        self.open.change_past(call)
+    }
+
+    /// Returns whether the file still bypasses the cache, as `settled` says.
+    #[inline(always)]
+    fn has_mode(&self, settled: u64) -> bool {
+        settled & !(DROPPED | REFUSES_WRITES) == u64::from(self.engine().mode_changes()) | BYPASSES
     }
 
     /// Drops all cached pages of the file, before the first write that bypasses the cache.
@@ -300,12 +322,6 @@ impl Cached {
             let _ = self.settled.compare_exchange(settled, settled | DROPPED, Ordering::AcqRel, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn drop_range(&self, range: Range<u64>) -> Result<(), Errno> {
-        self.open.drop_pages(range.start / PAGE_BYTES as u64..range.end.div_ceil(PAGE_BYTES as u64))
     }
 
     /// Reads and pins its pages, until this process has pinned a quarter of the memory.
@@ -395,37 +411,74 @@ mod test {
     use super::*;
     use crate::{Config, Instance, Options, Size};
 
+    /// The mode changes during a call past the cache: others use the cache only when it has ended.
     #[test]
-    fn what_was_cached_while_a_call_went_past_is_dropped() {
+    fn a_call_past_the_cache_is_waited_for() {
         let dir = tempfile::tempdir().expect("a directory");
-        let config = Config { memory: Some(Size::Bytes(1 << 20)), runtime_dir: dir.path().to_owned(), files: 64, ..Config::default() };
-        let instance = Instance::open(&config).expect("an instance");
-        let path = dir.path().join("file");
-        std::fs::write(&path, "before").expect("written");
-        let below = std::fs::File::options().write(true).open(&path).expect("opened");
-        let file = instance.open_file(CWD, &path, OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty(), &Options::default());
-        let file = file.expect("opened");
-        let cached = Arc::clone(file.to_read().expect("through the cache"));
+        let (_instance, file, cached) = instance_with_file(dir.path());
+        for is_at_once in [false, true] {
+            file.set_mode(Mode::PassThrough).expect("switched");
+            assert_eq!(cached.bypasses(), Ok(true));
+            cached.bypass(|| Ok(())).expect("dropped");
+            std::thread::scope(|scope| {
+                let (tell, begun) = std::sync::mpsc::channel();
+                let other = scope.spawn(|| {
+                    begun.into_iter().next().expect("it begins");
+                    file.set_mode(Mode::WriteBack).expect("switched");
+                    // To the same page.
+                    file.write_at(3, b"ours")
+                });
+                let call = || {
+                    tell.send(()).expect("it waits");
+                    std::thread::sleep(Duration::from_millis(100));
+                    assert!(!other.is_finished(), "it uses the cache beside a call past it");
+                    rustix::io::pwrite(file.fd(), b"theirs and more", 0)
+                };
+                let written = if is_at_once { cached.bypass_at_once(call).expect("run") } else { cached.bypass(call) };
+                assert_eq!(written, Ok(15));
+                assert_eq!(other.join().expect("it ends").expect("written"), 4);
+            });
+            // Neither a conflict nor a lost byte.
+            file.sync(false).expect("synced");
+            assert_eq!(cached.look_below(), Ok(()));
+            assert_eq!(&*file.view(0..100).expect("read"), b"theoursand more");
+        }
+    }
+
+    /// The mode changes between the decision to bypass the cache and the call: what is cached by then is written before, and dropped after.
+    #[test]
+    fn a_call_past_the_cache_that_begins_late_is_ours() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_instance, file, cached) = instance_with_file(dir.path());
         file.set_mode(Mode::PassThrough).expect("switched");
         assert_eq!(cached.bypasses(), Ok(true));
-        let call = || {
-            // Another thread's, between the look at the mode and the write.
-            file.set_mode(Mode::WriteBack).expect("switched");
-            assert_eq!(&*file.view(0..100).expect("read"), b"before");
-            below.write_all_at(b"later!", 0).map_err(|_| Errno::IO)
-        };
-        cached.bypass(0..6, call).expect("written");
-        assert_eq!(&*file.view(0..100).expect("read"), b"later!");
+        cached.bypass(|| Ok(())).expect("dropped");
+        let settled = cached.settled.load(Ordering::Acquire);
+        file.set_mode(Mode::WriteBack).expect("switched");
+        file.write_at(6, b" dirty").expect("written");
+        // As in a thread that was stopped after it had found the file in pass-through.
+        cached.settled.store(settled, Ordering::Release);
+        assert!(cached.bypass_at_once(|| -> Result<(), Errno> { unreachable!("the mode has changed") }).is_none());
+        assert_eq!(cached.bypass(|| rustix::io::pwrite(file.fd(), b"BE", 0)), Ok(2));
+        assert_eq!(&*file.view(0..100).expect("read"), b"BEfore dirty");
+        file.write_at(0, b"X").expect("written");
+        file.sync(false).expect("no conflict");
+        assert_eq!(&*file.view(0..100).expect("read"), b"XEfore dirty");
+    }
+
+    /// Another program changes the file after pass-through has ended: that is found.
+    #[test]
+    fn a_change_by_another_program_after_pass_through_is_found() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_instance, file, cached) = instance_with_file(dir.path());
+        let other = std::fs::File::options().write(true).open(dir.path().join("file")).expect("opened");
         file.set_mode(Mode::PassThrough).expect("switched");
-        assert_eq!(cached.bypasses(), Ok(true));
-        assert!(cached.bypass_at_once(|| Ok(())).is_none(), "what was read is to be dropped");
-        cached.bypass(0..6, || Ok(())).expect("dropped");
-        assert!(cached.bypass_at_once(|| Ok(())).is_some());
-        let call = || {
-            file.set_mode(Mode::WriteBack).expect("switched");
-            Ok(())
-        };
-        assert!(cached.bypass_at_once(call).is_none(), "what others have read meanwhile is to be dropped");
+        file.write_at(0, b"passed").expect("written");
+        file.set_mode(Mode::WriteBack).expect("switched");
+        assert_eq!(&*file.view(0..100).expect("read"), b"passed");
+        other.write_all_at(b"others", 0).expect("written");
+        assert_eq!(cached.look_below(), Ok(()));
+        assert_eq!(&*file.view(0..100).expect("read"), b"others");
     }
 
     fn instance_with_file(dir: &Path) -> (Arc<Instance>, crate::File, Arc<Cached>) {
@@ -447,10 +500,9 @@ mod test {
             assert_eq!(cached.bypasses(), Ok(true));
             let call = || {
                 file.set_mode(Mode::WriteBack).expect("switched");
-                assert!(file.len().is_ok());
                 rustix::fs::ftruncate(file.fd(), len)
             };
-            cached.bypass(0..u64::MAX, call).expect("truncated");
+            cached.bypass(call).expect("truncated");
             assert_eq!(file.len().expect("a length"), len);
         }
     }

@@ -140,10 +140,10 @@ impl File {
 
     /// Runs a call that changes the backing file directly.
     #[inline]
-    fn bypass<T>(&self, doing: &'static str, range: Range<u64>, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Error> {
+    fn bypass<T>(&self, doing: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Error> {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
         let result = match here {
-            Some(cached) => cached.bypass(range, call),
+            Some(cached) => cached.bypass(call),
             None => self.may_change().and_then(|()| call()),
         };
         result.map_err(|errno| self.to_error(doing, errno))
@@ -288,7 +288,10 @@ impl File {
                 Ok(())
             }
             // In read-only mode, too, as for a file in the cache: times are an attribute, as the mode and the owner.
-            None => rustix::fs::futimens(self.fd(), times).map_err(to_error),
+            None => {
+                let set = || rustix::fs::futimens(self.fd(), times);
+                self.cached_here().map_or_else(set, |cached| cached.set_times_past(set)).map_err(to_error)
+            }
         }
     }
 

@@ -47,7 +47,7 @@ impl File {
                 WriteOutcome::TooFar(len) => return self.write_by(at, &from[..len], write),
             },
             IoPath::Bypass(_) if self.appends() => return self.append_some(from).map(|(_, len)| len),
-            IoPath::Bypass(cached) => cached.bypass(at..at.saturating_add(from.len() as u64), || plain::write_at(self.fd(), at, from)),
+            IoPath::Bypass(cached) => cached.bypass(|| plain::write_at(self.fd(), at, from)),
             IoPath::Uncached => self.may_change().and_then(|()| plain::write_at(self.fd(), at, from)),
         };
         written.map_err(|errno| self.to_error("writing", errno))
@@ -100,7 +100,7 @@ impl File {
                 several => return self.write_at(at, &gathered(several, whole)),
             },
             IoPath::Bypass(_) if self.appends() => return self.append_some(&gathered(from, whole)).map(|(_, len)| len),
-            IoPath::Bypass(cached) => cached.bypass(at..at.saturating_add(whole as u64), || plain::write_vectored_at(self.fd(), at, from)),
+            IoPath::Bypass(cached) => cached.bypass(|| plain::write_vectored_at(self.fd(), at, from)),
             IoPath::Uncached => self.may_change().and_then(|()| plain::write_vectored_at(self.fd(), at, from)),
         };
         written.map_err(|errno| self.to_error("writing", errno))
@@ -127,7 +127,7 @@ impl File {
                 WriteOutcome::TooFar(len) => from = &from[..len],
             }
         }
-        self.bypass("writing", 0..u64::MAX, || plain::append(self.fd(), from))
+        self.bypass("writing", || plain::append(self.fd(), from))
     }
 
     /// Truncates or extends the file.
@@ -146,7 +146,7 @@ impl File {
             }
             return cached.open.set_len(bytes).map_err(|errno| self.to_error("truncating", errno));
         }
-        self.bypass("truncating", 0..u64::MAX, || rustix::fs::ftruncate(self.fd(), bytes))
+        self.bypass("truncating", || rustix::fs::ftruncate(self.fd(), bytes))
     }
 
     /// Checks that the file may have this size, as the kernel's `inode_newsize_ok` does.
@@ -175,7 +175,7 @@ impl File {
         let writable = crate::descriptor::reopen(self.fd(), OFlags::WRONLY).map_err(to_error)?;
         match self.cached_path("truncating")? {
             Some(cached) => cached.open.set_len(0).map_err(to_error),
-            None => self.bypass("truncating", 0..u64::MAX, || rustix::fs::ftruncate(&writable, 0)),
+            None => self.bypass("truncating", || rustix::fs::ftruncate(&writable, 0)),
         }
     }
 
@@ -195,7 +195,7 @@ impl File {
             }
             return cached.open.punch(range.start, bytes).map_err(|errno| self.to_error("punching a hole", errno));
         }
-        self.bypass("punching a hole", range.clone(), || plain::punch_hole(self.fd(), &range))
+        self.bypass("punching a hole", || plain::punch_hole(self.fd(), &range))
     }
 
     /// Reserves space for a range; unless `keep_size`, the file is extended to its end.
@@ -207,7 +207,7 @@ impl File {
         let bytes = range.end.saturating_sub(range.start);
         let to_error = |errno| self.to_error("allocating", errno);
         let Some(cached) = self.cached_path("allocating")? else {
-            return self.bypass("allocating", range.clone(), || rustix::fs::fallocate(self.fd(), how, range.start, bytes));
+            return self.bypass("allocating", || rustix::fs::fallocate(self.fd(), how, range.start, bytes));
         };
         self.may_write()?;
         if cached.open.mode() == Mode::ReadOnly {

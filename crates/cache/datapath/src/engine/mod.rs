@@ -27,6 +27,7 @@ pub(crate) mod layout;
 pub(crate) mod log;
 pub(crate) mod open;
 pub(crate) mod own_stamp;
+mod past;
 mod prepared;
 mod read;
 mod read_around;
@@ -59,6 +60,7 @@ pub use fast_path::PageHint;
 pub use layout::{FILES_MAX, Layout, SETTINGS_BYTES, SegmentError, Sizes};
 use layout::{Header, Word};
 pub use open::{Open, OpenFileError, OpenOptions};
+pub use past::PastCall;
 pub use prepared::PreparedRead;
 pub(crate) use record::flag;
 pub use record::{FILE_BYTES_MAX, FileNo, PATH_MAX, errno_from};
@@ -347,10 +349,12 @@ impl CacheEngine {
         self.header.mode()
     }
 
-    /// Returns how many mode changes of the instance or of files were made. A change is in force when it is counted.
+    /// Returns how many mode changes of the instance or of files were made. A change is counted when it is in force. A change that ends
+    /// pass-through is also counted before: no call past the cache begins any more.
     #[inline]
     pub fn mode_changes(&self) -> u32 {
-        self.header.get(Word::ModeChanges)
+        // In one order with the counts of calls past the cache (`Open::begin_past`).
+        self.header.word(Word::ModeChanges).load(Ordering::SeqCst)
     }
 
     /// Returns whether there is an SSD that works.

@@ -599,14 +599,6 @@ impl Open {
         self.engine.drop_unmarked(self.no, pages)
     }
 
-    /// Drops these pages from the cache, because they were written past it.
-    ///
-    /// # Errors
-    /// Returns the error of the leader.
-    pub fn drop_pages(&self, pages: std::ops::Range<u64>) -> Result<(), Errno> {
-        self.engine.drop_cached(self.no, pages)
-    }
-
     /// Returns when the file was last written, ns since 1970; 0: not since its first open.
     pub fn written_ns(&self) -> u64 {
         self.record().written().load(Ordering::Relaxed)

@@ -5,7 +5,7 @@
 //!  32 lock  36 truncations (odd: one goes on)  40 mode  44 the SSD's number of it, plus 1
 //!  48 errors (count, errno, over)              56 stamp: size, mtime, ctime (ns)
 //!  80 rule, used         88 written (ns)     96 check of the key
-//! 104 windows of our writers (own_stamp.rs)         128 path
+//! 104 windows of our writers (own_stamp.rs)        112 calls past the cache        128 path
 //! ```
 //!
 //! Every process of the group can write these words, so each is checked where it is read. A length is a [`Length`], never beyond what
@@ -221,6 +221,8 @@ impl Records {
                 continue;
             }
             record.open_by().fetch_and(!(1 << process.0), Ordering::AcqRel);
+            // Its calls have ended. Those of others end too early for a caller that waits only if the mode changes just now.
+            record.past().store(0, Ordering::Release);
         }
     }
 }
@@ -353,6 +355,12 @@ impl<'a> Record<'a> {
     /// Returns the last stamp that is known to be ours.
     pub(crate) fn own(self) -> OwnStamp<'a> {
         OwnStamp { windows: self.u64(104), stamp: [self.u64(56), self.u64(64), self.u64(72)] }
+    }
+
+    /// Returns the number of calls that are changing the backing file past the cache now ([`super::Open::begin_past`]).
+    #[inline]
+    pub(crate) fn past(self) -> &'a AtomicU32 {
+        self.u32(112)
     }
 
     pub(crate) fn rule(self) -> AdmissionRule {

@@ -109,23 +109,4 @@ impl Open {
         }
         self.clean()
     }
-
-    /// Records that changes made past the cache, while the mode changed to one that caches, were ours.
-    pub fn was_changed_past(&self) {
-        // Else it is taken for a change from outside, and the clean cached pages are dropped.
-        let Ok(_held) = self.engine.lock_file(self.no) else { return };
-        let (record, own) = (self.record(), self.record().own());
-        own.open(super::own_stamp::Writer::LockHolder);
-        // If that fails the window stays open, and the next owner of the lock closes it.
-        let _ = own.close(super::own_stamp::Writer::LockHolder, || {
-            let stamp = self.below.stamp()?;
-            // Dirty pages may have made the file longer here than the backing file.
-            if self.is_dirty().unwrap_or(true) {
-                record.size().fetch_max(stamp.size, Ordering::AcqRel);
-            } else {
-                record.size().store(stamp.size, Ordering::Release);
-            }
-            Ok::<_, std::io::Error>(stamp)
-        });
-    }
 }

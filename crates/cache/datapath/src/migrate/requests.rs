@@ -104,6 +104,9 @@ impl Worker {
             RequestKind::Mode => {
                 let (record, mode) = (engine.records.get(no), mode_of_number(asked.a).ok_or(Errno::INVAL)?);
                 let before = record.mode();
+                if before == Mode::PassThrough {
+                    engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
+                }
                 record.set_mode(mode);
                 let cleaned = self.clean(engine, no, key);
                 if cleaned.is_err() && mode == Mode::PassThrough {
@@ -690,6 +693,7 @@ impl Worker {
         }
         if was == Mode::PassThrough && mode != was {
             self.drop_open(engine)?;
+            engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
         }
         engine.header.set_mode(mode);
         engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);

@@ -82,7 +82,7 @@ impl SsdQueue {
         let device = engine.ssd_queues.as_ref().ok_or_else(|| OpenError::Unusable("there is no SSD".to_owned()))?.device();
         let depth = depth.next_power_of_two().min(PARTS_MAX);
         let AsyncReaderOptions { single_issuer, waits, spin_duration, timeouts } = options;
-        let options = QueueOptions { depth, single_issuer, waits, spin_duration: spin_duration, ..QueueOptions::default() };
+        let options = QueueOptions { depth, single_issuer, waits, spin_duration, ..QueueOptions::default() };
         let mut queue = Tracked::new(device.queue(&options)?, timeouts);
         let block_bytes = queue.geometry().block_bytes;
         if !PAGE_BYTES.is_multiple_of(block_bytes as usize) {
