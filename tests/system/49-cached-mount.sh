@@ -10,9 +10,16 @@ need mkfs.ext4 rsync git sqlite3 python3
 
 parity=$(dirname "$HOTSHELF")/parity
 [[ -x $parity ]] || fail "no $parity: cargo build --release --package sim"
-slow=$SCRATCH/slow plain=$SCRATCH/plain cache=$SCRATCH/cache name=cached-mount-$$
+slow=$SCRATCH/slow plain=$SCRATCH/plain cache=$SCRATCH/cache through=$SCRATCH/through name=cached-mount-$$
 mkdir -p "$MNT"
-trap '"$HOTSHELF" unmount "$MNT" 2>/dev/null || true; "$HOTSHELF" cache destroy "$cache" >/dev/null 2>&1 || true' EXIT
+clean() {
+    if [[ -n ${before:-} ]]; then echo "$before" >"$switch"; fi
+    "$HOTSHELF" unmount "$MNT" 2>/dev/null || true
+    umount -q "$SCRATCH/untyped" || true
+    local one
+    for one in "$cache" "$through"; do "$HOTSHELF" cache destroy "$one" >/dev/null 2>&1 || true; done
+}
+trap clean EXIT
 
 mount_cached() { "$HOTSHELF" mount --cache "$cache" "$slow/dir" "$MNT" --allow-other "$@"; }
 
@@ -27,6 +34,7 @@ mount -o remount,nosuid,nodev "$slow"
 mount -o remount,nosuid,nodev "$plain"
 mkdir "$slow/dir" "$plain/dir"
 "$HOTSHELF" cache create "$cache" --name "$name" --size 256MiB --memory 64MiB >/dev/null
+"$HOTSHELF" cache create "$through" --name "$name-through" --size 64MiB --mode write-through >/dev/null
 refused 1 'contain each other' "$HOTSHELF" mount --cache "$cache" "$SCRATCH" "$MNT"
 
 # Calls are those of ext4.
@@ -37,6 +45,10 @@ for n in 0 1; do
     mkdir "$plain/dir" "$slow/dir"
     "$parity" --hotshelf "$HOTSHELF" --cache "$cache" --directory "$slow/dir" --mnt "$MNT" --plain "$plain/dir" \
         --seed $((seed + n)) --steps "$steps" || fail "--seed $((seed + n)) --steps $steps"
+    rm -rf "${plain:?}/dir" "${slow:?}/dir"
+    mkdir "$plain/dir" "$slow/dir"
+    "$parity" --hotshelf "$HOTSHELF" --cache "$cache" --cache-mode write-back --directory "$slow/dir" --mnt "$MNT" --plain "$plain/dir" \
+        --seed $((seed + n + 7)) --steps "$steps" || fail "--cache-mode write-back --seed $((seed + n + 7)) --steps $steps"
 done
 rm -rf "${slow:?}/dir"
 mkdir "$slow/dir"
@@ -71,6 +83,20 @@ echo two >&3
 wait_until 10 test "$(stat -c %s "$slow/dir/log")" = "$(stat -c %s "$MNT/log")"
 [[ $(cat <&4) == $'one\nother\ntwo' ]] || fail "an open file shows old bytes"
 exec 3>&- 4<&-
+append_beside_another() {
+    timeout 60 python3 - "$MNT/shared-log" "$slow/dir/shared-log" <<'END' || fail "an append beside another program's ($1)"
+import os, sys
+seen, below = sys.argv[1:]
+file = os.open(seen, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
+for n in range(100):
+    os.write(file, b"one %d\n" % n)
+    other = os.open(below, os.O_WRONLY | os.O_APPEND)
+    os.write(other, b"other %d\n" % n)
+    os.close(other)
+assert open(below, "rb").read() == b"".join(b"one %d\nother %d\n" % (n, n) for n in range(100))
+END
+}
+append_beside_another "by /dev/fuse"
 
 mv "$slow/dir/file" "$slow/dir/moved"
 wait_until 10 test ! -e "$MNT/file"
@@ -95,6 +121,59 @@ umount -l "$MNT"
 mount_cached
 [[ $(sha256sum <"$MNT/kept") == "$sum" ]] || fail "a write differs after a kill"
 "$HOTSHELF" unmount "$MNT"
+
+# Written back: the mount shows what the directory does not have yet, also after the daemon was killed; unmounting writes all.
+refused 1 'in mode write-through' "$HOTSHELF" mount --cache "$through" --cache-mode write-back "$slow/dir" "$MNT"
+mount_cached --cache-mode write-back
+head -c 3M /dev/urandom >"$MNT/late"
+sum=$(sha256sum <"$MNT/late")
+[[ $(stat -c %s "$slow/dir/late") == 0 ]] || fail "a write went through"
+python3 - "$MNT/late" <<'END'
+import os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_APPEND)
+times = set()
+for n in range(100):
+    os.write(file, b"one line\n")
+    times.add(os.fstat(file).st_mtime_ns)
+assert len(times) == 100, len(times)
+os.ftruncate(file, 3 << 20)
+os.fsync(file)
+END
+kill -9 "$(pgrep -f -- "mount --cache $cache" | head -1)"
+umount -l "$MNT"
+mount_cached --cache-mode write-back
+[[ $(sha256sum <"$MNT/late") == "$sum" ]] || fail "written data differs after a kill"
+(cd "$MNT" && git init -q late-repository && cd late-repository && cp -r /usr/include/asm-generic . && git add -A &&
+    git -c user.name=n -c user.email=e commit -qm all && git fsck --strict) >"$SCRATCH/out" 2>&1 || fail "git: $(cat "$SCRATCH/out")"
+sqlite3 "$MNT/late.db" 'pragma journal_mode=wal; create table t(a); with recursive n(i) as (select 1 union all select i + 1 from n
+    where i < 5000) insert into t select randomblob(200) from n' >/dev/null
+"$HOTSHELF" unmount "$MNT"
+[[ $(sha256sum <"$slow/dir/late") == "$sum" ]] || fail "what was written is not below after an unmount"
+[[ $(sqlite3 "$slow/dir/late.db" 'pragma integrity_check; select count(*) from t') == $'ok\n5000' ]] || fail "the database below"
+git -C "$slow/dir/late-repository" fsck --strict >"$SCRATCH/out" 2>&1 || fail "git below: $(cat "$SCRATCH/out")"
+
+# The same append with requests over io_uring, where the thread that serves one has its reply.
+switch=/sys/module/fuse/parameters/enable_uring
+if [[ -w $switch ]]; then
+    before=$(cat "$switch")
+    echo Y >"$switch"
+    mount_cached
+    append_beside_another "over io_uring"
+    "$HOTSHELF" unmount "$MNT"
+    echo "$before" >"$switch"
+fi
+
+# A file system that lists no types.
+truncate -s 64M "$SCRATCH/untyped.img"
+mkfs.ext4 -q -O ^filetype "$SCRATCH/untyped.img"
+mkdir "$SCRATCH/untyped"
+mount -o loop "$SCRATCH/untyped.img" "$SCRATCH/untyped"
+(cd "$SCRATCH/untyped" && mkdir {1..1000} && touch {1001..2000})
+"$HOTSHELF" mount --cache "$cache" "$SCRATCH/untyped" "$MNT" --allow-other
+listed=$(find "$MNT" -mindepth 1 -maxdepth 1 -type d -name '[0-9]*' | wc -l)
+"$HOTSHELF" unmount "$MNT"
+umount "$SCRATCH/untyped"
+[[ $listed == 1000 ]] || fail "$listed of 1000 directories are listed as such"
 
 # Read-only, and an ordinary user's rights.
 mount_cached --read-only

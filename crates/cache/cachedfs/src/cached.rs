@@ -103,7 +103,8 @@ impl Cached {
     pub fn open(to: &Arc<Attachment>, opening: &Opening, count: &Arc<AtomicUsize>) -> Result<Arc<Cached>, OpenFileError> {
         let Opening { local, how, advice, pin, discard, dirty_age } = opening;
         let key = crate::key::key_of(local.fd()).map_err(OpenFileError::Failed)?;
-        let path = path_of(local.fd()).ok_or(OpenFileError::Failed(Errno::NOENT))?;
+        // A file that has no name any more is cached while it is open.
+        let path = path_of(local.fd()).or_else(|| to.engine.known_path(key)).ok_or(OpenFileError::Failed(Errno::NOENT))?;
         let mut how = *how;
         if to.engine.has_ssd() && !crate::key::is_lasting(local.fd()).map_err(OpenFileError::Failed)? {
             how.mode = how.mode.within(Mode::WriteThrough);

@@ -339,7 +339,8 @@ impl File {
                 let _ = cached.look_below();
                 stat = self.stat_below()?;
             }
-            plain::as_cached(&mut stat, cached.open.size(), cached.open.written_ns());
+            let written_ns = cached.open.newer_write_ns(crate::below::stamp_of(&stat));
+            plain::as_cached(&mut stat, cached.open.size(), written_ns);
         }
         Ok(stat)
     }

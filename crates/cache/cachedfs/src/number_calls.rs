@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use ssdcache::Mode;
 
 use crate::cached::Cached;
+use crate::file::{File, IoPath};
 use crate::instance::Instance;
 use crate::key::key_of;
 
@@ -49,9 +50,10 @@ impl Instance {
     }
 
     /// Compares a file that the cache has a record of with its backing file: pages that another program made stale are dropped. A conflict
-    /// is marked, and reported by the next sync.
-    pub fn compare(self: &Arc<Self>, file: BorrowedFd<'_>) {
-        drop(self.known_file(file));
+    /// is marked, and reported by the next sync. Returns false if the file could not be opened to compare it.
+    pub fn compare(self: &Arc<Self>, file: BorrowedFd<'_>) -> bool {
+        let Ok(part) = self.part() else { return false };
+        key_of(file).is_ok_and(|key| !part.engine.knows(key) || self.take_known(file).is_some())
     }
 
     /// Opens a file for a change if the cache has a record of it.
@@ -60,5 +62,19 @@ impl Instance {
             return None;
         }
         self.take_known(file)
+    }
+}
+
+impl File {
+    /// Makes the modification time of a file that was just written later than `seen`, in seconds and nanoseconds, the last time that a
+    /// program was shown. The engine's clock ticks every few milliseconds: the write may have come within the same tick.
+    pub fn move_write_time(&self, seen: (i64, u32)) {
+        let Some(IoPath::Cached(cached)) = self.settled_path() else { return };
+        let Some(seen_ns) = u64::try_from(seen.0).ok().and_then(|seconds| seconds.checked_mul(1_000_000_000)?.checked_add(seen.1.into()))
+        else {
+            return;
+        };
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        cached.open.note_exact_time(seen_ns, (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64));
     }
 }

@@ -70,17 +70,16 @@ fn seek_end(fd: BorrowedFd<'_>) -> Outcome<u64> {
     Ok(rustix::fs::fstat(fd)?.st_size as u64)
 }
 
-/// Applies the cache's size and times to the stat of the backing file.
+/// Applies the cache's size, and the time of a write that is later than the backing file's times, to its attributes; 0: there is none.
 pub fn as_cached(stat: &mut Stat, size: u64, written_ns: u64) {
     stat.st_size = size as _;
-    let below = crate::below::stamp_of(stat);
-    // 0: no write. The file's own times may lie before 1970.
-    let Some(written) = i64::try_from(written_ns).ok().filter(|written| *written > 0) else { return };
-    let (seconds, ns) = (written_ns / 1_000_000_000, written_ns % 1_000_000_000);
-    if written > below.mtime {
-        (stat.st_mtime, stat.st_mtime_nsec) = (seconds as _, ns as _);
+    if written_ns == 0 {
+        return;
     }
-    if written > below.ctime {
+    let (seconds, ns) = (written_ns / 1_000_000_000, written_ns % 1_000_000_000);
+    (stat.st_mtime, stat.st_mtime_nsec) = (seconds as _, ns as _);
+    // The mode or the owner may have changed since.
+    if written_ns.cast_signed() > crate::below::stamp_of(stat).ctime {
         (stat.st_ctime, stat.st_ctime_nsec) = (seconds as _, ns as _);
     }
 }

@@ -37,6 +37,8 @@ pub struct Node {
     cached: Mutex<Option<Version>>,
     /// The version that the cache of file data compared its pages with.
     compared: Mutex<Option<Version>>,
+    /// The latest time of a change that the kernel got.
+    shown_time: Mutex<(i64, u32)>,
 }
 
 impl Node {
@@ -68,6 +70,16 @@ impl Node {
     /// Returns whether the cache of file data compared its pages with this version.
     pub fn is_compared(&self, stat: &Stat) -> bool {
         *self.compared.lock() == Some((stat.size, stat.mtime, stat.ctime))
+    }
+
+    /// Remembers that the kernel gets the times of these attributes.
+    pub fn set_shown_time(&self, stat: &Stat) {
+        *self.shown_time.lock() = stat.mtime.max(stat.ctime);
+    }
+
+    /// Returns the time of the last change that the kernel got.
+    pub fn shown_time(&self) -> (i64, u32) {
+        *self.shown_time.lock()
     }
 
     /// Remembers the version of the file that the kernel's pages are of.
@@ -114,7 +126,14 @@ fn id_of(stat: &Stat) -> InodeId {
 impl Nodes {
     /// Creates a table with the top directory alone.
     pub fn new(root: OwnedFd, stat: &Stat) -> Nodes {
-        let node = Node { number: ROOT, file: root, kind: FileType::Directory, cached: Mutex::default(), compared: Mutex::default() };
+        let node = Node {
+            number: ROOT,
+            file: root,
+            kind: FileType::Directory,
+            cached: Mutex::default(),
+            compared: Mutex::default(),
+            shown_time: Mutex::default(),
+        };
         Nodes { root: Arc::new(node), root_id: id_of(stat), table: RwLock::default() }
     }
 
@@ -147,7 +166,14 @@ impl Nodes {
         let known = match by_number.entry(number) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {
-                let node = Node { number, file, kind: stat.kind(), cached: Mutex::default(), compared: Mutex::default() };
+                let node = Node {
+                    number,
+                    file,
+                    kind: stat.kind(),
+                    cached: Mutex::default(),
+                    compared: Mutex::default(),
+                    shown_time: Mutex::default(),
+                };
                 vacant.insert(Known { node: Arc::new(node), id, lookups: 0 })
             }
         };

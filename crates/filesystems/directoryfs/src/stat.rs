@@ -48,7 +48,20 @@ impl Stat {
     /// # Errors
     /// As statx(2).
     pub fn of(file: BorrowedFd<'_>) -> Result<Stat> {
-        let found = statx(file, c"", AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        Stat::by(file, AtFlags::empty())
+    }
+
+    /// Reads the attributes of an open file as [`Stat::of`] does; a network file system asks its server for them.
+    ///
+    /// # Errors
+    /// As statx(2).
+    pub fn newest_of(file: BorrowedFd<'_>) -> Result<Stat> {
+        Stat::by(file, AtFlags::STATX_FORCE_SYNC)
+    }
+
+    fn by(file: BorrowedFd<'_>, flags: AtFlags) -> Result<Stat> {
+        let flags = flags | AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+        let found = statx(file, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
         let time = |time: &StatxTimestamp| (time.tv_sec, time.tv_nsec);
         let mode = u32::from(found.stx_mode);
         let kind = FileType::from_raw_mode(mode);

@@ -131,6 +131,13 @@ impl DirectWrites {
             self.blocking_pool.run(move || changed.drop_pages(ino, offset, length));
         }
     }
+
+    /// Drops the kernel's pages of a range on another thread. The kernel may keep them locked until it has the reply to a request that is
+    /// served now.
+    pub fn drop_pages_later(&self, ino: u64, offset: u64, length: usize) {
+        let changed = Arc::clone(&self.changed);
+        self.blocking_pool.run(move || changed.drop_pages(ino, offset, length));
+    }
 }
 
 #[cfg(test)]

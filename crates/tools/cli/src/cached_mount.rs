@@ -29,6 +29,7 @@ pub fn mount(args: &MountArgs, cache: &Path, flags: MountFlags) -> anyhow::Resul
         directory: directory.clone(),
         cache: config,
         ttl: Duration::from_secs(args.cache_ttl.unwrap_or(TTL_SECONDS)),
+        mode: args.cache_mode.unwrap_or(cachedfs::Mode::WriteThrough),
         session: SessionOptions {
             mountpoint: mountpoint.clone(),
             source: mount::source::source_name(Path::new(&shown), &directory).to_string_lossy().into_owned(),

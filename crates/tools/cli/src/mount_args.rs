@@ -93,6 +93,11 @@ pub struct MountArgs {
     /// How long the kernel may cache names and attributes, seconds
     #[arg(long, value_name = "SECONDS")]
     pub cache_ttl: Option<u64>,
+    /// What becomes of writes with --cache: write-through (on the slow side when the call returns) or write-back (in the cache, durable
+    /// after fsync; on the slow side later) [default: write-through]
+    #[arg(long, value_name = "MODE", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(["write-through", "write-back"]).try_map(|mode| cachedfs::mode_of(&mode)))]
+    pub cache_mode: Option<cachedfs::Mode>,
     /// Refuse every change to the files
     #[arg(long)]
     pub read_only: bool,

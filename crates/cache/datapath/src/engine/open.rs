@@ -599,9 +599,14 @@ impl Open {
         self.engine.drop_unmarked(self.no, pages)
     }
 
-    /// Returns when the file was last written, ns since 1970; 0: not since its first open.
+    /// Returns when the file was last written, ns since 1970; 0: not since its first open, or not since its times were set.
     pub fn written_ns(&self) -> u64 {
         self.record().written().load(Ordering::Relaxed)
+    }
+
+    /// Returns when the file was last written, ns since 1970; 0 if the backing file's attributes `below` show that time or a later one.
+    pub fn newer_write_ns(&self, below: Stamp) -> u64 {
+        self.engine.write_time(self.no, below)
     }
 }
 

@@ -224,13 +224,33 @@ impl CacheEngine {
         if record.own().differs(below) && !self.is_dirty(no).unwrap_or(false) {
             return None;
         }
-        let found = (record.size().load(Ordering::Acquire), record.written().load(Ordering::Relaxed));
+        let found = (record.size().load(Ordering::Acquire), self.write_time(no, below));
         (record.key() == Some(key)).then_some(found)
+    }
+
+    /// Returns the time of the last write, ns since 1970, or 0 if the backing file's attributes `below` show that time or a later one.
+    /// While pages are dirty their write is the last change, also of a file whose time was set to one in the future before.
+    pub(super) fn write_time(&self, no: FileNo, below: Stamp) -> u64 {
+        let written = self.records.get(no).written().load(Ordering::Relaxed);
+        // A time in the future is rare: the leader is only asked then.
+        let is_shown = match written.cast_signed().cmp(&below.mtime) {
+            std::cmp::Ordering::Greater => false,
+            std::cmp::Ordering::Equal => true,
+            std::cmp::Ordering::Less => written == 0 || !self.is_dirty(no).unwrap_or(false),
+        };
+        if is_shown { 0 } else { written }
     }
 
     /// Returns whether a file has pages that its backing file does not have yet; true if that cannot be found out.
     pub fn has_newer_pages(&self, key: FileKey) -> bool {
         self.records.find(key).is_some_and(|no| self.is_dirty(no).unwrap_or(true))
+    }
+
+    /// Returns the last known path of a file that has a record.
+    pub fn known_path(&self, key: FileKey) -> Option<PathBuf> {
+        let record = self.records.get(self.records.find(key)?);
+        let path = record.path();
+        (record.key() == Some(key)).then_some(path)
     }
 
     /// Returns whether a file has a record.

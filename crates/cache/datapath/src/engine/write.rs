@@ -28,6 +28,9 @@ fn end_of(at: u64, from: &[u8]) -> Result<u64, Errno> {
     at.checked_add(from.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::FBIG)
 }
 
+/// No coarse clock of the kernel ticks less often, in nanoseconds (`CONFIG_HZ` of 100).
+const TICK_NS: u64 = 10_000_000;
+
 /// The result of an attempt to insert a page for a writer.
 enum InsertStep {
     /// The page is written.
@@ -56,16 +59,31 @@ impl Open {
     /// clocks tick together, so each write reads only one.
     #[inline(always)]
     pub(super) fn note_time(&self, record: Record<'_>, now_ns: u64) {
-        if record.written().load(Ordering::Relaxed) != now_ns {
+        // A time that was noted exactly may be ahead of this clock.
+        if record.written().load(Ordering::Relaxed).wrapping_sub(now_ns) > TICK_NS {
             record.written().store(now_ns, Ordering::Relaxed);
             record.used().store(self.engine.world.now_ms(), Ordering::Relaxed);
         }
     }
 
+    /// Moves the time of the last write forward to `now_ns`, which a finer clock than the engine's gave, if it is not later than `seen_ns`:
+    /// so a program that has seen that time sees that the file changed since.
+    pub fn note_exact_time(&self, seen_ns: u64, now_ns: u64) {
+        let written = self.record().written();
+        let last = written.load(Ordering::Relaxed);
+        if last != 0 && last <= seen_ns && last < now_ns {
+            // Otherwise another writer has just noted another time.
+            let _ = written.compare_exchange(last, now_ns, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     /// Records the time of a truncation or hole in a file with unwritten times: the leader gives them to the backing file.
     fn note_change(&self, record: Record<'_>) {
-        if record.written().load(Ordering::Relaxed) != 0 {
-            self.note_time(record, self.engine.world.realtime_ns());
+        let last = record.written().load(Ordering::Relaxed);
+        if last != 0 {
+            // Later than the time that programs may have seen, also within a tick of the clock.
+            record.written().store(self.engine.world.realtime_ns().max(last.saturating_add(1)), Ordering::Relaxed);
+            record.used().store(self.engine.world.now_ms(), Ordering::Relaxed);
         }
     }
 

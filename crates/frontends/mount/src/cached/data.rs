@@ -6,13 +6,25 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cachedfs::Instance;
-use directoryfs::{FileCache, Stat};
+use directoryfs::{FileCache, NoCache, Stat};
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
 /// Makes changes of names and attributes through an instance of the cache.
 #[derive(Clone)]
-pub struct InstanceCache(pub Arc<Instance>);
+pub struct InstanceCache {
+    /// The cache of file data.
+    pub instance: Arc<Instance>,
+    /// The device number of the directory's file system. One that is mounted below may be a user's, who could forge the numbers by which
+    /// the cache knows files: the cache takes no part in calls on it.
+    pub device: u64,
+}
+
+impl InstanceCache {
+    fn is_cached(&self, file: BorrowedFd<'_>) -> bool {
+        rustix::fs::fstat(file).is_ok_and(|stat| stat.st_dev == self.device)
+    }
+}
 
 /// Returns the error of the system call that an error of the cache stands for.
 pub fn errno(error: &cachedfs::Error) -> Errno {
@@ -21,23 +33,32 @@ pub fn errno(error: &cachedfs::Error) -> Errno {
 
 impl FileCache for InstanceCache {
     fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
-        self.0.unlink(dir, Path::new(name), AtFlags::empty()).map_err(|error| errno(&error))
+        if !self.is_cached(dir) {
+            return NoCache.unlink(dir, name);
+        }
+        self.instance.unlink(dir, Path::new(name), AtFlags::empty()).map_err(|error| errno(&error))
     }
 
     fn rename(&self, from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr), flags: RenameFlags) -> Result<(), Errno> {
-        self.0.rename(from.0, Path::new(from.1), to.0, Path::new(to.1), flags).map_err(|error| errno(&error))
+        if !self.is_cached(from.0) || !self.is_cached(to.0) {
+            return NoCache.rename(from, to, flags);
+        }
+        self.instance.rename(from.0, Path::new(from.1), to.0, Path::new(to.1), flags).map_err(|error| errno(&error))
     }
 
     fn change(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
-        self.0.change_attributes(file, change)
+        if self.is_cached(file) { self.instance.change_attributes(file, change) } else { change() }
     }
 
     fn change_times(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
-        self.0.change_times(file, change)
+        if self.is_cached(file) { self.instance.change_times(file, change) } else { change() }
     }
 
     fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) {
-        let Some(newer) = self.0.stat_if_newer(file) else { return };
+        if stat.dev != self.device {
+            return;
+        }
+        let Some(newer) = self.instance.stat_if_newer(file) else { return };
         stat.size = newer.st_size.cast_unsigned();
         stat.mtime = (newer.st_mtime, newer.st_mtime_nsec as u32);
         stat.ctime = (newer.st_ctime, newer.st_ctime_nsec as u32);

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::data::{InstanceCache, errno};
 use super::kernel_pages::{KernelPages, OpenFilePages};
+use super::late_errors::close_and_report;
 use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
 use crate::filesystem::{caller, fuse_rdev, kind, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
 use crate::handles::HandleTable;
@@ -61,6 +62,10 @@ pub struct CachedShared {
     pub changed: Arc<KernelNotifier>,
     /// Keeps the kernel's cache coherent with direct writes.
     pub direct_writes: DirectWrites,
+    /// The mode that files are opened in: write-through or write-back.
+    pub mode: Mode,
+    /// Whether the directory's file system may tell an error of a write not before the file is closed.
+    pub is_remote: bool,
     /// How long the kernel may use names and attributes. Other programs may change the directory at any time.
     pub ttl: Duration,
 }
@@ -112,10 +117,9 @@ impl CachedShared {
     /// Opens a file of the slow side in the cache. What the cache reads of it is no access by a user: also a write reads pages.
     fn open_file(&self, caller: Caller, file: impl AsFd, flags: OFlags) -> Result<File, Errno> {
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-        // What a program has written is on the slow side: other programs and backups read it there. A file system that is mounted below
-        // may be a user's, who could forge the numbers by which the cache knows files.
+        // A file system that is mounted below may be a user's, who could forge the numbers by which the cache knows files.
         let is_uncached = rustix::fs::fstat(file.as_fd())?.st_dev != self.device;
-        let options = Options { mode: Some(Mode::WriteThrough), is_uncached, ..Options::default() };
+        let options = Options { mode: Some(self.mode), is_uncached, ..Options::default() };
         let open = |flags: OFlags| {
             let opened = self.instance.open_file(rustix::fs::CWD, Path::new(&path), flags, rustix::fs::Mode::empty(), &options);
             opened.map_err(|error| errno(&error))
@@ -139,20 +143,50 @@ impl CachedShared {
     /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the length
     /// and the offset, or none if the kernel's offset is right.
     fn append(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<Option<(usize, u64)>, Errno> {
-        let end = rustix::fs::fstat(opened.file.fd())?.st_size.cast_unsigned();
+        // What was written before may not be in the file yet. Otherwise a network file system asks its server at each append.
+        let end = match self.mode {
+            Mode::WriteBack => opened.file.len().map_err(|error| errno(&error))?,
+            _ => Stat::newest_of(opened.file.fd())?.size,
+        };
         if end == offset {
             return Ok(None);
         }
-        self.instance.compare(opened.file.fd());
+        if opened.file.is_cached() && !self.instance.compare(opened.file.fd()) {
+            return Err(Errno::IO);
+        }
         opened.file.append_some(data).map(|(at, length)| Some((length, at))).map_err(|error| errno(&error))
     }
 
     /// Writes all of `data`, which the kernel takes for one write. Returns the length, and the offset.
     fn write(&self, opened: &OpenCachedFile, offset: u64, data: &[u8], is_append: bool) -> Result<(usize, u64), Errno> {
-        self.fs.as_caller(opened.opener, || {
+        let written = self.fs.as_caller(opened.opener, || {
             let appended = if is_append { self.append(opened, offset, data)? } else { None };
             appended.map_or_else(|| Ok((self.write_at(opened, offset, data)?, offset)), Ok)
-        })
+        });
+        self.move_write_time(&opened.file, &opened.node);
+        written
+    }
+
+    /// Lets programs see a change by its time. Writes that go through have the time of the file system.
+    fn move_write_time(&self, file: &File, node: &Node) {
+        if self.mode == Mode::WriteBack {
+            file.move_write_time(node.shown_time());
+        }
+    }
+
+    /// Returns an error of earlier writes that nobody has got yet.
+    fn flush(&self, opened: &OpenCachedFile) -> Result<(), Errno> {
+        opened.file.take_unreported().map_err(|error| errno(&error))?;
+        if self.is_remote { close_and_report(rustix::io::dup(opened.file.fd())?) } else { Ok(()) }
+    }
+
+    /// Returns the flags of a reply to an open(2).
+    fn fopen_flags(&self, flags: i32) -> FopenFlags {
+        let access = flags & O_ACCMODE;
+        // The kernel passes the data on without a copy in the page cache that nobody may read.
+        let direct = if access == O_WRONLY { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
+        let has_late_errors = access != 0 && (self.is_remote || self.mode == Mode::WriteBack);
+        if has_late_errors { direct } else { direct | FopenFlags::FOPEN_NOFLUSH }
     }
 
     fn write_at(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<usize, Errno> {
@@ -185,10 +219,13 @@ impl CachedShared {
     fn set_len(&self, caller: Caller, node: &Arc<Node>, open: Option<&OpenCachedFile>, size: u64) -> Result<(), Errno> {
         let to_errno = |error: cachedfs::Error| errno(&error);
         if let Some(open) = open.filter(|open| open.is_written) {
-            return open.file.set_len(size).map_err(to_errno);
+            open.file.set_len(size).map_err(to_errno)?;
+            self.move_write_time(&open.file, node);
+            return Ok(());
         }
         let file = self.open_file(caller, &**node, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK)?;
         file.set_len(size).map_err(to_errno)?;
+        self.move_write_time(&file, node);
         file.close().map_err(to_errno)
     }
 
@@ -209,7 +246,9 @@ impl CachedShared {
         if set.size.is_none() || !rest.changes_nothing() {
             self.fs.setattr(caller, number, &rest)?;
         }
-        self.fs.stat_of(&node)
+        let stat = self.fs.stat_of(&node)?;
+        node.set_shown_time(&stat);
+        Ok(stat)
     }
 
     /// Takes set-ID bits before a change of the data, and lets the kernel know: what it believes of the mode decides about the rights of a
@@ -238,6 +277,7 @@ impl CachedShared {
             plain if plain.is_empty() => file.allocate(range, keep_size),
             _ => return Err(Errno::OPNOTSUPP),
         };
+        self.move_write_time(file, &opened.node);
         done.map_err(|error| errno(&error))
     }
 
@@ -250,8 +290,9 @@ impl CachedShared {
     /// Makes the cache compare its pages of an open file that seems changed, before the kernel drops its own with these attributes and
     /// reads them again. A file that is not open is compared when it is opened.
     fn compare(&self, node: &Node, stat: &Stat) {
-        if node.is_file() && !node.is_compared(stat) && self.pages.is_open(node.number()) {
-            self.instance.compare(node.as_fd());
+        node.set_shown_time(stat);
+        let is_cached = node.is_file() && stat.dev == self.device;
+        if is_cached && !node.is_compared(stat) && self.pages.is_open(node.number()) && self.instance.compare(node.as_fd()) {
             node.set_compared(stat);
         }
     }
@@ -265,7 +306,9 @@ impl CachedShared {
 
     fn seek(&self, opened: &OpenCachedFile, to: SeekFrom) -> Result<u64, Errno> {
         // The slow side knows its holes, once it has all data.
-        opened.file.clean().map_err(|error| errno(&error))?;
+        if self.instance.stat_if_newer(opened.file.fd()).is_some() {
+            opened.file.clean().map_err(|error| errno(&error))?;
+        }
         rustix::fs::seek(opened.file.fd(), to)
     }
 }
@@ -290,11 +333,6 @@ impl CachedFilesystem {
             Ok(stat) => reply.attr(self.inner.ttl, &to_wire_attr(number, &stat, self.inner.flags)),
             Err(error) => reply.error(error),
         }
-    }
-
-    fn write_only(&self, flags: i32) -> FopenFlags {
-        // The kernel passes the data on without a copy in the page cache that nobody may read.
-        if flags & O_ACCMODE == O_WRONLY { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() }
     }
 
     /// Replies to a write whose data the cache has.
@@ -405,13 +443,15 @@ impl FileSystem for CachedFilesystem {
             // An older version only costs the kernel its pages at the next open; a newer one would keep old pages.
             let stat = inner.fs.stat_of(&node)?;
             let file = inner.open_file(caller, &*node, open_flags(flags))?;
-            Ok((file, node, stat))
+            // A network file system asks its server when a file is opened, and answers from memory before.
+            let is_kept = node.is_cached(&stat) && node.is_cached(&inner.fs.stat_of(&node)?);
+            Ok((file, node, stat, is_kept))
         };
         match open() {
-            Ok((file, node, stat)) => {
-                let mut fopen = FopenFlags::FOPEN_NOFLUSH | self.write_only(flags);
+            Ok((file, node, stat, is_kept)) => {
+                let mut fopen = inner.fopen_flags(flags);
                 // Close-to-open: what the kernel has of an older version of the file is dropped.
-                if node.is_cached(&stat) {
+                if is_kept {
                     fopen |= FopenFlags::FOPEN_KEEP_CACHE;
                 } else {
                     node.set_cached(&stat);
@@ -438,7 +478,8 @@ impl FileSystem for CachedFilesystem {
             Ok((node, stat, file)) => {
                 let attr = to_wire_attr(node.number(), &stat, inner.flags);
                 node.set_cached(&stat);
-                let fopen = FopenFlags::FOPEN_NOFLUSH | self.write_only(flags);
+                node.set_shown_time(&stat);
+                let fopen = inner.fopen_flags(flags);
                 let fh = inner.add(caller, file, node, flags);
                 reply.created(inner.ttl, inner.ttl, &attr, fh, fopen, None);
             }
@@ -455,7 +496,8 @@ impl FileSystem for CachedFilesystem {
             opened.pages.has_pages();
         }
         let size = size as usize;
-        if let Ok(Ok(read)) = opened.file.read_at_once::<true>(offset, reply.room(size))
+        if opened.file.is_cached()
+            && let Ok(Ok(read)) = opened.file.read_at_once::<true>(offset, reply.room(size))
             && read == size
         {
             return reply.filled(read);
@@ -491,9 +533,10 @@ impl FileSystem for CachedFilesystem {
                 Ok((length, at)) => {
                     filesystem.written(&opened, direct, (at, length), || may_wait, reply);
                     if at != offset {
-                        // After the reply, for which the kernel keeps pages locked. They have the data at another offset.
+                        // The kernel has the data at another offset, in pages that it keeps locked for the reply.
                         let first = at.min(offset);
-                        filesystem.inner.changed.drop_pages(opened.node.number(), first, (at.max(offset) - first) as usize + length);
+                        let bytes = (at.max(offset) - first) as usize + length;
+                        filesystem.inner.direct_writes.drop_pages_later(opened.node.number(), first, bytes);
                     }
                 }
                 Err(error) => reply.error(error),
@@ -512,6 +555,16 @@ impl FileSystem for CachedFilesystem {
             self.inner.fs.remove_writer(opened.node.number());
         }
         reply.ok();
+    }
+
+    fn flush(&self, req: &Request<'_>, fh: u64, reply: ReplyEmpty) {
+        match self.opened(fh) {
+            Ok(opened) => {
+                let inner = Arc::clone(&self.inner);
+                req.run_blocking(move || empty(reply, inner.flush(&opened)));
+            }
+            Err(error) => reply.error(error),
+        }
     }
 
     fn fsync(&self, req: &Request<'_>, fh: u64, datasync: bool, reply: ReplyEmpty) {

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use crate::direct_writes::{DirectWrites, KernelCacheState};
 
-/// The states of all open files, by inode number.
+/// The states of all open files, by inode number, with the number of open handles.
 #[derive(Default)]
-pub struct KernelPages(Mutex<HashMap<u64, Weak<KernelCacheState>>>);
+pub struct KernelPages(Mutex<HashMap<u64, (usize, Arc<KernelCacheState>)>>);
 
 /// The state of one open file; the last handle removes it.
 pub struct OpenFilePages {
@@ -22,10 +22,10 @@ pub struct OpenFilePages {
 impl KernelPages {
     /// Returns the state of a file that is opened.
     pub fn open(self: &Arc<Self>, number: u64, direct_writes: &DirectWrites) -> OpenFilePages {
-        let mut known = self.0.lock();
-        let state = known.get(&number).and_then(Weak::upgrade).unwrap_or_else(|| direct_writes.cached());
-        known.insert(number, Arc::downgrade(&state));
-        OpenFilePages { number, state, all: Arc::clone(self) }
+        let mut open_files = self.0.lock();
+        let (handles, state) = open_files.entry(number).or_insert_with(|| (0, direct_writes.cached()));
+        *handles += 1;
+        OpenFilePages { number, state: Arc::clone(state), all: Arc::clone(self) }
     }
 
     /// Returns whether a file is open.
@@ -44,10 +44,12 @@ impl Deref for OpenFilePages {
 
 impl Drop for OpenFilePages {
     fn drop(&mut self) {
-        // Handles are opened under the same lock: nobody takes the state between the count and the removal.
-        let mut known = self.all.0.lock();
-        if Arc::strong_count(&self.state) == 1 {
-            known.remove(&self.number);
+        let mut open_files = self.all.0.lock();
+        if let Some((handles, _)) = open_files.get_mut(&self.number) {
+            *handles -= 1;
+            if *handles == 0 {
+                open_files.remove(&self.number);
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 mod data;
 mod filesystem;
 mod kernel_pages;
+mod late_errors;
 mod presence;
 mod session;
 

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cachedfs::Instance;
+use cachedfs::{Instance, Mode};
 use directoryfs::DirectoryFs;
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
 
 use super::data::InstanceCache;
 use super::filesystem::{CachedFilesystem, CachedShared};
+use super::late_errors::may_be_late;
 use super::presence::Presence;
 use crate::direct_writes::DirectWrites;
 use crate::handles::HandleTable;
@@ -48,6 +50,8 @@ pub struct CachedOptions {
     pub directory: PathBuf,
     /// The cache that serves the file data.
     pub cache: cachedfs::Config,
+    /// What becomes of writes: write-through or write-back.
+    pub mode: Mode,
     /// How long the kernel may use names and attributes. Other programs may change the directory at any time.
     pub ttl: Duration,
     /// The mount point and its flags.
@@ -81,6 +85,13 @@ pub enum CachedMountError {
         /// The option of mount(8).
         flag: &'static str,
     },
+    /// Files may not be written back in the mode of the cache.
+    #[error(
+        "the cache is in mode {}, so that files of a mount cannot be written back: leave out --cache-mode, or change the mode with \
+         `hotshelf cache mode`",
+        cachedfs::mode_name(*.0)
+    )]
+    Mode(Mode),
     /// The cache could not be attached to.
     #[error(transparent)]
     Cache(#[from] cachedfs::Error),
@@ -108,6 +119,9 @@ pub fn run(options: &CachedOptions, ready: impl FnOnce()) -> Result<(), CachedMo
     }
     allow_many_files();
     let instance = Instance::open(&options.cache)?;
+    if options.mode.within(instance.mode()) != options.mode {
+        return Err(CachedMountError::Mode(instance.mode()));
+    }
     let mut presence = None;
     let served = serve(&instance, options, &mountpoint, || {
         presence = Presence::new(&options.cache, &mountpoint);
@@ -147,11 +161,11 @@ fn refuse_powerless(options: &CachedOptions) -> Result<(), CachedMountError> {
 }
 
 fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, ready: impl FnOnce()) -> Result<(), CachedMountError> {
-    let fs = DirectoryFs::open(&options.directory, InstanceCache(Arc::clone(instance)), options.session.flags.suid)
-        .map_err(CachedMountError::Directory)?;
+    let failed = |source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source });
+    let (device, is_remote) = file_system_of(&options.directory).map_err(failed)?;
+    let cache = InstanceCache { instance: Arc::clone(instance), device };
+    let fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
     let changed: Arc<KernelNotifier> = Arc::default();
-    let device =
-        fs.device().map_err(|source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source }))?;
     let inner = Arc::new(CachedShared {
         fs,
         flags: options.session.flags,
@@ -163,6 +177,8 @@ fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, r
         changed: Arc::clone(&changed),
         direct_writes: DirectWrites::new(Arc::clone(&changed)),
         ttl: options.ttl,
+        mode: options.mode,
+        is_remote,
     });
     let filesystem = CachedFilesystem { inner: Arc::clone(&inner) };
     let served = simple_session::serve(filesystem, &options.session, SUBTYPE, mountpoint, &changed, ready);
@@ -170,6 +186,12 @@ fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, r
     inner.listings.clear();
     inner.fs.close();
     Ok(served?)
+}
+
+/// Returns the device number of a directory's file system, and whether errors of writes may come late there.
+fn file_system_of(directory: &Path) -> Result<(u64, bool), Errno> {
+    let root = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+    Ok((rustix::fs::fstat(&root)?.st_dev, may_be_late(&root)?))
 }
 
 /// Raises the limit of open files: each file that the kernel knows is held by a descriptor.

@@ -12,15 +12,17 @@ pub(crate) fn caller(req: &Request<'_>) -> Caller {
     Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
 }
 
-pub(crate) fn kind(kind: Kind) -> FileType {
+/// Returns the type of a listed file; none where the file system of its directory does not list types.
+pub(crate) fn kind(kind: Kind) -> Option<FileType> {
     match kind {
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::Socket => FileType::Socket,
-        Kind::CharacterDevice => FileType::CharDevice,
-        Kind::BlockDevice => FileType::BlockDevice,
-        _ => FileType::RegularFile,
+        Kind::Directory => Some(FileType::Directory),
+        Kind::Symlink => Some(FileType::Symlink),
+        Kind::Fifo => Some(FileType::NamedPipe),
+        Kind::Socket => Some(FileType::Socket),
+        Kind::CharacterDevice => Some(FileType::CharDevice),
+        Kind::BlockDevice => Some(FileType::BlockDevice),
+        Kind::RegularFile => Some(FileType::RegularFile),
+        _ => None,
     }
 }
 

@@ -108,6 +108,9 @@ pub enum FuseOp<'a> {
     Release {
         fh: u64,
     },
+    Flush {
+        fh: u64,
+    },
     Fsync {
         fh: u64,
         datasync: bool,
@@ -305,6 +308,7 @@ pub fn decode<'a>(opcode: u32, args: &'a [u8], rest: &'a [u8]) -> Result<FuseOp<
         }
         op::STATFS => FuseOp::StatFs,
         op::RELEASE => FuseOp::Release { fh: n.u64()? },
+        op::FLUSH => FuseOp::Flush { fh: n.u64()? },
         op::RELEASEDIR => FuseOp::ReleaseDir { fh: n.u64()? },
         op::FSYNC => FuseOp::Fsync { fh: n.u64()?, datasync: n.u32()? & FSYNC_DATA != 0 },
         op::FSYNCDIR => FuseOp::FsyncDir { fh: n.u64()?, datasync: n.u32()? & FSYNC_DATA != 0 },

@@ -117,16 +117,17 @@ pub fn header(unique: u64, error: Option<Errno>, length: usize) -> [u8; HEADER] 
     Message::<HEADER>::new().u32((HEADER + length) as u32).u32(code.cast_unsigned()).u64(unique).bytes
 }
 
-/// As a directory's entries say it.
-fn type_bits(kind: FileType) -> u32 {
+/// Returns the number of a type in a directory's entries; 0 (`DT_UNKNOWN`): programs ask for it by stat(2).
+fn type_bits(kind: Option<FileType>) -> u32 {
     match kind {
-        FileType::NamedPipe => 1,
-        FileType::CharDevice => 2,
-        FileType::Directory => 4,
-        FileType::BlockDevice => 6,
-        FileType::RegularFile => 8,
-        FileType::Symlink => 10,
-        FileType::Socket => 12,
+        None => 0,
+        Some(FileType::NamedPipe) => 1,
+        Some(FileType::CharDevice) => 2,
+        Some(FileType::Directory) => 4,
+        Some(FileType::BlockDevice) => 6,
+        Some(FileType::RegularFile) => 8,
+        Some(FileType::Symlink) => 10,
+        Some(FileType::Socket) => 12,
     }
 }
 
@@ -154,12 +155,12 @@ impl Entries<'_> {
     }
 
     /// Adds an entry to a listing with attributes, without an inode: node 0 tells the kernel so (fuse_direntplus_link).
-    pub fn add_without_inode(&mut self, ino: u64, next: u64, kind: FileType, name: &[u8]) -> bool {
+    pub fn add_without_inode(&mut self, ino: u64, next: u64, kind: Option<FileType>, name: &[u8]) -> bool {
         self.add(&[0; ENTRY], ino, next, type_bits(kind), name)
     }
 
     /// Adds an entry with its type only.
-    pub fn add_plain(&mut self, ino: u64, next: u64, kind: FileType, name: &[u8]) -> bool {
+    pub fn add_plain(&mut self, ino: u64, next: u64, kind: Option<FileType>, name: &[u8]) -> bool {
         self.add(&[], ino, next, type_bits(kind), name)
     }
 }
@@ -186,9 +187,9 @@ mod test {
     fn entries_fit_or_are_left_out() {
         let mut room = [0xff; 32 + 32 + 31];
         let mut entries = Entries { room: &mut room, used: 0 };
-        assert!(entries.add_plain(5, 1, FileType::Directory, b"d"));
-        assert!(entries.add_plain(6, 2, FileType::RegularFile, b"12345678"));
-        assert!(!entries.add_plain(7, 3, FileType::RegularFile, b"x"));
+        assert!(entries.add_plain(5, 1, Some(FileType::Directory), b"d"));
+        assert!(entries.add_plain(6, 2, None, b"12345678"));
+        assert!(!entries.add_plain(7, 3, Some(FileType::RegularFile), b"x"));
         assert_eq!(entries.used, 64);
         assert_eq!(room[24..32], [b'd', 0, 0, 0, 0, 0, 0, 0]);
     }

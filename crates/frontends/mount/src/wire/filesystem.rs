@@ -120,6 +120,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// The last user of an open file has gone.
     fn release(&self, req: &Request<'_>, ino: u64, fh: u64, reply: ReplyEmpty);
 
+    /// Reports an error of earlier writes at a close(2). Sent only for files that were not opened with `FOPEN_NOFLUSH`.
+    fn flush(&self, _req: &Request<'_>, _fh: u64, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
     /// Makes what was written durable.
     fn fsync(&self, req: &Request<'_>, fh: u64, datasync: bool, reply: ReplyEmpty);
 

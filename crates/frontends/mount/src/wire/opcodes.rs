@@ -44,6 +44,8 @@ pub const GETXATTR: u32 = 22;
 pub const LISTXATTR: u32 = 23;
 /// Operation code of a REMOVEXATTR request.
 pub const REMOVEXATTR: u32 = 24;
+/// Operation code of a FLUSH request.
+pub const FLUSH: u32 = 25;
 /// Operation code of a OPENDIR request.
 pub const OPENDIR: u32 = 27;
 /// Operation code of a READDIR request.
@@ -80,7 +82,7 @@ pub fn args_len(opcode: u32) -> usize {
     match opcode {
         FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | SETXATTR | GETXATTR | LISTXATTR | ACCESS | BATCH_FORGET => 8,
         GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | RENAME2 => 16,
-        RELEASE | RELEASEDIR | LSEEK => 24,
+        FLUSH | RELEASE | RELEASEDIR | LSEEK => 24,
         FALLOCATE => 32,
         READ | WRITE | READDIR | READDIRPLUS => 40,
         COPY_FILE_RANGE => 56,

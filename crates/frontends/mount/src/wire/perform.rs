@@ -21,6 +21,7 @@ fn admitted(op: &FuseOp<'_>, uid: u32, owner: Option<u32>) -> bool {
                 | FuseOp::Write { .. }
                 | FuseOp::Fsync { .. }
                 | FuseOp::FsyncDir { .. }
+                | FuseOp::Flush { .. }
                 | FuseOp::Release { .. }
                 | FuseOp::ReleaseDir { .. }
                 | FuseOp::Interrupt
@@ -79,6 +80,7 @@ pub fn perform(
         }
         FuseOp::StatFs => fs.statfs(req, answer.into()),
         FuseOp::Release { fh } => fs.release(req, ino, fh, answer.into()),
+        FuseOp::Flush { fh } => fs.flush(req, fh, answer.into()),
         FuseOp::Fsync { fh, datasync } => fs.fsync(req, fh, datasync, answer.into()),
         FuseOp::SetXattr { name, value, flags } => fs.setxattr(req, ino, name, value, flags, answer.into()),
         FuseOp::GetXattr { name, size } => fs.getxattr(req, ino, name, size, answer.into()),

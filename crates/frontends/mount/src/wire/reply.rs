@@ -231,15 +231,15 @@ listings! {
 
 impl ReplyDirectory {
     /// Adds a name; `next` is the offset of the entry after it. Returns true if the buffer is full.
-    pub fn add(&mut self, ino: u64, next: u64, kind: FileType, name: impl AsRef<OsStr>) -> bool {
-        !self.0.add(|entries| entries.add_plain(ino, next, kind, name.as_ref().as_bytes()))
+    pub fn add(&mut self, ino: u64, next: u64, kind: impl Into<Option<FileType>>, name: impl AsRef<OsStr>) -> bool {
+        !self.0.add(|entries| entries.add_plain(ino, next, kind.into(), name.as_ref().as_bytes()))
     }
 }
 
 impl ReplyDirectoryPlus {
     /// Adds a name without its inode, for which the kernel takes no reference. Returns true if the buffer is full.
-    pub fn add_name(&mut self, ino: u64, next: u64, kind: FileType, name: impl AsRef<OsStr>) -> bool {
-        !self.0.add(|entries| entries.add_without_inode(ino, next, kind, name.as_ref().as_bytes()))
+    pub fn add_name(&mut self, ino: u64, next: u64, kind: impl Into<Option<FileType>>, name: impl AsRef<OsStr>) -> bool {
+        !self.0.add(|entries| entries.add_without_inode(ino, next, kind.into(), name.as_ref().as_bytes()))
     }
 
     /// Adds a name and its inode. Returns true if the buffer is full.

@@ -39,6 +39,9 @@ struct Args {
     /// A cache, for a directory.
     #[arg(long, requires = "directory", conflicts_with = "ssd")]
     cache: Option<PathBuf>,
+    /// What becomes of writes: write-through or write-back.
+    #[arg(long, requires = "cache")]
+    cache_mode: Option<String>,
     /// The directory whose file data goes through the cache.
     #[arg(long, requires = "cache")]
     directory: Option<PathBuf>,
@@ -141,7 +144,7 @@ fn run(args: &Args, seed: u64) -> Result<()> {
         generator: Generator { rng: fastrand::Rng::with_seed(seed), known: Vec::new(), dotdot: !below.is_empty(), root },
         plain: FileTree::new(args.plain.join(below)).context("opening the plain directory")?,
         mount: FileTree::new(args.mnt.join(below)).context("opening the mount")?,
-        compare: Compare::new(args.flags.iter().any(|flag| flag == "--write-back")),
+        compare: Compare::new(args.flags.iter().any(|flag| flag == "--write-back"), args.cache_mode.as_deref() == Some("write-back")),
         story: VecDeque::new(),
         paths,
     };
@@ -290,6 +293,7 @@ fn mount(args: &Args) -> Result<()> {
         command.args(dir.iter().flat_map(|dir| [OsStr::new(flag), dir.as_os_str()]));
     }
     command.args(args.cache.iter().flat_map(|cache| [OsStr::new("--cache"), cache.as_os_str()]));
+    command.args(args.cache_mode.iter().flat_map(|mode| ["--cache-mode", mode]));
     command.args(&args.flags).args(&args.image).args(&args.directory).arg(&args.mnt);
     if rustix::process::geteuid().is_root() {
         command.arg("--allow-other");
