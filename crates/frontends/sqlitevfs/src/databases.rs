@@ -39,7 +39,8 @@ pub fn open(image: OpenImage, path: &[u8], flags: c_int) -> Outcome<Arc<Database
     }
     let shown = format!("{}/{}", image.name.display(), String::from_utf8_lossy(path));
     // Others of this process may write, whatever this connection may.
-    let file = image.open_file(path, flags & !sys::SQLITE_OPEN_READONLY).map_err(VfsError::of(sys::SQLITE_CANTOPEN, &*shown))?;
+    let file =
+        image.open_file(path, image.flags(flags & !sys::SQLITE_OPEN_READONLY)).map_err(VfsError::of(sys::SQLITE_CANTOPEN, &*shown))?;
     if is_in_use(&image, file.node().ino()) {
         return Err(VfsError::new(sys::SQLITE_CANTOPEN, format!("{shown} is open by another name: use one for all connections")));
     }

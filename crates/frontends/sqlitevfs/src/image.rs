@@ -11,7 +11,7 @@ use std::time::Duration;
 use libsqlite3_sys as sys;
 use parking_lot::Mutex;
 use rawfs::fs::{Atime, Creds, Error, File, Fs, FsSettings, Memory};
-use rawfs::{DiskSettings, Settings, Store};
+use rawfs::{Disk, DiskSettings, Settings, Store};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use stack::DeviceName;
@@ -34,6 +34,12 @@ pub struct Image {
 }
 
 impl Image {
+    /// Returns the flags with which SQLite's files are opened here: for reading only, if nothing can be written.
+    pub fn flags(&self, flags: c_int) -> c_int {
+        let writing = sys::SQLITE_OPEN_READWRITE | sys::SQLITE_OPEN_CREATE;
+        if self.fs.store().is_read_only() { flags & !writing | sys::SQLITE_OPEN_READONLY } else { flags }
+    }
+
     /// Opens a file with SQLite's flags.
     pub fn open_file(&self, path: &[u8], flags: c_int) -> Result<File, Error> {
         let asked = |flag: c_int| flags & flag != 0;
@@ -145,15 +151,44 @@ fn open(path: &Path, memory: Option<Memory>) -> Outcome<Fs> {
     let refused = |why: &dyn std::fmt::Display| VfsError::new(sys::SQLITE_CANTOPEN, format!("{}: {why}", path.display()));
     let buffers = memory.map_or_else(DiskSettings::default, Memory::disk);
     // The words of the driver name the path already.
-    let disk = stack::open_disk(&DeviceName::Path(path.to_owned()), false, &buffers);
-    let disk = disk.map_err(|error| VfsError::new(sys::SQLITE_CANTOPEN, error.to_string()))?;
+    let open_disk =
+        |read_only| stack::open_disk(&DeviceName::Path(path.to_owned()), read_only, &buffers).map_err(|error| error.to_string());
+    let disk = open_disk(false).map_err(|words| VfsError::new(sys::SQLITE_CANTOPEN, words))?;
     let (mut settings, mut files) = (Settings::default(), FsSettings { atime: Atime::Never, ..FsSettings::default() });
     if let Some(memory) = memory {
         let least = || refused(&format!("memory: this image needs {} bytes at least", Memory::least(disk.blocks())));
         memory.divide(disk.blocks(), &mut settings, &mut files).map_err(|_| least())?;
     }
-    let (store, _) = Store::open(disk, &settings).map_err(|error| refused(&error))?;
-    Fs::open(store, files).map(|(fs, _)| fs).map_err(|error| refused(&error))
+    open_on(disk, || open_disk(true).ok(), &settings, &files).map_err(|error| refused(&error))
+}
+
+/// Opens the file system on a disk. If the device fails a request, it is opened for reading only, on the disk that `again` opens: its log
+/// is replayed in memory. So what was acknowledged can be read when the device refuses all writes.
+///
+/// # Errors
+/// The image cannot be read, or is in use, or is none.
+pub fn open_on(disk: Disk, again: impl FnOnce() -> Option<Disk>, settings: &Settings, files: &FsSettings) -> Result<Fs, Error> {
+    open_fs(disk, settings, files).or_else(|error| {
+        let read_only = Settings { read_only: true, ..settings.clone() };
+        let disk = if is_of_device(&error) { again() } else { None };
+        let Some(fs) = disk.and_then(|disk| open_fs(disk, &read_only, files).ok()) else { return Err(error) };
+        crate::api::log(sys::SQLITE_WARNING, &format!("the image is open for reading only, until it is opened again: {error}"));
+        Ok(fs)
+    })
+}
+
+fn open_fs(disk: Disk, settings: &Settings, files: &FsSettings) -> Result<Fs, Error> {
+    let (store, _) = Store::open(disk, settings)?;
+    Fs::open(store, files.clone()).map(|(fs, _)| fs)
+}
+
+/// Whether the device has failed a request, which may have been a write.
+fn is_of_device(error: &Error) -> bool {
+    match error {
+        Error::Store(rawfs::Error::Device(_) | rawfs::Error::Failed(_)) => true,
+        Error::WriteBack { why, .. } => is_of_device(why),
+        _ => false,
+    }
 }
 
 /// The thread that makes durable now and then what nobody waits for.

@@ -75,6 +75,9 @@ pub fn register(functions: Api) -> Result<(), c_int> {
     }
 }
 
+/// The WAL of a database that is read only.
+const WAL_OF_READER: c_int = sys::SQLITE_OPEN_WAL | sys::SQLITE_OPEN_READONLY;
+
 /// Bytes of a name of SQLite's.
 ///
 /// # Safety
@@ -143,6 +146,7 @@ unsafe extern "C" fn open(
 fn open_named(name: &[u8], flags: c_int, memory: Option<Memory>) -> Outcome<(OpenedFile, c_int)> {
     let _lock = OPEN_LOCK.lock();
     let (image, path) = place_with(name, memory)?;
+    let flags = image.flags(flags);
     if flags & sys::SQLITE_OPEN_MAIN_DB != 0 {
         let database = databases::open(image, path, flags)?;
         let who = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +170,13 @@ fn open_named(name: &[u8], flags: c_int, memory: Option<Memory>) -> Outcome<(Ope
         image.supers.lock().entry(path.clone()).or_default();
         return Ok((OpenedFile::Super { path, image }, flags));
     }
-    let file = image.open_file(path, flags).map_err(VfsError::of(sys::SQLITE_CANTOPEN, String::from_utf8_lossy(name)))?;
+    let file = match image.open_file(path, flags) {
+        // SQLite does not read a database with a WAL that it can neither open nor make: this one is empty, in memory.
+        Err(error) if error.errno() == Errno::NOENT && flags & WAL_OF_READER == WAL_OF_READER => {
+            return Ok((OpenedFile::Super { path: path.to_vec(), image }, flags));
+        }
+        opened => opened.map_err(VfsError::of(sys::SQLITE_CANTOPEN, String::from_utf8_lossy(name)))?,
+    };
     if flags & sys::SQLITE_OPEN_WAL != 0
         && let Some(database) = databases::find_owner(&image, path, b"-wal")
     {

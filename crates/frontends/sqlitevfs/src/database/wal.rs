@@ -157,6 +157,9 @@ impl Database {
         // In memory it is gone, whatever the device does.
         let _ = file.write_at(&NO_FRAME, at);
         file.set_len(at).map_err(self.file_fault(sys::SQLITE_IOERR_TRUNCATE))?;
+        // The failures so far were errors of statements. All that the WAL still has is in memory or on the device, and the next sync
+        // tries all of it again: it does not fail for what has failed before.
+        let _ = file.take_error();
         wal.to_cut = None;
         Ok(())
     }

@@ -5,6 +5,7 @@
 #[path = "../../../../filesystems/rawfs/tests/crash/machine.rs"]
 #[allow(dead_code, reason = "not all of it is in every program of tests")]
 mod machine;
+mod refused;
 #[path = "../power/sqlite.rs"]
 #[allow(dead_code, reason = "not all of it is in every program of tests")]
 mod sqlite;
@@ -367,6 +368,27 @@ fn whatever_request_fails_a_failed_statement_has_not_happened() {
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// From some write on none succeeds, and then one does: the same connection writes at once.
+#[test]
+fn a_connection_writes_as_soon_as_the_device_does() {
+    for mode in modes().into_iter().filter(|mode| mode.journal == "wal") {
+        let machine = formatted(12 << 20);
+        mount(&machine, "/again-begin");
+        let db = connect("/again-begin");
+        db.run(&mode.pragmas()).expect("set");
+        db.run(SCHEMA).expect("made");
+        drop(db);
+        unmount("/again-begin").close().expect("closed");
+        let content = machine.content();
+        for n in (1..40).step_by(3) {
+            let rule = FaultRule::new(FaultTrigger::From(n), Fault::Fail(block::Error::Media)).on(&[Op::Write]);
+            if !life(mode, &steps(), &content, rule, n) {
+                break;
             }
         }
     }
