@@ -15,7 +15,7 @@ impl File {
     /// Reads at a position, without moving the file's own. Returns less than requested at the end of the file.
     ///
     /// # Errors
-    /// As pread(2); [`Kind::Lost`]: the page was on an SSD that failed.
+    /// As pread(2); [`Kind::Lost`](crate::Kind::Lost): the page was on an SSD that failed.
     #[inline]
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> Result<usize, Error> {
         self.read_by(at, to, Open::read)

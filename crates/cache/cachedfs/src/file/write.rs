@@ -25,7 +25,7 @@ impl File {
     /// Writes at a position, without moving the file's own; with `O_APPEND` at the end of the file, as Linux does.
     ///
     /// # Errors
-    /// As pwrite(2); [`Kind::ReadOnly`].
+    /// As pwrite(2); [`Kind::ReadOnly`](crate::Kind::ReadOnly).
     #[inline]
     pub fn write_at(&self, at: u64, from: &[u8]) -> Result<usize, Error> {
         self.write_by(at, from, Open::write)
