@@ -1,6 +1,6 @@
 #!/bin/bash
-# The block schedulers: what each costs above a device that does nothing (ns, instructions, allocations per request), and
-# what they are good for on models of a disk and of flash, in virtual time (the same figures on every machine).
+# The block schedulers: what `classes` costs above a device that does nothing (ns, instructions, allocations per request), and
+# what `classes` is good for on models of a disk and of flash, in virtual time (the same figures on every machine).
 # Needs no device and no root. Writes bench/results/scheduler.txt beside what it prints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,12 +22,11 @@ per_request() {
     "$example" cost
     if command -v valgrind >/dev/null; then
         echo "per request at batch 32, by callgrind and memcheck"
-        for name in none elevator deadline classes; do
+        for name in none classes; do
             printf '  %-9s %8s instructions %6s heap allocations\n' "$name" \
                 "$(per_request "$name" 'Collected' valgrind --tool=callgrind --callgrind-out-file=/dev/null)" \
                 "$(per_request "$name" 'total heap usage' valgrind --tool=memcheck)"
         done
     fi
-    "$example" disk
     "$example" share
 } | tee bench/results/scheduler.txt

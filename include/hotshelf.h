@@ -126,16 +126,6 @@ struct timespec;
 #define NVMED_SCHEDULER_NONE 0
 
 /**
- * Sorts by position and merges adjacent requests: for disks.
- */
-#define NVMED_SCHEDULER_ELEVATOR 1
-
-/**
- * Schedules requests by their deadlines.
- */
-#define NVMED_SCHEDULER_DEADLINE 2
-
-/**
  * Schedules requests by weights of priority classes.
  */
 #define NVMED_SCHEDULER_CLASSES 3

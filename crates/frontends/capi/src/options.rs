@@ -244,7 +244,7 @@ mod test {
     fn older_and_newer_programs_are_understood() {
         let mut options = nvmed_queue_options::defaults();
         options.depth = 8;
-        options.scheduler = 1;
+        options.scheduler = 3;
         // An older program, whose struct ended after the depth.
         options.size = 12;
         // SAFETY: the struct has more bytes than its size says.
@@ -253,7 +253,7 @@ mod test {
         assert_eq!((older.depth, older.scheduler), (8, 0));
         let mut newer = Newer { options, more: 0 };
         newer.options.size = size_of::<Newer>();
-        assert_eq!(read((&raw const newer).cast()).expect("understood").scheduler, 1);
+        assert_eq!(read((&raw const newer).cast()).expect("understood").scheduler, 3);
         newer.more = 1;
         assert_eq!(read((&raw const newer).cast()).err().map(|fail| fail.errno), Some(libc::E2BIG));
         newer.options.size = 0;

@@ -71,10 +71,6 @@ pub const NVMED_QUEUE_KERNEL_SUBMITS: u32 = 1 << 2;
 
 /// No scheduler: requests keep their order of arrival.
 pub const NVMED_SCHEDULER_NONE: u32 = 0;
-/// Sorts by position and merges adjacent requests: for disks.
-pub const NVMED_SCHEDULER_ELEVATOR: u32 = 1;
-/// Schedules requests by their deadlines.
-pub const NVMED_SCHEDULER_DEADLINE: u32 = 2;
 /// Schedules requests by weights of priority classes.
 pub const NVMED_SCHEDULER_CLASSES: u32 = 3;
 

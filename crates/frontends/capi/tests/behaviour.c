@@ -442,10 +442,10 @@ static void ways_to_wait(void)
     uint64_t value;
     begin("memory:1MiB");
     SURE(nvmed_queue_options_init(&options, sizeof options) == 0);
-    for (unsigned kind = 0; kind < 2 * 4 * 5; kind++) {
+    for (unsigned kind = 0; kind < 2 * 2 * 5; kind++) {
         options.flags = kind % 2 ? NVMED_QUEUE_DEDICATED : 0;
-        options.scheduler = kind / 2 % 4;
-        options.completion = kind / 8;
+        options.scheduler = kind / 2 % 2 ? NVMED_SCHEDULER_CLASSES : NVMED_SCHEDULER_NONE;
+        options.completion = kind / 4;
         if (options.flags && options.completion == NVMED_COMPLETION_THREAD) {
             NONE(EINVAL, nvmed_create_queue(device, &options));
             continue;
@@ -458,6 +458,9 @@ static void ways_to_wait(void)
         SURE(nvmed_handle_destroy(handle) == 0 && nvmed_queue_destroy(mine) == 0);
     }
     options.completion = 99;
+    NONE(EINVAL, nvmed_create_queue(device, &options));
+    options.completion = NVMED_COMPLETION_DEFAULT;
+    options.scheduler = 1; /* a scheduler that was removed */
     NONE(EINVAL, nvmed_create_queue(device, &options));
     end();
 }

@@ -3,7 +3,6 @@
 //! ```text
 //! scheduler cost            ns per request of each, with a device that does nothing
 //! scheduler count NAME N    sends N requests through one; for tools that count instructions
-//! scheduler disk            random reads and sequential writes on a model of a disk, in virtual time
 //! scheduler share           foreground reads while a copy runs in the background, on models of a disk and of flash
 //! ```
 #![forbid(unsafe_code)]
@@ -11,7 +10,7 @@
 mod cost;
 mod disk;
 mod flash;
-mod load;
+mod latencies;
 mod model;
 mod share;
 
@@ -23,10 +22,9 @@ fn main() {
     match words[..] {
         ["cost"] => cost::compare(),
         ["count", name, requests] => count(name, requests),
-        ["disk"] => disk_figures(),
         ["share"] => share::compare(),
         _ => {
-            eprintln!("usage: scheduler cost | count NAME REQUESTS | disk | share");
+            eprintln!("usage: scheduler cost | count NAME REQUESTS | share");
             std::process::exit(2);
         }
     }
@@ -38,9 +36,4 @@ fn count(name: &str, requests: &str) {
         std::process::exit(2);
     };
     cost::run(scheduler, 32, cost::Pattern::Random, requests);
-}
-
-fn disk_figures() {
-    load::random_reads();
-    load::sequential_writes();
 }

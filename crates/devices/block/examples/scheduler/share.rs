@@ -7,7 +7,7 @@ use block::{Arena, Class, Clock, Completion, Lba, Queue, Request, Scheduler, Sub
 
 use crate::disk::{self, Disk};
 use crate::flash::{self, Flash};
-use crate::load::Latencies;
+use crate::latencies::Latencies;
 use crate::model::{Model, VirtualClock};
 
 const COPIES: u64 = 16;
@@ -128,7 +128,6 @@ pub fn compare() {
             ("reads alone", Options::of(Scheduler::None), &Load { background: false, ..both }),
             ("copy alone", Options::of(Scheduler::None), &Load { foreground: false, ..both }),
             ("none", Options::of(Scheduler::None), &both),
-            ("deadline", Options::of(Scheduler::Deadline), &both),
             ("classes, weights only", with(unguarded), &both),
             ("classes, no linger", with(no_linger), &both),
             ("classes", Options::of(Scheduler::Classes), &both),

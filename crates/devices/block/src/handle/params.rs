@@ -125,7 +125,7 @@ impl Params {
             Key::Completion => number(&COMPLETIONS, self.completion),
             Key::RequestsMax => u64::from(self.requests_max),
             Key::QueueDepth => u64::from(self.queue_depth),
-            Key::Scheduler => number(&SCHEDULERS, self.scheduler),
+            Key::Scheduler => number(&SCHEDULERS, Some(self.scheduler)),
             Key::DevicePolled => u64::from(self.device_polled),
             Key::KernelSubmits => u64::from(self.kernel_submits),
             Key::PollMinNs => nanos(self.poll_min),
@@ -155,7 +155,7 @@ impl Params {
             Key::RequestsMax if value <= u64::from(REQUESTS_MAX) => self.requests_max = value as u32,
             Key::QueueDepth if value.is_power_of_two() && value <= u64::from(DEPTH_MAX) => self.queue_depth = value as u32,
             Key::RequestsMax | Key::QueueDepth => return Err(wrong),
-            Key::Scheduler => self.scheduler = *at(&SCHEDULERS, value).ok_or(wrong)?,
+            Key::Scheduler => self.scheduler = at(&SCHEDULERS, value).copied().flatten().ok_or(wrong)?,
             Key::DevicePolled => self.device_polled = flag?,
             Key::KernelSubmits => self.kernel_submits = flag?,
             Key::PollMinNs => self.poll_min = Duration::from_nanos(value),
@@ -193,7 +193,8 @@ const DEPTH_MAX: u32 = 4096;
 const URGENCIES: [Urgency; 3] = [Urgency::Normal, Urgency::Urgent, Urgency::Batch];
 const COMPLETIONS: [Completion; 5] =
     [Completion::OfQueue, Completion::Polling, Completion::Interrupt, Completion::Adaptive, Completion::Thread];
-const SCHEDULERS: [Scheduler; 4] = Scheduler::ALL;
+/// The numbers 1 and 2 belonged to schedulers that were removed.
+const SCHEDULERS: [Option<Scheduler>; 4] = [Some(Scheduler::None), None, None, Some(Scheduler::Classes)];
 
 fn number<T: PartialEq>(all: &[T], value: T) -> u64 {
     all.iter().position(|known| *known == value).expect("all are listed") as u64
@@ -265,7 +266,7 @@ keys! {
     RequestsMax = 8, "requests_max";
     /// [`Params::queue_depth`].
     QueueDepth = 9, "queue_depth";
-    /// [`Params::scheduler`]: 0 none, 1 elevator, 2 deadline, 3 classes.
+    /// [`Params::scheduler`]: 0 none, 3 classes.
     Scheduler = 10, "scheduler";
     /// [`Params::device_polled`].
     DevicePolled = 11, "device_polled";
@@ -339,15 +340,18 @@ mod test {
             let before = params.get(key);
             assert_eq!(params.set(key, before), Ok(()));
             assert_eq!(params, Params::default(), "{key:?} is set to what it was");
-            assert_eq!(params.set(key, 1), Ok(()));
-            assert_eq!(params.get(key), 1, "{key:?}");
+            let value = if key == Key::Scheduler { 3 } else { 1 };
+            assert_eq!(params.set(key, value), Ok(()));
+            assert_eq!(params.get(key), value, "{key:?}");
             let now = params.set_open(key, 0);
             assert!(now.is_ok() || key.is_fixed() || matches!(now, Err(ParamError::Value { .. })), "{key:?}: {now:?}");
         }
         assert_eq!(Key::from_name("colour"), Err(ParamError::Unknown));
         assert_eq!(Key::from_number(0), Err(ParamError::Unknown));
         let mut params = Params::default();
-        assert!(matches!(params.set(Key::Scheduler, 4), Err(ParamError::Value { .. })));
+        for removed_or_unknown in [1, 2, 4] {
+            assert!(matches!(params.set(Key::Scheduler, removed_or_unknown), Err(ParamError::Value { .. })));
+        }
         assert!(matches!(params.set(Key::QueueDepth, 48), Err(ParamError::Value { .. })));
         assert_eq!(params.set_open(Key::QueueDepth, 64), Err(ParamError::Fixed(Key::QueueDepth)));
         assert_eq!(params.set_open(Key::Completion, 1), Ok(()));

@@ -23,7 +23,17 @@ use crate::request::{Class, Op, Request};
 
 use super::limits::{Bucket, Rate};
 use super::lists::{Fifo, Links};
-use super::order::{Order, Pick};
+
+/// The next request to send, as [`Classes::pick`] returns it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pick {
+    /// The next request, which is no longer in the order.
+    Slot(u32),
+    /// There is no request, or none may proceed before another one completes.
+    Nothing,
+    /// No request may proceed before this time, or before another one completes.
+    NotBefore(Time),
+}
 
 /// The share of the device that one class gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +80,7 @@ impl Default for ClassesOptions {
     }
 }
 
-/// The order that shares the device among classes.
+/// The order that shares the device among classes. It knows the waiting requests by slot, a number below its depth.
 #[derive(Debug)]
 pub struct Classes {
     queues: Box<[ClassQueue]>,
@@ -221,12 +231,10 @@ impl Classes {
     }
 }
 
-impl Order for Classes {
-    const TIMED: bool = true;
-    const HURRIES: bool = true;
-
+impl Classes {
+    /// Adds a request that waits.
     #[inline]
-    fn insert(&mut self, slot: u32, request: &Request, _: Time) {
+    pub fn insert(&mut self, slot: u32, request: &Request) {
         let class = self.class(request.class);
         let index = u8::try_from(class).expect("at most 256 classes");
         self.waiting[slot as usize] = Waiting { bytes: self.bytes(request), class: index, hurried: false };
@@ -237,14 +245,16 @@ impl Order for Classes {
         queue.waiting.push(&mut self.links, slot);
     }
 
-    fn remove(&mut self, slot: u32, request: &Request) {
+    /// Removes a request that no longer waits, because it was cancelled.
+    pub fn remove(&mut self, slot: u32, request: &Request) {
         let class = self.class(request.class);
         let list = if self.waiting[slot as usize].hurried { &mut self.hurried } else { &mut self.queues[class].waiting };
         list.remove(&mut self.links, slot);
     }
 
+    /// Removes and returns the next request.
     #[inline]
-    fn pick(&mut self, now: Time) -> Pick {
+    pub fn pick(&mut self, now: Time) -> Pick {
         if let Some(slot) = self.hurried.pop(&mut self.links) {
             return self.charge(usize::from(self.waiting[slot as usize].class), slot, now);
         }
@@ -259,8 +269,9 @@ impl Order for Classes {
         }
     }
 
+    /// Records that a picked request has completed, whether it was sent or not.
     #[inline]
-    fn ended(&mut self, request: &Request, now: Time) {
+    pub fn complete(&mut self, request: &Request, now: Time) {
         let class = self.class(request.class);
         self.queues[class].in_flight -= 1;
         if class > 0 {
@@ -270,14 +281,16 @@ impl Order for Classes {
         }
     }
 
-    fn hurry(&mut self, slot: u32, request: &Request) {
+    /// Gives priority to a waiting request, because a request of another class waits for it.
+    pub fn hurry(&mut self, slot: u32, request: &Request) {
         let class = self.class(request.class);
         self.queues[class].waiting.remove(&mut self.links, slot);
         self.waiting[slot as usize].hurried = true;
         self.hurried.push(&mut self.links, slot);
     }
 
-    fn clear(&mut self) {
+    /// Forgets all requests, including those that were picked.
+    pub fn clear(&mut self) {
         self.hurried = Fifo::EMPTY;
         self.background_in_flight = 0;
         for queue in &mut self.queues {

@@ -15,7 +15,7 @@ pub(super) enum RequestState {
     Blocked,
     /// Is known to the order.
     Ready,
-    /// Goes next and alone: it was part of a merged request that failed, or the wrapped queue was full.
+    /// Goes next: the wrapped queue was full.
     Again,
     /// Was sent to the wrapped queue.
     Sent,
@@ -36,14 +36,8 @@ pub(super) struct RequestSlot {
     pub generation: u32,
     /// The number of earlier requests that it has to follow.
     pub blockers: u32,
-    /// Of a merged request: its first part, and the part after this one.
-    pub leader: u32,
-    /// The next part of the same merged request.
-    pub next: u32,
     /// The state of the request in the stage.
     pub state: RequestState,
-    /// Whether the submitter has cancelled it.
-    pub cancelled: bool,
     /// Whether a request of another class waits for it.
     pub hurried: bool,
 }
@@ -64,10 +58,7 @@ const FREE: RequestSlot = RequestSlot {
     segments: 0,
     generation: 0,
     blockers: 0,
-    leader: NONE,
-    next: NONE,
     state: RequestState::Free,
-    cancelled: false,
     hurried: false,
 };
 
@@ -159,12 +150,6 @@ impl Slots {
             }
             at = piece.next;
         }
-    }
-
-    /// Returns whether the memory of the second request starts where that of the first ends.
-    pub(super) fn touch(&self, before: u32, after: u32) -> bool {
-        let (before, after) = (&self[before], &self[after]);
-        before.segments > 0 && after.segments > 0 && follows(self.pieces[before.last as usize].span, self.pieces[after.first as usize].span)
     }
 
     pub(super) fn find(&self, tag: Tag) -> Option<u32> {

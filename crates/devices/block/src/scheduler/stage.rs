@@ -1,33 +1,26 @@
-//! A queue around a queue: delays requests, and sends them in the order that an [`Order`] decides.
+//! A queue around a queue: delays requests, and sends them in the order that [`Classes`] decides.
 //!
 //! The states of a request, and its transitions:
 //!
 //! ```text
-//!   submit ----------> Ready -------------- dispatch ----------------> Sent ----- poll ------> reported
-//!      |                 ^                                              |
-//!      | has to follow   | the earlier one completed                    | was merged, and failed;
-//!      v                 |                                              v or the inner queue was full
-//!   Blocked -------------+                             Sent <------- Again
-//!                                                         dispatch
+//!   submit -------> Ready ------ dispatch ------> Sent ----- poll ------> reported
+//!      |              ^                            |  ^
+//!      | has to       | the earlier one            |  | dispatch
+//!      v follow       | completed                  v  |
+//!   Blocked ----------+                           Again (the inner queue was full)
 //!   cancel: Blocked, Ready and Again are reported as Cancelled at once; for Sent the inner queue cancels.
 //! ```
 //!
 //! Invariants, whatever the order does:
-//! - If two requests have common blocks and one is a write, the later is sent after the earlier has completed. So the requests that
-//!   the order sees may be merged and sorted freely. (The contract of [`Queue`] promises no order at all. A submitter on a
+//! - If two requests have common blocks and one is a write, the later is sent after the earlier has completed. So the order
+//!   may send the requests that it sees in any sequence. (The contract of [`Queue`] promises no order at all. A submitter on a
 //!   plain queue often gets one, and a scheduler should not surprise it.)
 //! - A flush is not a barrier, and needs none: it covers writes that *completed* before its submission. Writes that were
 //!   reported here had completed in the inner queue before, and the flush is sent still later. Delaying requests can only make it
 //!   cover more. Writes that a flush overtakes have not completed, so it need not cover them.
-//! - Each request has one completion, also if a merged request failed: its parts are then sent again, each alone, so
-//!   that each gets an individual status. One bad block must not fail adjacent requests, whose submitters do not know each
-//!   other. Parts are not sent again if the device may still use their memory, or does not respond: see `merge.rs`.
 //! - The stage does not allocate after `new`.
 
-mod merge;
 mod queue;
-
-use std::collections::VecDeque;
 
 use crate::buffer::Span;
 use crate::clock::{Clock, Monotonic, Time};
@@ -37,35 +30,32 @@ use crate::queue::{Queue, Submit};
 use crate::request::{Completion, Request, Status};
 use crate::units::Tag;
 
-use super::order::{Order, Pick};
+use super::classes::{Classes, Pick};
 use super::overlap::Overlap;
-use super::slots::{NONE, RequestState, Slots};
-use merge::joined;
-#[cfg(test)]
-pub(super) use merge::worth_splitting;
+use super::slots::{RequestState, Slots};
 
 /// The most requests of a stage: in total, and in the inner queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Depths {
     /// The most requests that were accepted and not reported: 1 to 4096.
     pub held: u32,
-    /// The most requests in the inner queue, counting a merged request once: 1 to the depth of that queue.
+    /// The most requests in the inner queue: 1 to the depth of that queue.
     pub dispatched: u32,
 }
 
-/// A queue around a queue, which sends requests in the order that `O` decides.
+/// A queue around a queue, which sends requests in the order that [`Classes`] decides.
 #[derive(Debug)]
-pub struct Stage<Q, O, C = Monotonic> {
+pub struct Stage<Q, C = Monotonic> {
     queue: Q,
-    order: O,
+    order: Classes,
     clock: C,
     slots: Slots,
     overlap: Overlap,
-    /// Parts that are sent alone, before all other requests.
-    again: VecDeque<u32>,
+    /// A request that the inner queue had no room for; it is sent before all others.
+    again: Option<u32>,
     ended: CompletionRing,
-    /// The memory of a merged request while it is sent.
-    joined: Vec<Span>,
+    /// The memory of a request while it is sent.
+    spans: Vec<Span>,
     /// Slots to be hurried, while they are being collected.
     hurried: Vec<u32>,
     dispatched_max: u32,
@@ -86,17 +76,17 @@ pub struct Stage<Q, O, C = Monotonic> {
     gone: bool,
 }
 
-impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
+impl<Q: Queue, C: Clock> Stage<Q, C> {
     /// Wraps a queue. The order must have been made for `depths.held` requests. Depths out of range are clamped.
-    pub fn new(queue: Q, order: O, depths: Depths, clock: C) -> Stage<Q, O, C> {
+    pub fn new(queue: Q, order: Classes, depths: Depths, clock: C) -> Stage<Q, C> {
         let held = depths.held.clamp(1, 4096);
         let segments_max = queue.geometry().segments_max;
         Stage {
             slots: Slots::new(held, segments_max),
             overlap: Overlap::new(held),
-            again: VecDeque::with_capacity(held as usize),
+            again: None,
             ended: CompletionRing::new(held),
-            joined: Vec::with_capacity(usize::from(segments_max)),
+            spans: Vec::with_capacity(usize::from(segments_max)),
             hurried: Vec::with_capacity(held as usize),
             dispatched_max: depths.dispatched.clamp(1, queue.depth().max(1)),
             in_flight: 0,
@@ -120,17 +110,13 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
     }
 
     /// Returns the order of this stage.
-    pub fn order(&self) -> &O {
+    pub fn order(&self) -> &Classes {
         &self.order
     }
 
     /// Returns the number of requests that wait in this stage.
     pub fn waiting(&self) -> u32 {
-        self.ready + self.blocked + self.waiting_again()
-    }
-
-    fn waiting_again(&self) -> u32 {
-        u32::try_from(self.again.len()).expect("no more than the depth")
+        self.ready + self.blocked + u32::from(self.again.is_some())
     }
 
     /// Completes a request with an error, without the device.
@@ -148,14 +134,12 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
         if blockers == 0 {
             self.slots[slot].state = RequestState::Ready;
             self.ready += 1;
-            return self.order.insert(slot, request, self.now);
+            return self.order.insert(slot, request);
         }
         self.blocked += 1;
         self.slots[slot].state = RequestState::Blocked;
         self.slots[slot].blockers = u32::try_from(blockers).expect("no more than the depth");
-        if O::HURRIES {
-            self.hurry(slot);
-        }
+        self.hurry(slot);
     }
 
     /// Hurries the requests that this one has to follow, directly or indirectly: they must not wait for the share of another class.
@@ -180,14 +164,12 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
     }
 
     fn anything_to_send(&self) -> bool {
-        (self.ready > 0 || !self.again.is_empty()) && !self.gone
+        (self.ready > 0 || self.again.is_some()) && !self.gone
     }
 
     #[inline]
     fn look_at_clock(&mut self) {
-        if O::TIMED {
-            self.now = self.clock.now();
-        }
+        self.now = self.clock.now();
     }
 
     /// Sends requests until the inner queue has as many as it may.
@@ -197,7 +179,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
             return;
         }
         while self.sent < self.dispatched_max {
-            let taken = match self.again.pop_front() {
+            let taken = match self.again.take() {
                 Some(slot) => self.send(slot),
                 None => self.pick_and_send(),
             };
@@ -218,77 +200,47 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
             }
         };
         self.ready -= 1;
-        let leader = self.merge(slot);
-        self.send(leader)
+        self.send(slot)
     }
 
-    /// Sends the request whose first part is `leader`. Returns false if the inner queue is full; its parts then wait again.
+    /// Sends a request. Returns false if the inner queue is full; the request then goes next.
     #[inline]
-    fn send(&mut self, leader: u32) -> bool {
-        let mut whole = self.slots[leader].request;
-        self.joined.clear();
-        let mut part = leader;
-        while part != NONE {
-            self.slots.append_spans(part, &mut self.joined);
-            let held = &mut self.slots[part];
-            held.state = RequestState::Sent;
-            held.leader = leader;
-            if part != leader {
-                whole = joined(&whole, &held.request).expect("it was merged");
-            }
-            part = held.next;
-        }
-        let below = Request { tag: device_tag(leader, self.slots[leader].generation), ..whole };
-        if self.queue.submit(&below, &self.joined) == Submit::Full {
-            self.wait_again(leader, true);
+    fn send(&mut self, slot: u32) -> bool {
+        self.spans.clear();
+        self.slots.append_spans(slot, &mut self.spans);
+        let held = &mut self.slots[slot];
+        let below = Request { tag: device_tag(slot, held.generation), ..held.request };
+        if self.queue.submit(&below, &self.spans) == Submit::Full {
+            held.state = RequestState::Again;
+            self.again = Some(slot);
             return false;
         }
-        self.order.sent(&whole);
+        held.state = RequestState::Sent;
         self.sent += 1;
         self.unrung = true;
         true
     }
 
-    /// Queues the parts of a request to be sent again, each alone: first, or after the parts that already wait for that.
-    fn wait_again(&mut self, leader: u32, at_once: bool) {
-        let (mut part, mut place) = (leader, 0);
-        while part != NONE {
-            let held = &mut self.slots[part];
-            held.state = RequestState::Again;
-            let next = std::mem::replace(&mut held.next, NONE);
-            match at_once {
-                true => self.again.insert(place, part),
-                false => self.again.push_back(part),
-            }
-            place += 1;
-            part = next;
-        }
-    }
-
-    /// Records a completion of the inner queue. Returns the completion to report; those of merged requests go to `ended`.
+    /// Records a completion of the inner queue. Returns the completion to report, if the request is known.
     #[inline]
     fn end(&mut self, completion: Completion) -> Option<Completion> {
-        let leader = (completion.tag.0 & 0xffff_ffff) as u32;
-        let ours = leader < self.slots.len() && {
-            let held = &self.slots[leader];
-            held.state == RequestState::Sent && held.leader == leader && device_tag(leader, held.generation) == completion.tag
+        let slot = (completion.tag.0 & 0xffff_ffff) as u32;
+        let ours = slot < self.slots.len() && {
+            let held = &self.slots[slot];
+            held.state == RequestState::Sent && device_tag(slot, held.generation) == completion.tag
         };
         if !ours {
             return None;
         }
         self.sent -= 1;
-        if self.slots[leader].next == NONE {
-            return Some(self.finish(leader, completion.status));
-        }
-        self.end_merged(leader, completion.status);
-        None
+        Some(self.finish(slot, completion.status))
     }
 
     /// Completes a request that was picked, and unblocks requests that follow it.
     #[inline]
     fn finish(&mut self, slot: u32, status: Status) -> Completion {
         let request = self.slots[slot].request;
-        self.order.ended(&request, self.now);
+        self.order.complete(&request, self.now);
         self.leave(slot, status)
     }
 
@@ -314,8 +266,8 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
                 held.state = RequestState::Ready;
                 self.blocked -= 1;
                 self.ready += 1;
-                self.order.insert(follower, &held.request, self.now);
-                if O::HURRIES && held.hurried {
+                self.order.insert(follower, &held.request);
+                if held.hurried {
                     self.order.hurry(follower, &held.request);
                 }
             }
@@ -343,14 +295,14 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
             match self.slots[slot].state {
                 RequestState::Free | RequestState::Sent => continue,
                 RequestState::Ready => self.order.remove(slot, &request),
-                RequestState::Again => self.order.ended(&request, self.now),
+                RequestState::Again => self.order.complete(&request, self.now),
                 RequestState::Blocked => {}
             }
             self.overlap.remove(slot, &request);
             self.slots.give(slot);
             self.ended.push(Completion { tag: request.tag, status: Err(Error::Gone) });
         }
-        self.again.clear();
+        self.again = None;
         self.ready = 0;
         self.blocked = 0;
     }
@@ -361,7 +313,7 @@ impl<Q: Queue, O: Order, C: Clock> Stage<Q, O, C> {
                 self.slots.give(slot);
             }
         }
-        self.again.clear();
+        self.again = None;
         self.order.clear();
         self.overlap.clear();
         self.ended.clear();

@@ -9,11 +9,10 @@ use crate::queue::{Armed, Queue, Submit};
 use crate::request::{Completion, Op, Request};
 use crate::units::{Lba, Tag};
 
-use super::super::order::Order;
 use super::super::slots::RequestState;
 use super::{Stage, device_tag};
 
-impl<Q: Queue, O: Order, C: Clock> crate::wrapper::QueueWrapper for Stage<Q, O, C> {
+impl<Q: Queue, C: Clock> crate::wrapper::QueueWrapper for Stage<Q, C> {
     type Inner = Q;
     const CHANGES_POLLING: bool = true;
 
@@ -29,7 +28,7 @@ impl<Q: Queue, O: Order, C: Clock> crate::wrapper::QueueWrapper for Stage<Q, O, 
         self.slots.len()
     }
 
-    /// Completes invalid requests with an error, so that waiting requests can be merged without another check.
+    /// Completes invalid requests with an error.
     #[inline]
     fn submit(&mut self, request: &Request, data: &[Span]) -> Submit {
         if self.in_flight >= self.slots.len() {
@@ -98,21 +97,20 @@ impl<Q: Queue, O: Order, C: Clock> crate::wrapper::QueueWrapper for Stage<Q, O, 
         if self.ended.len() > 0 || silent { Armed::Ready } else { self.queue.arm() }
     }
 
-    /// Cancels a request. If it was merged, the other parts are sent again after the cancel.
     fn cancel(&mut self, tag: Tag) {
         let Some(slot) = self.slots.find(tag) else { return };
         let held = self.slots[slot];
         match held.state {
             RequestState::Free => return,
-            RequestState::Sent => {
-                self.slots[slot].cancelled = true;
-                return self.queue.cancel(device_tag(held.leader, self.slots[held.leader].generation));
-            }
+            RequestState::Sent => return self.queue.cancel(device_tag(slot, held.generation)),
             RequestState::Blocked => self.blocked -= 1,
-            RequestState::Ready => self.take_out(slot),
+            RequestState::Ready => {
+                self.order.remove(slot, &held.request);
+                self.ready -= 1;
+            }
             RequestState::Again => {
-                self.again.retain(|waiting| *waiting != slot);
-                self.order.ended(&held.request, self.now);
+                self.again = None;
+                self.order.complete(&held.request, self.now);
             }
         }
         let ended = self.leave(slot, Err(Error::Cancelled));

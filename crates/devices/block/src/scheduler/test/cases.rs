@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use super::super::{Elevator, ElevatorOptions, Options, Scheduler, Stage, elevator, open_with_clock};
+use super::super::{Options, Scheduler, Stage, classes, open_with_clock};
 use super::clock::VirtualClock;
 use super::rogue::Rogue;
 use crate::buffer::{Arena, Span};
 use crate::error::Error;
 use crate::queue::{Queue, Submit};
-use crate::request::{Completion, Op, Request, Status};
+use crate::request::{Completion, Request, Status};
 use crate::tracked::{Timeouts, Tracked};
 use crate::units::{Lba, Tag};
 
 struct Bench {
     device: Rogue,
-    queue: Stage<Rogue, Elevator, VirtualClock>,
+    queue: Stage<Rogue, VirtualClock>,
     arena: Arena,
 }
 
@@ -25,30 +25,25 @@ impl Bench {
             geometry.segments_max = 3;
         });
         let arena = Arena::private(4 << 20).expect("memory");
-        let mut options = Options { dispatch_depth: Some(1), depth: 16, ..Options::of(Scheduler::Elevator) };
+        let mut options = Options { dispatch_depth: Some(1), depth: 16, ..Options::of(Scheduler::Classes) };
         change(&mut options);
-        let mut queue = elevator(device.clone(), &options, device.clock());
+        let mut queue = classes(device.clone(), &options, device.clock());
         queue.register(&arena).expect("registered");
         Bench { device, queue, arena }
     }
 
-    /// Returns memory for a request: at the offset of its blocks, so that adjacent requests also have adjacent memory, or apart.
-    fn span(&self, request: &Request, apart: bool) -> Vec<Span> {
+    /// Returns memory for a request: at the offset of its blocks.
+    fn span(&self, request: &Request) -> Vec<Span> {
         if !request.op.has_data() {
             return Vec::new();
         }
-        let at = usize::try_from(request.lba.0).expect("small") * if apart { 1024 } else { 512 };
+        let at = usize::try_from(request.lba.0).expect("small") * 512;
         vec![self.arena.span(at, request.blocks * 512)]
     }
 
     fn submit(&mut self, request: Request) -> Submit {
-        let data = self.span(&request, false);
+        let data = self.span(&request);
         self.queue.submit(&request, &data)
-    }
-
-    fn submit_apart(&mut self, request: Request) {
-        let data = self.span(&request, true);
-        assert_eq!(self.queue.submit(&request, &data), Submit::Queued);
     }
 
     fn submit_all(&mut self, requests: &[Request]) {
@@ -88,63 +83,6 @@ fn ok(tags: std::ops::Range<u64>) -> Vec<(u64, Status)> {
 }
 
 #[test]
-fn neighbours_go_as_one_whatever_came_first() {
-    let mut bench = Bench::new(|_| {});
-    bench.submit_all(&[write(0, 102, 2), write(1, 100, 2), write(2, 104, 1)]);
-    assert_eq!(bench.drain(), ok(0..3));
-    assert_eq!(bench.log(), [(100, 5, 1)], "memory that touches is one piece");
-    // The head is at block 105: the read at 106 is picked first, and merges with the read that ends there.
-    bench.submit_apart(read(0, 106, 1));
-    bench.submit_apart(read(1, 104, 2));
-    assert_eq!(bench.drain(), ok(0..2));
-    assert_eq!(bench.log(), [(104, 3, 2)]);
-}
-
-#[test]
-fn what_differs_or_is_too_much_is_not_merged() {
-    let mut bench = Bench::new(|_| {});
-    bench.submit_all(&[write(0, 0, 2), Request::write_fua(Tag(1), Lba(2), 2), read(2, 4, 2), Request::write_zeroes(Tag(3), Lba(6), 2)]);
-    assert_eq!(bench.drain(), ok(0..4));
-    assert_eq!(bench.log(), [(4, 2, 1), (6, 2, 0), (0, 2, 1), (2, 2, 1)]);
-    bench.submit_all(&[write(0, 10, 4), write(1, 14, 4), write(2, 18, 1)]);
-    assert_eq!(bench.drain(), ok(0..3));
-    assert_eq!(bench.log(), [(10, 8, 1), (18, 1, 1)], "8 blocks are one transfer");
-    (0..4).for_each(|at| bench.submit_apart(write(at, 30 + at, 1)));
-    assert_eq!(bench.drain(), ok(0..4));
-    assert_eq!(bench.log(), [(30, 3, 3), (33, 1, 1)], "3 pieces of memory are one transfer");
-    bench.submit_all(&[Request::discard(Tag(0), Lba(40), 100), Request::discard(Tag(1), Lba(140), 100)]);
-    assert_eq!(bench.drain(), ok(0..2));
-    assert_eq!(bench.log(), [(40, 200, 0)], "no data, no limit");
-}
-
-#[test]
-fn reads_go_first_upwards_then_writes_then_from_the_begin() {
-    let mut bench = Bench::new(|options| options.elevator = ElevatorOptions { reads_in_row: 3, writes_in_row: 1, passed_max: 100 });
-    bench.submit_all(&[read(0, 500, 1), write(1, 10, 1)]);
-    bench.submit_all(&[read(2, 700, 1), read(3, 100, 1), read(4, 600, 1), write(5, 900, 1), read(6, 50, 1)]);
-    assert_eq!(bench.drain().len(), 7);
-    let order: Vec<u64> = bench.log().iter().map(|(lba, ..)| *lba).collect();
-    assert_eq!(order, [50, 100, 500, 900, 600, 700, 10]);
-}
-
-#[test]
-fn an_error_hits_only_who_asked_for_the_bad_block() {
-    let mut bench = Bench::new(|_| {});
-    bench.device.look().bad_blocks.insert(203);
-    bench.submit_all(&[read(0, 200, 2), read(1, 202, 2), read(2, 204, 2)]);
-    assert_eq!(bench.drain(), [(0, Ok(())), (1, Err(Error::Media)), (2, Ok(()))]);
-    assert_eq!(bench.log(), [(200, 6, 1), (200, 2, 1), (202, 2, 1), (204, 2, 1)]);
-}
-
-#[test]
-fn errors_that_leave_memory_with_the_device_are_everybodys() {
-    for error in [Error::Timeout, Error::Gone, Error::Reset] {
-        assert!(!super::super::stage::worth_splitting(error));
-    }
-    assert!(super::super::stage::worth_splitting(Error::NoSpace));
-}
-
-#[test]
 fn what_waits_is_cancelled_at_once_and_who_follows_it_goes() {
     let mut bench = Bench::new(|_| {});
     bench.submit_all(&[write(0, 0, 1)]);
@@ -159,25 +97,6 @@ fn what_waits_is_cancelled_at_once_and_who_follows_it_goes() {
 }
 
 #[test]
-fn a_merged_request_is_cancelled_for_one_and_done_for_the_others() {
-    // The device obeys a cancel or not, at random.
-    let mut cancelled = 0;
-    for _ in 0..20 {
-        let mut bench = Bench::new(|_| {});
-        bench.device.look().ends_at_most = Some(1);
-        for round in 0..5 {
-            bench.submit_all(&[write(0, round * 8, 2), write(1, round * 8 + 2, 2), write(2, round * 8 + 4, 2)]);
-            bench.queue.ring();
-            bench.queue.cancel(Tag(1));
-            let ended = bench.drain();
-            assert!([ended[0], ended[2]] == [(0, Ok(())), (2, Ok(()))] && matches!(ended[1], (1, Ok(()) | Err(Error::Cancelled))));
-            cancelled += u32::from(ended[1].1.is_err());
-        }
-    }
-    assert!(cancelled > 0 && cancelled < 100);
-}
-
-#[test]
 fn full_is_said_before_anything_is_lost() {
     let mut bench = Bench::new(|options| options.depth = 2);
     bench.submit_all(&[read(0, 0, 1), read(1, 9, 1)]);
@@ -189,7 +108,7 @@ fn full_is_said_before_anything_is_lost() {
     assert_eq!(bench.submit(read(2, 5, 1)), Submit::Queued);
     // Memory in very many pieces also fills the stage, and becomes free again.
     let device = Rogue::new(3, 64, 4, |geometry| geometry.segments_max = 16);
-    let mut queue = elevator(device.clone(), &Options { depth: 4, ..Options::of(Scheduler::Elevator) }, device.clock());
+    let mut queue = classes(device.clone(), &Options { depth: 4, ..Options::of(Scheduler::Classes) }, device.clock());
     queue.register(&bench.arena).expect("registered");
     let pieces: Vec<Span> = (0..16).map(|at| bench.arena.span(at * 1024, 512)).collect();
     for _ in 0..5 {
@@ -245,35 +164,12 @@ fn after_a_reset_that_fails_what_waits_is_reported_and_nothing_goes_down() {
     assert_eq!(bench.drain(), ok(4..5));
 }
 
-#[test]
-fn after_a_reset_that_fails_nobody_answers_for_another() {
-    for error in [Error::Media, Error::Cancelled] {
-        let mut bench = Bench::new(|_| {});
-        {
-            let mut device = bench.device.look();
-            (device.reset_fails, device.ends_at_most) = (true, Some(0));
-            device.bad_blocks.insert(2);
-        }
-        bench.submit_all(&[read(0, 0, 2), read(1, 2, 2), read(2, 4, 2)]);
-        bench.queue.ring();
-        assert_eq!(bench.queue.reset(), Err(Error::Gone));
-        if error == Error::Cancelled {
-            // The device obeys half of the cancels.
-            (0..64).for_each(|_| bench.queue.cancel(Tag(1)));
-        }
-        bench.device.look().ends_at_most = None;
-        let gone = Err(Error::Gone);
-        let of_cancelled = if error == Error::Cancelled { Err(Error::Cancelled) } else { gone };
-        assert_eq!(bench.drain(), [(0, gone), (1, of_cancelled), (2, gone)]);
-    }
-}
-
 /// Tests the intended use: inside `Tracked`, whose deadlines then also run while a request waits in the stage.
 #[test]
 fn below_tracked_what_waits_times_out_and_a_hung_device_is_reset() {
     let device = Rogue::new(9, 1024, 16, |_| {});
     device.look().ends_at_most = Some(0);
-    let stage = elevator(device.clone(), &Options { dispatch_depth: Some(1), ..Options::of(Scheduler::Elevator) }, device.clock());
+    let stage = classes(device.clone(), &Options { dispatch_depth: Some(1), ..Options::of(Scheduler::Classes) }, device.clock());
     let second = Duration::from_secs(1);
     let timeouts = Timeouts { timeout: Some(second), cancel_grace: second, reset_after: Some(second) };
     let mut queue = Tracked::with_clock(stage, timeouts, device.clock());
@@ -298,15 +194,6 @@ fn below_tracked_what_waits_times_out_and_a_hung_device_is_reset() {
 }
 
 #[test]
-fn flushes_overtake_what_waits_but_not_for_ever() {
-    let mut bench = Bench::new(|_| {});
-    bench.submit_all(&[write(0, 0, 1), write(1, 9, 1), Request::flush(Tag(2)), Request::flush(Tag(3))]);
-    assert_eq!(bench.drain(), ok(0..4));
-    let ops: Vec<Op> = bench.device.look().log.iter().map(|(request, _)| request.op).collect();
-    assert_eq!(ops, [Op::Flush, Op::Write, Op::Flush, Op::Write]);
-}
-
-#[test]
 fn schedulers_have_names() {
     for scheduler in Scheduler::ALL {
         assert_eq!(Scheduler::parse(scheduler.name()), Some(scheduler));
@@ -318,5 +205,5 @@ fn schedulers_have_names() {
         let mut ended = [Completion::EMPTY; 2];
         assert_eq!((queue.poll(&mut ended), ended[0].tag), (1, Tag(5)));
     }
-    assert_eq!(Scheduler::parse("Elevator"), None);
+    assert_eq!(Scheduler::parse("Classes"), None);
 }

@@ -55,12 +55,6 @@ fn options(random: &mut fastrand::Rng, scheduler: Scheduler) -> Options {
     let mut options = Options::of(scheduler);
     options.depth = u32::try_from(DEPTH).expect("few");
     options.dispatch_depth = Some(random.u32(1..8));
-    options.elevator.passed_max = random.u32(..20);
-    options.elevator.reads_in_row = random.u32(..6);
-    options.elevator.writes_in_row = random.u32(..6);
-    options.deadline.fifo_batch = random.u32(..6);
-    options.deadline.writes_starved = random.u32(..4);
-    options.deadline.read_expire = Duration::from_micros(random.u64(..50));
     options.classes.background_in_flight_max = random.u32(..3);
     options.classes.foreground_linger = Duration::from_micros(random.u64(..5));
     if random.bool() {
@@ -285,16 +279,6 @@ fn run(scheduler: Scheduler) {
         mix.drain();
         assert!(cfg!(miri) || mix.ended > 100, "too little has happened");
     }
-}
-
-#[test]
-fn elevator_does_what_was_asked_for() {
-    run(Scheduler::Elevator);
-}
-
-#[test]
-fn deadline_does_what_was_asked_for() {
-    run(Scheduler::Deadline);
 }
 
 #[test]

@@ -1,6 +1,5 @@
-//! Tests of the schedulers: random mixes of requests against an oracle, bounds, shares, and individual cases.
+//! Tests of the schedulers: random mixes of requests against an oracle, shares, and individual cases.
 
-mod bounds;
 mod cases;
 mod clock;
 mod mix;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use super::super::{Classes, ClassesOptions, Options, Order, Pick, Rate, Scheduler, Share, classes};
+use super::super::{Classes, ClassesOptions, Options, Pick, Rate, Scheduler, Share, classes};
 use super::clock::VirtualClock;
 use super::rogue::Rogue;
 use crate::clock::{Clock, Time};
@@ -44,7 +44,7 @@ impl Backlog {
         for slot in 0..self.slots.len() {
             if self.slots[slot].is_none() {
                 let request = read(u8::try_from(slot / 2).expect("few"), self.random.u32(1..=self.largest));
-                self.order.insert(u32::try_from(slot).expect("few"), &request, self.clock.now());
+                self.order.insert(u32::try_from(slot).expect("few"), &request);
                 self.slots[slot] = Some(request);
             }
         }
@@ -52,7 +52,7 @@ impl Backlog {
             match self.order.pick(self.clock.now()) {
                 Pick::Slot(slot) => {
                     let request = self.slots[slot as usize].take().expect("it waits");
-                    self.order.ended(&request, self.clock.now());
+                    self.order.complete(&request, self.clock.now());
                     return request;
                 }
                 Pick::NotBefore(time) => {
@@ -133,13 +133,13 @@ fn limits_are_kept_within_a_burst() {
 #[test]
 fn the_share_of_who_does_not_wait_is_the_others_and_is_not_owed() {
     let mut order = Classes::new(64, BLOCK, &unguarded(vec![Share::weighted(1), Share::weighted(1)]));
-    (0..32).for_each(|slot| order.insert(slot, &of_class(1, 1), Time(0)));
+    (0..32).for_each(|slot| order.insert(slot, &of_class(1, 1)));
     let picks = |order: &mut Classes, count: usize| -> Vec<u32> {
         let pick = |order: &mut Classes| if let Pick::Slot(slot) = order.pick(Time(0)) { slot } else { panic!("nothing goes") };
         (0..count).map(|_| pick(order)).collect()
     };
     assert!(picks(&mut order, 20).iter().all(|slot| *slot < 32), "alone, it has everything");
-    (32..48).for_each(|slot| order.insert(slot, &of_class(0, 1), Time(0)));
+    (32..48).for_each(|slot| order.insert(slot, &of_class(0, 1)));
     let foreground = picks(&mut order, 10).iter().filter(|slot| **slot >= 32).count();
     assert!((5..=6).contains(&foreground), "{foreground} of 10: half from now on, not what was missed");
 }
@@ -152,12 +152,12 @@ fn a_limit_is_not_made_up_for() {
     let shares = vec![Share { bytes: Some(rate), ..Share::weighted(2) }, Share::weighted(1)];
     let mut order = Classes::new(600, BLOCK, &ClassesOptions { request_cost_bytes: 0, ..unguarded(shares) });
     // The first request uses more than a second of the limit; after that, one block per millisecond is shared.
-    order.insert(0, &read(0, 1000), Time(0));
-    (1..300).for_each(|slot| order.insert(slot, &read(0, 1), Time(0)));
+    order.insert(0, &read(0, 1000));
+    (1..300).for_each(|slot| order.insert(slot, &read(0, 1)));
     let (mut limited, mut other) = (0, 300);
     for ms in 0..1_400 {
         other = if other == 599 { 300 } else { other + 1 };
-        order.insert(other, &read(1, 1), Time(ms * 1_000_000));
+        order.insert(other, &read(1, 1));
         let Pick::Slot(slot) = order.pick(Time(ms * 1_000_000)) else { panic!("nothing goes") };
         limited += u32::from((1..300).contains(&slot));
     }
@@ -166,7 +166,7 @@ fn a_limit_is_not_made_up_for() {
 
 struct Shared {
     device: Rogue,
-    queue: super::super::Stage<Rogue, Classes, VirtualClock>,
+    queue: super::super::Stage<Rogue, VirtualClock>,
     next: u64,
 }
 
