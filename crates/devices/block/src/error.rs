@@ -45,6 +45,22 @@ pub enum Error {
 }
 
 impl Error {
+    /// All errors without an errno, in the order of their codes in file formats and protocols. New ones are only appended.
+    pub const CODES: [Error; 12] = [
+        Error::Media,
+        Error::Timeout,
+        Error::Gone,
+        Error::NoSpace,
+        Error::Misaligned,
+        Error::OutOfRange,
+        Error::Cancelled,
+        Error::Reset,
+        Error::ReadOnly,
+        Error::Unsupported,
+        Error::NotPermitted,
+        Error::NoResources,
+    ];
+
     /// Converts an errno of the kernel's block layer.
     pub fn from_errno(errno: i32) -> Error {
         use rustix::io::Errno;

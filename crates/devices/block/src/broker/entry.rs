@@ -323,7 +323,7 @@ pub fn encode_completion(slot: u32, status: Status) -> CompletionBytes {
     let (code, errno): (u16, u16) = match status {
         Ok(()) => (0, 0),
         Err(Error::Other(errno)) => (OTHER, errno),
-        Err(error) => (2 + u16::try_from(PLAIN.iter().position(|known| *known == error).unwrap_or(0)).expect("few errors"), 0),
+        Err(error) => (2 + u16::try_from(Error::CODES.iter().position(|known| *known == error).unwrap_or(0)).expect("few errors"), 0),
     };
     let mut entry = [0; COMPLETION_BYTES];
     entry[..4].copy_from_slice(&slot.to_le_bytes());
@@ -339,28 +339,13 @@ pub fn decode_completion(entry: &CompletionBytes) -> (u32, Status) {
     let status = match code {
         0 => Ok(()),
         OTHER => Err(Error::Other(errno)),
-        _ => Err(PLAIN.get(usize::from(code) - 2).copied().unwrap_or(Error::Media)),
+        _ => Err(Error::CODES.get(usize::from(code) - 2).copied().unwrap_or(Error::Media)),
     };
     (u32_at(entry, 0), status)
 }
 
+/// The code of an error with an errno. Those of [`Error::CODES`] follow.
 const OTHER: u16 = 1;
-
-/// Errors by code, from 2 on. New ones are only appended.
-const PLAIN: [Error; 12] = [
-    Error::Media,
-    Error::Timeout,
-    Error::Gone,
-    Error::NoSpace,
-    Error::Misaligned,
-    Error::OutOfRange,
-    Error::Cancelled,
-    Error::Reset,
-    Error::ReadOnly,
-    Error::Unsupported,
-    Error::NotPermitted,
-    Error::NoResources,
-];
 
 #[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -416,7 +401,7 @@ mod test {
             }
         }
         assert_eq!(decode(&encode_cancel(9)), Some(Command::Cancel { slot: 9 }));
-        let statuses = PLAIN.iter().map(|error| Err(*error)).chain([Ok(()), Err(Error::Other(77))]);
+        let statuses = Error::CODES.iter().map(|error| Err(*error)).chain([Ok(()), Err(Error::Other(77))]);
         for status in statuses {
             assert_eq!(decode_completion(&encode_completion(5, status)), (5, status));
         }

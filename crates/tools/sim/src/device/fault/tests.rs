@@ -86,22 +86,7 @@ fn wrong_bits(bytes: &[u8], right: u8) -> u32 {
 
 #[test]
 fn errors_of_every_type_are_reported_and_nothing_is_done() {
-    let errors = [
-        Error::Media,
-        Error::Timeout,
-        Error::Gone,
-        Error::NoSpace,
-        Error::Misaligned,
-        Error::OutOfRange,
-        Error::Cancelled,
-        Error::Reset,
-        Error::ReadOnly,
-        Error::Unsupported,
-        Error::NotPermitted,
-        Error::NoResources,
-        Error::Other(5),
-    ];
-    for error in errors {
+    for error in Error::CODES.into_iter().chain([Error::Other(5)]) {
         let (mut bed, rule) = Bed::with(Fault::Fail(error));
         let buffer = bed.buffer(7);
         assert_eq!(bed.run(Op::Write, 0, &buffer).status, Err(error));

@@ -166,29 +166,14 @@ fn status_code(status: Status) -> u32 {
     match status {
         Ok(()) => 0,
         Err(Error::Other(errno)) => 0x1_0000 + u32::from(errno),
-        Err(error) => 1 + ERRORS.iter().position(|other| *other == error).expect("all are there") as u32,
+        Err(error) => 1 + Error::CODES.iter().position(|other| *other == error).expect("all are there") as u32,
     }
 }
-
-const ERRORS: [Error; 12] = [
-    Error::Media,
-    Error::Timeout,
-    Error::Gone,
-    Error::NoSpace,
-    Error::Misaligned,
-    Error::OutOfRange,
-    Error::Cancelled,
-    Error::Reset,
-    Error::ReadOnly,
-    Error::Unsupported,
-    Error::NotPermitted,
-    Error::NoResources,
-];
 
 fn status_of(code: u64) -> Option<Status> {
     match code {
         0 => Some(Ok(())),
-        1..=12 => Some(Err(ERRORS[code as usize - 1])),
+        1..=12 => Some(Err(Error::CODES[code as usize - 1])),
         0x1_0000..=0x1_ffff => Some(Err(Error::Other((code - 0x1_0000) as u16))),
         _ => None,
     }
