@@ -22,23 +22,15 @@ impl Policy for Fifo {
     }
 
     fn insert(&mut self, record: Record) {
-        match self.files.get_mut(record.file) {
-            Some(known) => known.size = record.size,
-            None => self.files.push(0, record),
-        }
+        self.files.insert(0, record);
     }
 
     fn touch(&mut self, file: FileId, now_s: u32) {
-        if let Some(record) = self.files.get_mut(file) {
-            record.last_open_s = now_s;
-            record.opens = record.opens.saturating_add(1);
-        }
+        self.files.record_open(file, now_s);
     }
 
     fn resize(&mut self, file: FileId, size: u64) {
-        if let Some(record) = self.files.get_mut(file) {
-            record.size = size;
-        }
+        self.files.resize(file, size);
     }
 
     fn remove(&mut self, file: FileId) {

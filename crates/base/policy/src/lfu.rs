@@ -50,21 +50,13 @@ impl Policy for Lfu {
     }
 
     fn insert(&mut self, record: Record) {
-        match self.files.get_mut(record.file) {
-            Some(known) => known.size = record.size,
-            None => {
-                let record = Record { opens: record.opens.max(1), ..record };
-                self.files.push(queue_for(record.opens), record);
-            }
-        }
+        let record = Record { opens: record.opens.max(1), ..record };
+        self.files.insert(queue_for(record.opens), record);
     }
 
     fn touch(&mut self, file: FileId, now_s: u32) {
-        let Some(record) = self.files.get_mut(file) else { return };
-        record.last_open_s = now_s;
-        record.opens = record.opens.saturating_add(1);
-        let queue = queue_for(record.opens);
-        self.files.send_to_tail(file, queue);
+        let Some(record) = self.files.record_open(file, now_s) else { return };
+        self.files.send_to_tail(file, queue_for(record.opens));
         self.touches += 1;
         if self.touches > OPENS_PER_FILE * self.files.len().max(FILES_MIN) as u64 {
             self.touches = 0;
@@ -73,9 +65,7 @@ impl Policy for Lfu {
     }
 
     fn resize(&mut self, file: FileId, size: u64) {
-        if let Some(record) = self.files.get_mut(file) {
-            record.size = size;
-        }
+        self.files.resize(file, size);
     }
 
     fn remove(&mut self, file: FileId) {

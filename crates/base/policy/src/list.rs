@@ -105,6 +105,26 @@ impl Queues {
         }
     }
 
+    /// Puts a file at the tail of a queue. Of a known file it only sets the size.
+    pub fn insert(&mut self, queue: u32, record: Record) {
+        if !self.resize(record.file, record.size) {
+            self.push(queue, record);
+        }
+    }
+
+    /// Sets the size of a file. Returns false if the file is not known.
+    pub fn resize(&mut self, file: FileId, size: u64) -> bool {
+        self.get_mut(file).map(|record| record.size = size).is_some()
+    }
+
+    /// Records an open of a file. Returns its changed record, if the file is known.
+    pub fn record_open(&mut self, file: FileId, now_s: u32) -> Option<Record> {
+        let record = self.get_mut(file)?;
+        record.last_open_s = now_s;
+        record.opens = record.opens.saturating_add(1);
+        Some(*record)
+    }
+
     /// Takes a known file to the tail of a queue.
     pub fn send_to_tail(&mut self, file: FileId, queue: u32) -> bool {
         let Some(at) = self.slot(file) else { return false };

@@ -213,9 +213,7 @@ impl Policy for Plugin {
     }
 
     fn touch(&mut self, file: FileId, now_s: u32) {
-        if let Some(record) = self.records.get_mut(file) {
-            record.last_open_s = now_s;
-            record.opens = record.opens.saturating_add(1);
+        if self.records.record_open(file, now_s).is_some() {
             // For `export`.
             self.records.send_to_tail(file, 0);
             (self.calls.touch)(self.policy, file.0, now_s);
@@ -223,8 +221,7 @@ impl Policy for Plugin {
     }
 
     fn resize(&mut self, file: FileId, size: u64) {
-        if let Some(record) = self.records.get_mut(file) {
-            record.size = size;
+        if self.records.resize(file, size) {
             (self.calls.resize)(self.policy, file.0, size);
         }
     }

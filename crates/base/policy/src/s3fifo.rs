@@ -80,26 +80,19 @@ impl Policy for S3Fifo {
     }
 
     fn insert(&mut self, record: Record) {
-        match self.files.get_mut(record.file) {
-            Some(known) => known.size = record.size,
-            // What was opened before (a promoted or remembered file) is no newcomer.
-            None => self.files.push(if record.opens > 1 { MAIN } else { SMALL }, record),
-        }
+        // What was opened before (a promoted or remembered file) is no newcomer.
+        self.files.insert(if record.opens > 1 { MAIN } else { SMALL }, record);
     }
 
     fn touch(&mut self, file: FileId, now_s: u32) {
-        if let Some(record) = self.files.get_mut(file) {
-            record.last_open_s = now_s;
-            record.opens = record.opens.saturating_add(1);
+        if self.files.record_open(file, now_s).is_some() {
             let rounds = self.rounds.entry(file).or_insert(0);
             *rounds = (*rounds + 1).min(ROUNDS_MAX);
         }
     }
 
     fn resize(&mut self, file: FileId, size: u64) {
-        if let Some(record) = self.files.get_mut(file) {
-            record.size = size;
-        }
+        self.files.resize(file, size);
     }
 
     fn remove(&mut self, file: FileId) {
