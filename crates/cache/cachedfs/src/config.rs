@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use ssdcache::Mode;
 
 use crate::error::Error;
-use crate::size::{Age, Size};
+use crate::{Age, Size};
 
 /// The tables of the configuration file: ours, and the one of the C library (`capi`).
 const TABLES: [&str; 2] = ["cache", "library"];

@@ -17,11 +17,11 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, fstat, openat};
 use rustix::io::Errno;
 use ssdcache::{CacheOpenError, PAGE_BYTES, Page, Shape, Superblock};
 
+use crate::Size;
 use crate::config::Config;
 use crate::error::{Error, Kind};
 use crate::image;
 use crate::place::InstancePaths;
-use crate::size::Size;
 use crate::user_space_nvme::{self, Blocks, Lock, Owned, Served};
 
 /// The time that a killed process may need to close its files.

@@ -11,11 +11,11 @@ use rustix::io::Errno;
 use shm::{ProcessSlots, Region};
 
 use super::{FRAMES_MIN, Found, MEMORY_DEFAULT_MAX, processes, refused};
+use crate::Size;
 use crate::config::Config;
 use crate::error::{Error, Kind};
 use crate::note::{Note, NoteContent};
 use crate::place::InstancePaths;
-use crate::size::Size;
 use crate::ssd::{Ssd, Take};
 
 /// The parts of a new instance.

@@ -12,8 +12,8 @@ use ssdcache::{PAGE_BYTES, Shape, SsdCache};
 
 use super::Progress;
 use super::disk::{Disk, failed};
+use crate::Size;
 use crate::error::{Error, Kind};
-use crate::size::Size;
 
 /// Segments of a cache that is not small: to give one up costs little.
 const SEGMENTS_WANTED: u64 = 128;

@@ -12,8 +12,8 @@ use super::create::{self, Unnamed};
 use super::disk::{Disk, failed};
 use super::inspect;
 use super::log::Log;
+use crate::Size;
 use crate::error::{Error, Kind};
-use crate::size::Size;
 
 /// The result of resizing a cache.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

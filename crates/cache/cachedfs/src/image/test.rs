@@ -9,7 +9,7 @@ use ssdcache::{DevicePage, FileKey, LookupResult, PAGE_BYTES, PageIndex, PageVer
 use super::disk::Disk;
 use super::log::Log;
 use super::*;
-use crate::size::Size;
+use crate::Size;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
