@@ -52,8 +52,8 @@ pub fn text(mounts: &[Status]) -> String {
     text
 }
 
-/// As the format has it in the value of a label.
-fn escape(text: &str) -> String {
+/// Escapes the value of a label.
+pub fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 

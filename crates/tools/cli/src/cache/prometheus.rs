@@ -8,6 +8,7 @@ use std::fmt::Write;
 use cachedfs::{Latency, Mode, Status, mode_name};
 
 use super::report::Report;
+use crate::prometheus::escape;
 
 const MODES: [Mode; 5] = [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround, Mode::ReadOnly, Mode::PassThrough];
 
@@ -182,11 +183,6 @@ fn quantiles(direction: &str, latency: &Latency) -> Vec<Sample> {
         [("0.5", latency.p50_us), ("0.9", latency.p90_us), ("0.99", latency.p99_us), ("0.999", latency.p999_us), ("1", latency.max_us)];
     let quantiles = shown.into_iter().filter(|_| latency.count > 0).map(|(quantile, us)| one(quantile, us));
     quantiles.chain([(vec![direction(), ("suffix", "_count".to_owned())], latency.count as f64)]).collect()
-}
-
-/// A label's value.
-fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
