@@ -127,8 +127,34 @@ impl FsCore {
                 }
             });
         }
-        let numbers = Mutex::new(InodeNumbers { next: 0, end: 0 });
-        let core = FsCore {
+        let core = FsCore::with(store, settings, cache);
+        let next = core
+            .get(TreeId::Files, &key::file(0, FileItem::Numbers, 0))?
+            .ok_or(Error::Malformed { ino: 0, what: "no numbers for files" })?;
+        let next = u64::from_le_bytes(next.try_into().map_err(|_| Error::Malformed { ino: 0, what: "numbers of a wrong length" })?);
+        if next >= INO_END {
+            return Err(Error::Malformed { ino: 0, what: "numbers for files that there are not" });
+        }
+        *core.numbers.lock() = InodeNumbers { next, end: next };
+        Ok(core)
+    }
+
+    /// One to try changes on, over a store made for it, with so many numbers for new files.
+    pub fn try_out(&self, numbers: u64) -> Result<FsCore> {
+        let first = self.numbers(numbers)?;
+        let cache = Arc::new(BlockCache::new(0, None));
+        Ok(FsCore {
+            read_only: false,
+            trial: Some(TrialContext::beside(&self.table)),
+            numbers: Mutex::new(InodeNumbers { next: first, end: first + numbers }),
+            last: AtomicU64::new(self.last().0),
+            ..FsCore::with(self.store.try_out()?, self.settings.clone(), cache)
+        })
+    }
+
+    /// Makes the state of a file system of which nothing is in use.
+    fn with(store: Store, settings: FsSettings, cache: Arc<BlockCache>) -> FsCore {
+        FsCore {
             read_only: store.is_read_only(),
             store,
             settings,
@@ -148,46 +174,9 @@ impl FsCore {
             names_changed: AtomicU64::new(0),
             hints: NumberHints::default(),
             windows: Mutex::default(),
-            numbers,
+            numbers: Mutex::new(InodeNumbers { next: 0, end: 0 }),
             last: AtomicU64::new(0),
-        };
-        let next = core
-            .get(TreeId::Files, &key::file(0, FileItem::Numbers, 0))?
-            .ok_or(Error::Malformed { ino: 0, what: "no numbers for files" })?;
-        let next = u64::from_le_bytes(next.try_into().map_err(|_| Error::Malformed { ino: 0, what: "numbers of a wrong length" })?);
-        if next >= INO_END {
-            return Err(Error::Malformed { ino: 0, what: "numbers for files that there are not" });
         }
-        *core.numbers.lock() = InodeNumbers { next, end: next };
-        Ok(core)
-    }
-
-    /// One to try changes on, over a store made for it, with so many numbers for new files.
-    pub fn try_out(&self, numbers: u64) -> Result<FsCore> {
-        let first = self.numbers(numbers)?;
-        Ok(FsCore {
-            read_only: false,
-            store: self.store.try_out()?,
-            settings: self.settings.clone(),
-            locks: Locks::default(),
-            table: Arc::default(),
-            root: Name::root(),
-            cache: Arc::new(BlockCache::new(0, None)),
-            recent: RecentDirs::default(),
-            dirty: Mutex::default(),
-            dirty_pages: AtomicU64::new(0),
-            reserved: AtomicU64::new(0),
-            dirty_files: AtomicU64::new(0),
-            room_from: Mutex::new(0),
-            bell: Arc::default(),
-            trial: Some(TrialContext::beside(&self.table)),
-            opened: AtomicUsize::new(0),
-            names_changed: AtomicU64::new(0),
-            hints: NumberHints::default(),
-            windows: Mutex::default(),
-            numbers: Mutex::new(InodeNumbers { next: first, end: first + numbers }),
-            last: AtomicU64::new(self.last().0),
-        })
     }
 
     /// EROFS where nothing can be changed.
