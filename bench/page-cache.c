@@ -180,8 +180,8 @@ static void swap_files(struct caller *c) {
     open_ours(c);
 }
 
-/* Every page is looked at twice in both caches, ours for the right bytes. With ORDER=scattered the pages come to memory in an order of
-   which the library can guess nothing. */
+/* Every page is looked at twice in both caches, ours for the right bytes. With ORDER=scattered the pages come to memory in another
+   order than the file's. */
 static void warm(struct caller *c) {
     const char *order = getenv("ORDER");
     size_t step = order && strcmp(order, "scattered") == 0 ? 2654435761u : 1; /* a prime: every page once */

@@ -4,8 +4,7 @@
 # does alone; the tail of read hits while as much as can be is written back; pass-through beside the plain call. Medians of ROUNDS (9)
 # rounds in which all calls take their turn; ratios are of one round.
 # Goals (issue 4): a copied read 0.65 (16 MiB) and 0.80, 64 bytes 0.30, lent 0.20, a write 0.30, two 1.8, tail 3, pass-through 1.05.
-# ORDER=scattered: the pages come to memory in another order than the file's, so that where they are cannot be guessed
-# (bench/notes/page-cache.md).
+# ORDER=scattered: the pages come to memory in another order than the file's.
 # PARTS chooses among: calls scale tail plain count. CPU_TIME=1: calls and plain by CPU time, for a machine that others use, too.
 # shellcheck source=bench/lib.sh
 source "$(dirname "$0")/lib.sh"

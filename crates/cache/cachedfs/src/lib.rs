@@ -51,7 +51,7 @@ pub use error::{Error, Kind};
 pub use file::{File, Pinned, PinnedPage, Whence};
 pub use instance::Instance;
 pub use options::{Advice, Options};
-pub use quick::{FastPathMiss, PageHint};
+pub use quick::FoundPage;
 pub use reads::{AsyncReader, AsyncReaderOptions, Ended, Outcome, PreparedRead, Reading, SubmitResult};
 pub use sizes::{Age, SettingError, Size};
 pub use ssdcache::Mode;

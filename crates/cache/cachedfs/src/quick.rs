@@ -1,7 +1,6 @@
 //! Fast paths: a call that bypasses the cache, or a hit of one page. They never wait and never report an error of the cache. If one of them
 //! declines, the caller starts again with the full call ([`File::read_at`], [`File::write_at`], [`File::pin_page`]).
 
-pub use pagecache::FastPathMiss;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -9,83 +8,71 @@ use crate::cached::Cached;
 use crate::file::{File, IoPath, PinnedPage};
 use crate::plain;
 
-/// A page that the cache predicts to hold a position of a file. Its bytes are being prefetched.
+/// A page of a file that was found in memory. Its bytes are being prefetched.
 #[derive(Clone, Copy)]
-pub struct PageHint<'a> {
+pub struct FoundPage<'a> {
     cached: &'a Cached,
-    page: datapath::engine::PageHint<'a>,
-    bytes: *const u8,
+    page: datapath::engine::FoundPage<'a>,
 }
 
 impl File {
-    /// Reads from one page, which it looks up in the predicted frame or, if `BY_INDEX`, in the index.
-    ///
-    /// # Errors
-    /// [`FastPathMiss`]: nothing was read. The inner error is that of pread(2); [`File::to_error`] converts it.
+    /// Reads from one page. `None`: nothing was read. An error is that of pread(2); [`File::to_error`] converts it.
     #[inline(always)]
-    pub fn read_at_once<const BY_INDEX: bool>(&self, at: u64, to: &mut [u8]) -> Result<Result<usize, Errno>, FastPathMiss> {
-        let cached = match self.settled_path().ok_or(FastPathMiss::Done)? {
+    pub fn read_at_once(&self, at: u64, to: &mut [u8]) -> Option<Result<usize, Errno>> {
+        let cached = match self.settled_path()? {
             IoPath::Cached(cached) => cached,
-            IoPath::Bypass(_) | IoPath::Uncached => return Ok(plain::read_at(self.fd(), at, to)),
+            IoPath::Bypass(_) | IoPath::Uncached => return Some(plain::read_at(self.fd(), at, to)),
         };
-        let page = cached.open.predict_frame::<BY_INDEX>(at)?;
-        page.prefetch();
+        let page = cached.open.find_page(at)?;
         if !self.is_readable() {
-            return Err(FastPathMiss::Done);
+            return None;
         }
-        page.read(to).map(Ok).ok_or(FastPathMiss::Done)
+        page.read(to).map(Ok)
     }
 
-    /// Writes to one page, which it looks up as [`File::read_at_once`] does.
-    ///
-    /// # Errors
-    /// [`FastPathMiss`]: the caller has to write all of it again. The inner error is that of pwrite(2); [`File::to_error`] converts it.
+    /// Writes to one page. `None`: the caller has to write all of it again. An error is that of pwrite(2); [`File::to_error`] converts it.
     #[inline(always)]
-    pub fn write_at_once<const BY_INDEX: bool>(&self, at: u64, from: &[u8]) -> Result<Result<usize, Errno>, FastPathMiss> {
-        let cached = match self.settled_path().ok_or(FastPathMiss::Done)? {
+    pub fn write_at_once(&self, at: u64, from: &[u8]) -> Option<Result<usize, Errno>> {
+        let cached = match self.settled_path()? {
             IoPath::Cached(cached) => cached,
-            IoPath::Bypass(_) if self.appends() => return Err(FastPathMiss::Done),
-            IoPath::Bypass(cached) => return cached.bypass_at_once(|| plain::write_at(self.fd(), at, from)).ok_or(FastPathMiss::Done),
-            IoPath::Uncached => return Ok(self.may_change().and_then(|()| plain::write_at(self.fd(), at, from))),
+            IoPath::Bypass(_) if self.appends() => return None,
+            IoPath::Bypass(cached) => return cached.bypass_at_once(|| plain::write_at(self.fd(), at, from)),
+            IoPath::Uncached => return Some(self.may_change().and_then(|()| plain::write_at(self.fd(), at, from))),
         };
-        let page = cached.open.predict_frame::<BY_INDEX>(at)?;
+        let page = cached.open.find_page_to_write(at)?;
         if !self.is_writable()
             || self.appends()
             || self.flags().intersects(OFlags::SYNC | OFlags::DSYNC)
             || crate::limits::is_limited()
             || !page.write(from)
         {
-            return Err(FastPathMiss::Done);
+            return None;
         }
-        Ok(Ok(from.len()))
+        Some(Ok(from.len()))
     }
 
-    /// Predicts the page of a position: the first step of [`File::pin_page`].
-    ///
-    /// # Errors
-    /// [`FastPathMiss`]: there may be no page to pin.
+    /// Finds the page of a position in memory: the first step of [`File::pin_page`].
     #[inline(always)]
-    pub fn predict_frame<const BY_INDEX: bool>(&self, at: u64) -> Result<PageHint<'_>, FastPathMiss> {
-        let Some(IoPath::Cached(cached)) = self.settled_path() else { return Err(FastPathMiss::Done) };
-        let page = cached.open.predict_frame::<BY_INDEX>(at)?;
-        let bytes = page.prefetch();
-        if self.is_readable() { Ok(PageHint { cached, page, bytes }) } else { Err(FastPathMiss::Done) }
+    pub fn find_page(&self, at: u64) -> Option<FoundPage<'_>> {
+        let Some(IoPath::Cached(cached)) = self.settled_path() else { return None };
+        let page = cached.open.find_page(at)?;
+        self.is_readable().then_some(FoundPage { cached, page })
     }
 }
 
-impl PageHint<'_> {
-    /// Returns the address of the bytes, which is right only if the prediction is.
+impl FoundPage<'_> {
+    /// Returns the address of the bytes. They belong to the page only while it is pinned.
     #[inline(always)]
     pub fn as_ptr(self) -> *const u8 {
-        self.bytes
+        self.page.address()
     }
 
-    /// Pins the page if the prediction is right. `keep` gets the page before that is known: if this returns none, it must forget the page.
+    /// Pins the page if it is still in its frame. `keep` gets the page before that is known: if this returns none, it must forget the page.
     #[inline(always)]
     pub fn pin<R>(self, len: usize, keep: impl FnOnce(PinnedPage) -> R) -> Option<R> {
         if len == 0 {
             return None;
         }
-        self.page.pin(len, |pin, len| keep(PinnedPage::new(pin, self.bytes, len, self.cached.generation)))
+        self.page.pin(len, |pin, len| keep(PinnedPage::new(pin, self.as_ptr(), len, self.cached.generation)))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
-use super::name_hash::{FILE_BITS, GROUP_SHIFT, HashedName, IndexPlace, PAGE_BITS};
+use super::name_hash::{FILE_BITS, GROUP_SHIFT, HashedName, PAGE_BITS};
 use super::record::{Frame, NAME, stored};
 use super::shard::GATE;
 use super::word::Word;
@@ -56,26 +56,17 @@ impl SharedPages {
 
     #[inline]
     pub(super) fn key_of_word(&self, name: u64) -> HashedName {
-        self.key_of(self.place(name))
+        let (shard, run) = self.shard_of(name);
+        HashedName { name, shard, hash: fold(run ^ name.rotate_left(32), self.secrets[1] ^ 0xa409_3822_299f_31d0) }
     }
 
+    /// Returns the shard of a name, and the hash of its run of groups. Of each run of as many groups as there are shards, every shard gets
+    /// one: a file that is read sequentially fills them evenly. The order differs for each run, so that no stride hits one shard alone.
     #[inline]
-    pub(super) fn key_of(&self, place: IndexPlace) -> HashedName {
-        place.key(self.hash(&place))
-    }
-
-    #[inline]
-    pub(super) fn hash(&self, IndexPlace { name, run, .. }: &IndexPlace) -> u64 {
-        fold(run ^ name.rotate_left(32), self.secrets[1] ^ 0xa409_3822_299f_31d0)
-    }
-
-    /// Returns the shard of a name. Of each run of as many groups as there are shards, every shard gets one: a file that is read
-    /// sequentially fills them evenly. The order differs for each run, so that no stride hits one shard alone.
-    #[inline]
-    pub(super) fn place(&self, name: u64) -> IndexPlace {
+    fn shard_of(&self, name: u64) -> (usize, u64) {
         let group = name >> GROUP_SHIFT;
         let run = fold(group >> self.plan.shards_shift ^ self.secrets[0], self.secrets[1]);
-        IndexPlace { name, shard: (group ^ run) as usize & (self.plan.shards - 1), run }
+        ((group ^ run) as usize & (self.plan.shards - 1), run)
     }
 
     /// Returns the position where a search of the shard's index starts.
@@ -88,6 +79,12 @@ impl SharedPages {
     /// proves nothing unless the shard is locked or its gate did not change.
     #[inline]
     pub(super) fn probe(&self, key: &HashedName) -> Option<(usize, Word)> {
+        self.probe_each(key, |_| ())
+    }
+
+    /// Looks up as [`SharedPages::probe`] does. `candidate` gets each frame that the index names, before its record is read.
+    #[inline(always)]
+    pub(super) fn probe_each(&self, key: &HashedName, mut candidate: impl FnMut(usize)) -> Option<(usize, Word)> {
         let mask = self.plan.places - 1;
         let index = self.index.get(key.shard * (mask + 1)..(key.shard + 1) * (mask + 1))?;
         let home = self.home(key);
@@ -99,6 +96,7 @@ impl SharedPages {
             }
             if entry >> 16 == key.tag() && entry & 0xffff < self.plan.frames {
                 let at = key.shard * self.plan.frames as usize + (entry & 0xffff) as usize;
+                candidate(at);
                 let record = &self.records[at];
                 let word = record.word();
                 if word.is_named() && record[NAME].load(Relaxed) == stored(key.name, at) {

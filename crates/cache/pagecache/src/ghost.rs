@@ -31,7 +31,7 @@ impl SharedPages {
     /// Returns the same for a page that a lookup did not find.
     #[inline]
     pub fn is_key_wanted(&self, sought: &LookupKey) -> bool {
-        self.wants(&sought.key())
+        self.wants(&sought.0)
     }
 
     #[inline]
@@ -44,9 +44,9 @@ impl SharedPages {
     /// cached.
     #[inline]
     pub fn prefetch(&self, sought: &LookupKey) {
-        let key = sought.key();
-        self.index.prefetch(key.shard * self.plan.places + self.home(&key));
-        if let Some(line) = self.ghost_place(&key) {
+        let key = &sought.0;
+        self.index.prefetch(key.shard * self.plan.places + self.home(key));
+        if let Some(line) = self.ghost_place(key) {
             self.ghosts.prefetch(line);
         }
     }

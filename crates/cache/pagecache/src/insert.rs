@@ -70,7 +70,7 @@ impl Shard<'_> {
         if !marks.is_none() {
             self.pages.marked_from(self.no, at, Marks::NONE, now_ms);
         }
-        // The page becomes visible with the word: to lookups through the index, and to those of a predicted frame.
+        // The page becomes visible with the word.
         self.index_insert(key, local);
         record.give_back(word.named(marks));
         self.push_last(queue, local);

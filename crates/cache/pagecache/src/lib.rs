@@ -26,16 +26,15 @@
 mod check;
 mod evict;
 mod find;
+mod found;
 mod frame;
 mod ghost;
-mod hint;
 mod insert;
 mod invalidate;
 mod list;
 mod marked;
 mod name_hash;
 mod pin;
-mod prediction;
 mod probe;
 mod read;
 mod record;
@@ -69,7 +68,7 @@ use std::time::Instant;
 
 use shm::{ProcessSlot, ProcessSlots, Region, SharedRef, SharedSlice};
 
-pub use hint::{FastPathMiss, FileNameHash, FrameHint};
+pub use found::FoundFrame;
 pub use invalidate::Leftover;
 use record::Record;
 pub use replacement::Replacement;
@@ -108,7 +107,6 @@ pub struct SharedPages {
     my_pins: Box<[AtomicU32]>,
     /// Where the next search for marked pages begins.
     sweep: AtomicU32,
-    guesses: prediction::Guesses,
     /// Frames that a wait timed out for, and their words.
     stuck: Mutex<Vec<(usize, u64)>>,
     any_stuck: AtomicBool,
@@ -196,7 +194,6 @@ impl SharedPages {
             my_bit: 1 << me.0,
             my_pins: (0..frames).map(|_| AtomicU32::new(0)).collect(),
             sweep: AtomicU32::new(0),
-            guesses: prediction::Guesses::default(),
             stuck: Mutex::default(),
             any_stuck: AtomicBool::new(false),
             impatient_until: AtomicU64::new(0),

@@ -5,17 +5,6 @@ pub(super) const GROUP_SHIFT: u32 = 4;
 pub(super) const FILE_BITS: u32 = 20;
 pub(super) const PAGE_BITS: u32 = 40;
 
-/// A name and its shard: what a prediction needs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct IndexPlace {
-    /// File and page, as they are in the record.
-    pub name: u64,
-    /// The shard that the page belongs to.
-    pub shard: usize,
-    /// The hash of the run of groups that the page belongs to.
-    pub run: u64,
-}
-
 /// A name and its place in the index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HashedName {
@@ -25,20 +14,6 @@ pub(super) struct HashedName {
     pub shard: usize,
     /// The hash of the name.
     pub hash: u64,
-}
-
-impl IndexPlace {
-    /// Returns the key of this place, with its hash.
-    #[inline]
-    pub fn key(&self, hash: u64) -> HashedName {
-        HashedName { name: self.name, shard: self.shard, hash }
-    }
-
-    /// Returns a number whose last [`GROUP_SHIFT`] bits differ for each page of a group.
-    #[inline]
-    pub fn sample(&self) -> u64 {
-        self.name ^ self.run
-    }
 }
 
 impl HashedName {

@@ -41,24 +41,20 @@ pub(super) fn put(pages: &SharedPages, name: Name, byte: u8, marks: Marks) -> In
     pages.insert(name, &page(byte), marks, pages.ticket(name), 0)
 }
 
-/// Calls in two steps, with the slow path if the fast one fails.
+/// Calls on the hit path, with the long path if that fails.
 impl SharedPages {
-    fn hint(&self, name: Name) -> Option<FrameHint<'_>> {
-        let of = FileNameHash::new(name.file);
-        self.predict_frame::<false>(of, name.page.0).or_else(|_| self.predict_frame::<true>(of, name.page.0)).ok()
-    }
-
     pub(super) fn read_at_once(&self, name: Name, offset: usize, to: &mut [u8]) -> bool {
-        self.hint(name).is_some_and(|hint| hint.read(offset, to, self.thread_counters())) || self.read(name, offset, to)
+        self.find_frame(name, Some(offset)).is_some_and(|frame| frame.read(offset, to, self.thread_counters()))
+            || self.read(name, offset, to)
     }
 
     pub(super) fn write_at_once(&self, name: Name, offset: usize, from: &[u8], marks: Marks, now_ms: u32) -> bool {
-        let is_written = self.hint(name).is_some_and(|hint| hint.write_marked(offset, from, marks, self.thread_counters()));
+        let is_written = self.find_frame(name, None).is_some_and(|frame| frame.write_marked(offset, from, marks, self.thread_counters()));
         is_written || self.write(name, offset, from, marks, now_ms)
     }
 
     pub(super) fn pin_at_once(&self, name: Name) -> Option<Pin> {
-        self.hint(name).and_then(|hint| hint.pin(|pin| pin)).or_else(|| self.pin(name))
+        self.find_frame(name, Some(0)).and_then(|frame| frame.pin(|pin| pin)).or_else(|| self.pin(name))
     }
 }
 

@@ -8,8 +8,6 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use super::list::{FREE, ORPHANS};
-use super::name_hash::IndexPlace;
-use super::prediction::Seen;
 use super::probe::step;
 use super::record::{Frame, NAME, PINS, Record, WORD, stored};
 use super::stats::Count;
@@ -34,20 +32,7 @@ impl SharedPages {
     #[inline]
     pub fn pin_at(&self, name: Name, offset: usize) -> Option<(Pin, *const u8)> {
         check_piece(offset, 0);
-        let place = self.place(name.word());
-        if let Some(Seen { at, record, word, bytes }) = self.look(&place, offset)
-            && !word.is_leaving()
-            && self.pin_seen(at, record, word, place.name)
-        {
-            return Some((Pin { frame: at as u32 }, bytes));
-        }
-        self.pin_unguessed(place, offset)
-    }
-
-    /// Pins by the index. It is a separate function, so that its prologue is no part of a pin that was predicted.
-    #[inline(never)]
-    fn pin_unguessed(&self, place: IndexPlace, offset: usize) -> Option<(Pin, *const u8)> {
-        let key = self.key_of(place);
+        let key = self.key(name);
         loop {
             let Some((at, word)) = self.find(&key) else {
                 self.count(Count::Misses);
@@ -62,7 +47,6 @@ impl SharedPages {
             // Prefetched now: the atomic operations that follow delay all later loads.
             let bytes = self.region.prefetch(self.data(at) + offset);
             if self.pin_seen(at, &self.records[at], word, key.name) {
-                self.learn(&place, at);
                 return Some((Pin { frame: at as u32 }, bytes));
             }
         }

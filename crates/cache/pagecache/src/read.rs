@@ -4,8 +4,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
 use super::list::MAIN;
-use super::name_hash::{HashedName, IndexPlace};
-use super::prediction::Seen;
+use super::name_hash::HashedName;
 use super::record::{Frame, HITS, Record};
 use super::stats::Count;
 use super::word::Word;
@@ -35,18 +34,13 @@ impl SharedPages {
     #[inline(always)]
     pub fn read(&self, name: Name, offset: usize, to: &mut [u8]) -> bool {
         check_piece(offset, to.len());
-        let place = self.place(name.word());
-        match self.look(&place, offset) {
-            Some(Seen { at, record, word, .. }) if self.read_seen((at, record, word), offset, to) => true,
-            _ => self.read_unguessed(place, offset, to),
-        }
+        self.read_by_index(&self.key(name), offset, to)
     }
 
     /// Computes the place of a page in the index.
     #[inline]
     pub fn sought(&self, name: Name) -> LookupKey {
-        let place = self.place(name.word());
-        LookupKey { place, hash: self.hash(&place) }
+        LookupKey(self.key(name))
     }
 
     /// Reads as [`SharedPages::read`] does, by a key.
@@ -56,33 +50,32 @@ impl SharedPages {
     #[inline(always)]
     pub fn read_by_key(&self, sought: &LookupKey, offset: usize, to: &mut [u8]) -> bool {
         check_piece(offset, to.len());
-        match self.look(&sought.place, offset) {
-            Some(Seen { at, record, word, .. }) if self.read_seen((at, record, word), offset, to) => true,
-            _ => self.read_by_index(&sought.place, &sought.key(), offset, to),
-        }
+        self.read_by_index(&sought.0, offset, to)
     }
 
     /// Returns a ticket for a page that is not cached, before the caller reads it from another tier. `None`: it was inserted meanwhile.
     pub fn ticket_of_missing(&self, sought: &LookupKey) -> Option<Ticket> {
-        let key = sought.key();
-        let ticket = self.ticket_of(&key);
-        self.find(&key).is_none().then_some(ticket)
+        let ticket = self.ticket_of(&sought.0);
+        self.find(&sought.0).is_none().then_some(ticket)
     }
 
-    /// Separate, so that its prologue is no part of a read that was predicted.
-    #[inline(never)]
-    fn read_unguessed(&self, place: IndexPlace, offset: usize, to: &mut [u8]) -> bool {
-        self.read_by_index(&place, &self.key_of(place), offset, to)
+    /// Looks up as [`SharedPages::probe`] does, and prefetches the byte at `offset` as soon as the index names a frame.
+    ///
+    /// # Panics
+    /// There is no such byte in a page.
+    #[inline(always)]
+    pub(super) fn probe_for_read(&self, key: &HashedName, offset: usize) -> Option<(usize, Word)> {
+        check_piece(offset, 0);
+        self.probe_each(key, |at| {
+            self.region.prefetch(self.data(at) + offset);
+        })
     }
 
     #[inline(always)]
-    fn read_by_index(&self, place: &IndexPlace, key: &HashedName, offset: usize, to: &mut [u8]) -> bool {
+    fn read_by_index(&self, key: &HashedName, offset: usize, to: &mut [u8]) -> bool {
         let gate = self.gate(key);
-        match self.probe(key) {
-            Some((at, word)) if self.read_seen((at, &self.records[at], word), offset, to) => {
-                self.learn(place, at);
-                return true;
-            }
+        match self.probe_for_read(key, offset) {
+            Some((at, word)) if self.read_counted((at, &self.records[at], word), offset, to, self.thread_counters()) => return true,
             None if self.is_still(key, gate) || self.find_again(key).is_none() => {
                 self.count(Count::Misses);
                 return false;
@@ -92,13 +85,8 @@ impl SharedPages {
         self.read_again(key, offset, to)
     }
 
-    /// Reads from the frame that had the name with this word. Returns false if another thread is or was changing it.
-    #[inline(always)]
-    pub(super) fn read_seen(&self, seen: (usize, &Record, Word), offset: usize, to: &mut [u8]) -> bool {
-        self.read_counted(seen, offset, to, self.thread_counters())
-    }
-
-    /// Reads as `read_seen` does, and counts in the given set.
+    /// Reads from the frame that had the name with this word, and counts in the given set. Returns false if another thread is or was
+    /// changing it.
     #[inline(always)]
     pub(super) fn read_counted(
         &self,

@@ -59,17 +59,7 @@ pub struct Ticket(pub(super) u32);
 
 /// A name and its place in the index, computed once: for callers that announce their lookups.
 #[derive(Clone, Copy, Debug)]
-pub struct LookupKey {
-    pub(super) place: super::name_hash::IndexPlace,
-    pub(super) hash: u64,
-}
-
-impl LookupKey {
-    #[inline]
-    pub(super) fn key(&self) -> super::name_hash::HashedName {
-        self.place.key(self.hash)
-    }
-}
+pub struct LookupKey(pub(super) super::name_hash::HashedName);
 
 /// The result of inserting a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -40,8 +40,7 @@ impl SharedPages {
     pub fn write_marked(&self, name: Name, offset: usize, from: &[u8], marks: Marks) -> WriteOutcome {
         check_piece(offset, from.len());
         // The caller that inserts the page checks the miss again.
-        let Some(seen) = self.look_to_write(&self.place(name.word())) else { return WriteOutcome::Missing };
-        let (at, word) = seen;
+        let Some((at, word)) = self.probe(&self.key(name)) else { return WriteOutcome::Missing };
         if self.write_seen((at, &self.records[at], word), (offset, from), marks, self.thread_counters()) {
             WriteOutcome::Done
         } else {

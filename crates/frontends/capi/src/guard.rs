@@ -4,8 +4,6 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use cachedfs::FastPathMiss;
-
 use crate::api_error::{ApiError, ApiResult, remember};
 use crate::fork;
 
@@ -61,10 +59,10 @@ pub fn guard_files<T: ReturnValue>(call: impl FnOnce() -> ApiResult<T>) -> T {
 /// Runs the fast path of a C function, which must make no call that changes errno: errno is not saved. If the fast path does not apply,
 /// `otherwise` runs; it is a separate function, so that the fast path prepares nothing for it.
 #[inline(always)]
-pub fn ffi_fast_path<T: ReturnValue>(call: impl FnOnce() -> Result<T, FastPathMiss>, otherwise: impl FnOnce(FastPathMiss) -> T) -> T {
+pub fn ffi_fast_path<T: ReturnValue>(call: impl FnOnce() -> Option<T>, otherwise: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(value)) => value,
-        Ok(Err(not)) => otherwise(not),
+        Ok(Some(value)) => value,
+        Ok(None) => otherwise(),
         Err(panic) => report_error(&internal_error(&*panic)),
     }
 }

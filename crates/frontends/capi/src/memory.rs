@@ -217,8 +217,8 @@ pub fn offset_of(offset: i64) -> ApiResult<u64> {
 
 /// Converts an offset on the fast path.
 #[inline(always)]
-pub fn fast_path_from(offset: i64) -> Result<u64, cachedfs::FastPathMiss> {
-    if offset < 0 { Err(cachedfs::FastPathMiss::Done) } else { Ok(offset as u64) }
+pub fn fast_path_from(offset: i64) -> Option<u64> {
+    u64::try_from(offset).ok()
 }
 
 #[cold]

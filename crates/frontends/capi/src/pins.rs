@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, compiler_fence};
 
-use cachedfs::{FastPathMiss, File, PageHint, Pinned, PinnedPage};
+use cachedfs::{File, FoundPage, Pinned, PinnedPage};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
@@ -197,26 +197,22 @@ impl Pins {
 
     /// Calls with this thread's slots if they exist.
     #[inline(always)]
-    fn own_at_once<R>(
-        &self,
-        mine: &'static ThreadRecord,
-        call: impl FnOnce(&PinSlots<'_, PinnedPage>) -> Option<R>,
-    ) -> Result<R, FastPathMiss> {
-        let thread_pins = self.few.get().ok_or(FastPathMiss::Done)?;
-        thread_pins[mine.number() as usize % THREADS_MAX].own(mine, call).flatten().ok_or(FastPathMiss::Done)
+    fn own_at_once<R>(&self, mine: &'static ThreadRecord, call: impl FnOnce(&PinSlots<'_, PinnedPage>) -> Option<R>) -> Option<R> {
+        let thread_pins = self.few.get()?;
+        thread_pins[mine.number() as usize % THREADS_MAX].own(mine, call).flatten()
     }
 
-    /// Pins bytes of a page in a slot of this thread, if the page is as predicted and a slot is free; returns the length. `tell` gets the
-    /// address.
+    /// Pins bytes of a page in a slot of this thread, if the page is still in its frame and a slot is free; returns the length. `tell` gets
+    /// the address.
     #[inline(always)]
     pub fn lend_at_once(
         &self,
         mine: &'static ThreadRecord,
-        page: PageHint<'_>,
+        page: FoundPage<'_>,
         at: u64,
         n: usize,
         tell: impl FnOnce(*const u8),
-    ) -> Result<usize, FastPathMiss> {
+    ) -> Option<usize> {
         self.own_at_once(mine, move |places| {
             let free = places.free()?;
             let len = page.pin(n, |lent| {
@@ -232,13 +228,13 @@ impl Pins {
 
     /// Releases a pin in a slot of this thread.
     #[inline(always)]
-    pub fn give_back_at_once(&self, mine: &'static ThreadRecord, file: &File, at: u64, address: usize) -> Result<(), FastPathMiss> {
+    pub fn give_back_at_once(&self, mine: &'static ThreadRecord, file: &File, at: u64, address: usize) -> Option<()> {
         if address <= BUSY {
-            return Err(FastPathMiss::Done);
+            return None;
         }
         let lent = self.own_at_once(mine, |places| places.take(at, address))?;
         file.unpin_page(lent);
-        Ok(())
+        Some(())
     }
 
     /// Adds a pinned page, in a slot of this thread if one is free.

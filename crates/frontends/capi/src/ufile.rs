@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use cachedfs::{FastPathMiss, File, Whence};
+use cachedfs::{File, Whence};
 use libc::{iovec, off_t, ssize_t};
 use rustix::io::Errno;
 
@@ -50,22 +50,14 @@ pub unsafe extern "C" fn uwrite(ufd: c_int, buf: *const c_void, n: usize) -> ssi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upread(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize_t {
     // SAFETY: the caller's promise.
-    ffi_fast_path(|| unsafe { read_at_once::<false>(ufd, buf, n, off) }, |not| unsafe { read_otherwise(not, ufd, buf, n, off) })
+    ffi_fast_path(|| unsafe { read_at_once(ufd, buf, n, off) }, || unsafe { read_long(ufd, buf, n, off) })
 }
 
 #[inline(always)]
-unsafe fn read_at_once<const BY_INDEX: bool>(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> Result<ssize_t, FastPathMiss> {
+unsafe fn read_at_once(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> Option<ssize_t> {
     // SAFETY: the caller's promise.
-    let (memory, at) = (unsafe { Memory::checked(buf, n) }.ok_or(FastPathMiss::Done)?, fast_path_from(off)?);
-    fast_path(ufd, |_, file, _| Ok(answered("reading", file, memory.with_mut(|bytes| file.read_at_once::<BY_INDEX>(at, bytes))?)))
-}
-
-#[inline(never)]
-unsafe fn read_otherwise(not: FastPathMiss, ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let by_index = || if not == FastPathMiss::Guessed { unsafe { read_at_once::<true>(ufd, buf, n, off) } } else { Err(not) };
-    // SAFETY: likewise.
-    ffi_fast_path(by_index, |_| unsafe { read_long(ufd, buf, n, off) })
+    let (memory, at) = (unsafe { Memory::checked(buf, n) }?, fast_path_from(off)?);
+    fast_path(ufd, |_, file, _| Some(answered("reading", file, memory.with_mut(|bytes| file.read_at_once(at, bytes))?)))
 }
 
 #[inline(never)]
@@ -86,22 +78,14 @@ unsafe fn read_long(ufd: c_int, buf: *mut c_void, n: usize, off: off_t) -> ssize
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upwrite(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
     // SAFETY: the caller's promise.
-    ffi_fast_path(|| unsafe { write_at_once::<false>(ufd, buf, n, off) }, |not| unsafe { write_otherwise(not, ufd, buf, n, off) })
+    ffi_fast_path(|| unsafe { write_at_once(ufd, buf, n, off) }, || unsafe { write_long(ufd, buf, n, off) })
 }
 
 #[inline(always)]
-unsafe fn write_at_once<const BY_INDEX: bool>(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> Result<ssize_t, FastPathMiss> {
+unsafe fn write_at_once(ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> Option<ssize_t> {
     // SAFETY: the caller's promise.
-    let (memory, at) = (unsafe { Memory::checked(buf.cast_mut(), n) }.ok_or(FastPathMiss::Done)?, fast_path_from(off)?);
-    fast_path(ufd, |_, file, _| Ok(answered("writing", file, memory.with(|bytes| file.write_at_once::<BY_INDEX>(at, bytes))?)))
-}
-
-#[inline(never)]
-unsafe fn write_otherwise(not: FastPathMiss, ufd: c_int, buf: *const c_void, n: usize, off: off_t) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let by_index = || if not == FastPathMiss::Guessed { unsafe { write_at_once::<true>(ufd, buf, n, off) } } else { Err(not) };
-    // SAFETY: likewise.
-    ffi_fast_path(by_index, |_| unsafe { write_long(ufd, buf, n, off) })
+    let (memory, at) = (unsafe { Memory::checked(buf.cast_mut(), n) }?, fast_path_from(off)?);
+    fast_path(ufd, |_, file, _| Some(answered("writing", file, memory.with(|bytes| file.write_at_once(at, bytes))?)))
 }
 
 #[inline(never)]

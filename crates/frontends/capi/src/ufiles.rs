@@ -4,7 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Once};
 
-use cachedfs::{FastPathMiss, File};
+use cachedfs::File;
 use rustix::fs::CWD;
 
 use crate::api_error::{ApiError, ApiResult};
@@ -54,12 +54,9 @@ pub fn with_record<T>(ufd: i32, call: impl FnOnce(&Open, Option<&'static ThreadR
 
 /// Runs a call on the fast path if a protected read of the file suffices.
 #[inline(always)]
-pub fn fast_path<T>(
-    ufd: i32,
-    call: impl FnOnce(&Open, &File, &'static ThreadRecord) -> Result<T, FastPathMiss>,
-) -> Result<T, FastPathMiss> {
-    let open = UFDS.protect_fast(ufd).filter(|open| open.is_plain()).ok_or(FastPathMiss::Done)?;
-    open.watched(|file| call(file, file.cached().ok_or(FastPathMiss::Done)?, open.record()))
+pub fn fast_path<T>(ufd: i32, call: impl FnOnce(&Open, &File, &'static ThreadRecord) -> Option<T>) -> Option<T> {
+    let open = UFDS.protect_fast(ufd).filter(|open| open.is_plain())?;
+    open.watched(|file| call(file, file.cached()?, open.record()))
 }
 
 /// Runs a call with a reference, if it may take long or no protection is available: in a signal handler during a read, in a thread that

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use cachedfs::{FastPathMiss, File};
+use cachedfs::File;
 use libc::{off_t, ssize_t};
 
 use crate::api_error::{ApiError, ApiResult};
@@ -54,27 +54,19 @@ fn copied(file: &File, pins: &Pins, at: u64, n: usize) -> ApiResult<(usize, *con
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn upin(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> ssize_t {
     // SAFETY: the caller's promise.
-    ffi_fast_path(|| unsafe { pin_at_once::<false>(ufd, off, n, p) }, |not| unsafe { pin_otherwise(not, ufd, off, n, p) })
+    ffi_fast_path(|| unsafe { pin_at_once(ufd, off, n, p) }, || unsafe { pin_slowly(ufd, off, n, p) })
 }
 
 #[inline(always)]
-unsafe fn pin_at_once<const BY_INDEX: bool>(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> Result<ssize_t, FastPathMiss> {
+unsafe fn pin_at_once(ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> Option<ssize_t> {
     let at = fast_path_from(off)?;
     if p.is_null() {
-        return Err(FastPathMiss::Done);
+        return None;
     }
     // SAFETY: the caller's promise.
     let tell = |address: *const u8| unsafe { store(p, address.cast()) };
-    let lent = fast_path(ufd, |open, file, record| open.pins.lend_at_once(record, file.predict_frame::<BY_INDEX>(at)?, at, n, tell));
+    let lent = fast_path(ufd, |open, file, record| open.pins.lend_at_once(record, file.find_page(at)?, at, n, tell));
     lent.map(|bytes| bytes as ssize_t)
-}
-
-#[inline(never)]
-unsafe fn pin_otherwise(not: FastPathMiss, ufd: c_int, off: off_t, n: usize, p: *mut *const c_void) -> ssize_t {
-    // SAFETY: the caller's promise.
-    let by_index = || if not == FastPathMiss::Guessed { unsafe { pin_at_once::<true>(ufd, off, n, p) } } else { Err(not) };
-    // SAFETY: likewise.
-    ffi_fast_path(by_index, |_| unsafe { pin_slowly(ufd, off, n, p) })
 }
 
 #[inline(never)]
@@ -99,7 +91,7 @@ pub extern "C" fn uunpin(ufd: c_int, off: off_t, p: *const c_void) -> c_int {
         let at = fast_path_from(off)?;
         fast_path(ufd, |open, file, record| open.pins.give_back_at_once(record, file, at, p.addr())).map(|()| 0)
     };
-    ffi_fast_path(given_back, |_| unpin_slowly(ufd, off, p))
+    ffi_fast_path(given_back, || unpin_slowly(ufd, off, p))
 }
 
 #[inline(never)]

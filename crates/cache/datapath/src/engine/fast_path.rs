@@ -1,47 +1,42 @@
-//! Fast path for hits of one page at its predicted place, in two steps: see [`pagecache::FrameHint`]. It neither blocks nor fails nor
-//! sends requests. The long path redoes from the start what the fast path cannot do.
+//! Fast path for hits of one page: see [`pagecache::FoundFrame`]. It neither blocks nor fails nor sends requests. The long path redoes
+//! from the start what the fast path cannot do.
 
 use std::sync::atomic::Ordering;
 
-use pagecache::{FastPathMiss, Marks, Pin};
+use pagecache::{Marks, Pin};
 use ssdcache::PAGE_BYTES;
 
 use super::open::Open;
 
-/// A position in a file, whose frame metadata is being prefetched into the CPU cache.
+/// A position in a file whose page was found in a frame.
 #[derive(Clone, Copy)]
-pub struct PageHint<'a> {
+pub struct FoundPage<'a> {
     open: &'a Open,
     at: u64,
-    page: pagecache::FrameHint<'a>,
+    frame: pagecache::FoundFrame<'a>,
 }
 
 impl Open {
-    /// Predicts the frame of the page at byte `at`: see [`pagecache::SharedPages::predict_frame`].
-    ///
-    /// # Errors
-    /// [`FastPathMiss`]: the page is not in memory, or that is uncertain.
+    /// Finds the page at byte `at`, and prefetches that byte. None: the page is not in memory, or that is uncertain.
     #[inline(always)]
-    pub fn predict_frame<const BY_INDEX: bool>(&self, at: u64) -> Result<PageHint<'_>, FastPathMiss> {
-        let page = self.engine.pages.predict_frame::<BY_INDEX>(self.of, at / PAGE_BYTES as u64)?;
-        Ok(PageHint { open: self, at, page })
+    pub fn find_page(&self, at: u64) -> Option<FoundPage<'_>> {
+        let frame = self.engine.pages.find_frame(self.name(at / PAGE_BYTES as u64), Some((at % PAGE_BYTES as u64) as usize))?;
+        Some(FoundPage { open: self, at, frame })
     }
 
-    /// Predicts the frame of the page, by the index if there is no guess.
+    /// Finds the page at byte `at` as [`Open::find_page`] does, without the prefetch: a page that is written whole is not read.
     #[inline(always)]
-    pub(super) fn predict_page(&self, at: u64) -> Option<PageHint<'_>> {
-        match self.predict_frame::<false>(at) {
-            Err(FastPathMiss::Guessed) => self.predict_frame::<true>(at).ok(),
-            thought => thought.ok(),
-        }
+    pub fn find_page_to_write(&self, at: u64) -> Option<FoundPage<'_>> {
+        let frame = self.engine.pages.find_frame(self.name(at / PAGE_BYTES as u64), None)?;
+        Some(FoundPage { open: self, at, frame })
     }
 }
 
-impl PageHint<'_> {
-    /// Prefetches the first byte that will be read. Returns the address of the data, if the prediction is right.
+impl FoundPage<'_> {
+    /// Returns the address of the byte. It belongs to the page only while the page is pinned.
     #[inline(always)]
-    pub fn prefetch(self) -> *const u8 {
-        self.page.prefetch(self.offset())
+    pub fn address(self) -> *const u8 {
+        self.frame.address(self.offset())
     }
 
     /// Returns the offset in the page.
@@ -60,22 +55,22 @@ impl PageHint<'_> {
         Some(len.min(usize::try_from(size - self.at).unwrap_or(usize::MAX)))
     }
 
-    /// Reads bytes of the predicted page, as [`Open::read`] does. None: use the long path.
+    /// Reads bytes of the page, as [`Open::read`] does. None: use the long path.
     #[inline(always)]
     pub fn read(self, to: &mut [u8]) -> Option<usize> {
         let len = self.within_file(to.len()).filter(|len| *len <= PAGE_BYTES - self.offset())?;
         let counters = self.open.engine.pages.thread_counters();
         // Timed reads take the long path.
-        let is_read = !counters.is_read_timed() && self.page.read(self.offset(), &mut to[..len], counters);
+        let is_read = !counters.is_read_timed() && self.frame.read(self.offset(), &mut to[..len], counters);
         is_read.then_some(len)
     }
 
-    /// Pins the predicted page, as [`Open::pin`] does. `note` gets the page and the number of bytes before the page is pinned; its result
+    /// Pins the page, as [`Open::pin`] does. `note` gets the page and the number of bytes before the page is pinned; its result
     /// is invalid if pinning fails.
     #[inline(always)]
     pub fn pin<R>(self, len: usize, note: impl FnOnce(Pin, usize) -> R) -> Option<R> {
         let len = self.within_file(len)?.min(PAGE_BYTES - self.offset());
-        self.page.pin(|pin| note(pin, len))
+        self.frame.pin(|pin| note(pin, len))
     }
 
     /// Writes to a page that is already marked dirty, as [`Open::write`] does. Returns false if the data is not written, or must be
@@ -98,6 +93,6 @@ impl PageHint<'_> {
             return false;
         }
         self.open.note_time(record, now_ns);
-        self.page.write_marked(self.offset(), from, Marks::DIRTY, counters) && !self.open.was_truncated(before)
+        self.frame.write_marked(self.offset(), from, Marks::DIRTY, counters) && !self.open.was_truncated(before)
     }
 }

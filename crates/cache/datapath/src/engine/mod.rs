@@ -56,7 +56,7 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES, View};
 pub use async_reader::{AsyncReader, AsyncReaderOptions, Outcome, SubmitResult};
 pub use catalogue::{CATALOGUE, Entry, place};
 pub use counters::{Count, Counters, Tier, bucket_ns, percentile};
-pub use fast_path::PageHint;
+pub use fast_path::FoundPage;
 pub use layout::{FILES_MAX, Layout, SETTINGS_BYTES, SegmentError, Sizes};
 use layout::{Header, Word};
 pub use open::{Open, OpenFileError, OpenOptions};

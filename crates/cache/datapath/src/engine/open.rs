@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagecache::{FileNameHash, Leftover, Marks};
+use pagecache::{Leftover, Marks};
 use rustix::io::Errno;
 use shm::OwnedLockGuard;
 use ssdcache::{AdmissionRule, FileKey, Mode, PAGE_BYTES};
@@ -23,7 +23,6 @@ use super::{BackingFile, CacheEngine, Stream};
 pub struct Open {
     pub(super) engine: Arc<CacheEngine>,
     pub(super) no: FileNo,
-    pub(super) of: FileNameHash,
     pub(super) key: FileKey,
     pub(super) record: CachedRecord,
     pub(super) below: Arc<dyn BackingFile>,
@@ -71,8 +70,7 @@ impl CacheEngine {
         }
         let (no, is_new) = self.record_for(key, path, how, &*below)?;
         let record = self.records.kept(no);
-        let of = FileNameHash::new(pagecache::FileNo(no.0));
-        let open = Open { engine: Arc::clone(self), no, of, key, record, below, stream: Stream::default() };
+        let open = Open { engine: Arc::clone(self), no, key, record, below, stream: Stream::default() };
         open.stream.seen.store(self.records.get(no).failures().0, Ordering::Relaxed);
         // A caller that finds a record not yet registered sends the request again: the leader answers at once.
         if self.view.is_some() && self.records.get(no).on_ssd().is_none() && self.has_ssd() {

@@ -67,16 +67,13 @@ impl Open {
     /// EIO: a page that only the SSD had is lost. Else the error of the backing file. No valid data is read then.
     #[inline]
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize, Errno> {
-        if let Some(page) = self.predict_page(at) {
-            page.prefetch();
-            if let Some(len) = page.read(to) {
-                return Ok(len);
-            }
+        match self.find_page(at).and_then(|page| page.read(to)) {
+            Some(len) => Ok(len),
+            None => self.read_long(at, to),
         }
-        self.read_long(at, to)
     }
 
-    /// Does the same as [`Open::read`] where the fast path ([`super::PageHint::read`]) does not apply.
+    /// Does the same as [`Open::read`] where the fast path ([`super::FoundPage::read`]) does not apply.
     ///
     /// # Errors
     /// As [`Open::read`].
@@ -613,11 +610,10 @@ impl Open {
     /// As [`Open::read`]; ENOMEM: no frame is free for it.
     #[inline]
     pub fn pin(&self, at: u64, len: usize) -> Result<(Pin, *const u8, usize), Errno> {
-        if let Some(page) = self.predict_page(at) {
-            let bytes = page.prefetch();
-            if let Some((pin, len)) = page.pin(len, |pin, len| (pin, len)) {
-                return Ok((pin, bytes, len));
-            }
+        if let Some(page) = self.find_page(at)
+            && let Some((pin, len)) = page.pin(len, |pin, len| (pin, len))
+        {
+            return Ok((pin, page.address(), len));
         }
         self.check()?;
         let size = self.size();

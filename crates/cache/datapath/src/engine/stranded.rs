@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagecache::FileNameHash;
 use rustix::io::Errno;
 use ssdcache::Mode;
 
@@ -57,8 +56,8 @@ impl CacheEngine {
         record.open_by().fetch_or(1 << self.me.0, Ordering::AcqRel);
         *self.opens.lock().entry(seen.no).or_default() += 1;
         let below = below.unwrap_or_else(|| Arc::new(Nowhere { stamp: record.own().get() }));
-        let (of, kept) = (FileNameHash::new(pagecache::FileNo(seen.no.0)), self.records.kept(seen.no));
-        Some(Open { engine: Arc::clone(self), no: seen.no, of, key: seen.key, record: kept, below, stream: Stream::default() })
+        let kept = self.records.kept(seen.no);
+        Some(Open { engine: Arc::clone(self), no: seen.no, key: seen.key, record: kept, below, stream: Stream::default() })
     }
 }
 

@@ -49,7 +49,7 @@ impl Open {
     /// the error of the backing file. Part of the data may be written then.
     #[inline]
     pub fn write(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
-        match self.predict_page(at) {
+        match self.find_page_to_write(at) {
             Some(page) if page.write(from) => Ok(from.len()),
             _ => self.write_long(at, from),
         }
@@ -87,7 +87,7 @@ impl Open {
         }
     }
 
-    /// Does the same as [`Open::write`] where the fast path ([`super::PageHint::write`]) does not apply.
+    /// Does the same as [`Open::write`] where the fast path ([`super::FoundPage::write`]) does not apply.
     ///
     /// # Errors
     /// As [`Open::write`].

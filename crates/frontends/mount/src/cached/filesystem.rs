@@ -497,7 +497,7 @@ impl FileSystem for CachedFilesystem {
         }
         let size = size as usize;
         if opened.file.is_cached()
-            && let Ok(Ok(read)) = opened.file.read_at_once::<true>(offset, reply.room(size))
+            && let Some(Ok(read)) = opened.file.read_at_once(offset, reply.room(size))
             && read == size
         {
             return reply.filled(read);
