@@ -1,7 +1,7 @@
 //! What the kernel calls a file: a handle (name_to_handle_at(2)), of inode and generation, that no later file gets.
 #![cfg_attr(not(miri), expect(unsafe_code, reason = "a system call that nobody wraps"))]
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
@@ -25,6 +25,14 @@ impl FileHandle {
         ask(fd.as_fd())
     }
 
+    /// Opens the file by its handle, for its name alone (`O_PATH`). `on` is a file of the same file system, open for reading.
+    ///
+    /// # Errors
+    /// ESTALE: the file was removed. EPERM: the process lacks CAP_DAC_READ_SEARCH.
+    pub fn open(&self, on: impl AsFd) -> Result<OwnedFd, Errno> {
+        open(self, on.as_fd())
+    }
+
     /// How its bytes are meant, which the file system knows.
     pub fn kind(&self) -> i32 {
         self.kind
@@ -36,18 +44,45 @@ impl FileHandle {
     }
 }
 
+/// `struct file_handle` of the C library, with room.
+#[cfg(not(miri))]
+#[repr(C)]
+struct Raw {
+    bytes: u32,
+    kind: std::ffi::c_int,
+    handle: [u8; BYTES_MAX],
+}
+
+#[cfg(not(miri))]
+fn open(handle: &FileHandle, on: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    use std::ffi::c_int;
+    use std::os::fd::{AsRawFd, FromRawFd};
+
+    // SAFETY: as declared by glibc and musl in fcntl.h.
+    unsafe extern "C" {
+        fn open_by_handle_at(mount_fd: c_int, handle: *mut Raw, flags: c_int) -> c_int;
+    }
+
+    let mut raw = Raw { bytes: handle.len as u32, kind: handle.kind, handle: handle.bytes };
+    // SAFETY: a handle with as many bytes as it says, which lives across the call.
+    let fd = unsafe { open_by_handle_at(on.as_raw_fd(), &raw mut raw, libc::O_PATH | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+    }
+    // SAFETY: the kernel has just made this descriptor, which nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(miri)]
+fn open(_: &FileHandle, _: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    Err(Errno::NOSYS)
+}
+
 #[cfg(not(miri))]
 fn ask(fd: BorrowedFd<'_>) -> Result<FileHandle, Errno> {
     use std::ffi::{c_char, c_int};
     use std::os::fd::AsRawFd;
 
-    /// `struct file_handle` of the C library, with room.
-    #[repr(C)]
-    struct Raw {
-        bytes: u32,
-        kind: c_int,
-        handle: [u8; BYTES_MAX],
-    }
     const AT_EMPTY_PATH: c_int = 0x1000;
 
     // SAFETY: as declared by glibc and musl in fcntl.h.

@@ -18,7 +18,7 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// ESTALE, or as statx(2).
     pub fn getattr(&self, number: u64) -> Result<Stat> {
-        self.stat_of(&*self.node(number)?)
+        self.stat_of(&self.node(number)?)
     }
 
     /// Reads the attributes of a node as [`DirectoryFs::getattr`] does.

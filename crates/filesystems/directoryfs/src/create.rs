@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use fusedev::{Caller, SET_GID};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -35,7 +34,7 @@ impl<C: FileCache> DirectoryFs<C> {
     ///
     /// # Errors
     /// As mkdirat(2), mknodat(2), symlinkat(2).
-    pub fn make(&self, caller: Caller, parent: u64, name: &OsStr, what: NewNode<'_>, umask: u32) -> Result<(Arc<Node>, Stat)> {
+    pub fn make(&self, caller: Caller, parent: u64, name: &OsStr, what: NewNode<'_>, umask: u32) -> Result<(Node, Stat)> {
         check_name(name)?;
         let dir = self.node(parent)?;
         let at = dir.as_fd();
@@ -63,14 +62,7 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// EEXIST: the file exists, and `is_exclusive`. ESTALE: the file exists, and the caller has to look it up and check whether it may be
     /// opened. Otherwise as openat(2).
-    pub fn create(
-        &self,
-        caller: Caller,
-        parent: u64,
-        name: &OsStr,
-        mode: (u32, u32),
-        is_exclusive: bool,
-    ) -> Result<(Arc<Node>, Stat, OwnedFd)> {
+    pub fn create(&self, caller: Caller, parent: u64, name: &OsStr, mode: (u32, u32), is_exclusive: bool) -> Result<(Node, Stat, OwnedFd)> {
         check_name(name)?;
         let dir = self.node(parent)?;
         let at = dir.as_fd();
@@ -85,7 +77,7 @@ impl<C: FileCache> DirectoryFs<C> {
         let stat = Stat::of(file.as_fd())?;
         // The name may be another file's by now: the node is of the descriptor.
         let name_only = rustix::fs::open(&*proc_path(file.as_fd()), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        Ok((self.nodes.remember(name_only, &stat), stat, file))
+        Ok((self.nodes.remember(name_only, &stat, parent, name), stat, file))
     }
 
     /// Takes the set-group-ID bit from a new program of a directory's group whose creator is not a member. The daemon has capabilities

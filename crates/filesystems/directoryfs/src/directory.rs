@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use fusedev::Caller;
 use parking_lot::Mutex;
@@ -11,6 +10,7 @@ use rustix::fs::{Mode, OFlags, StatVfs};
 use rustix::io::Errno;
 
 use crate::cache::FileCache;
+use crate::descriptors::{Descriptors, RemovedName};
 use crate::nodes::{Node, Nodes};
 use crate::{Result, Stat};
 
@@ -56,23 +56,29 @@ impl<C: FileCache> DirectoryFs<C> {
         let opened = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .and_then(|root| Stat::of(root.as_fd()).map(|stat| (root, stat)));
         let (root, stat) = opened.map_err(|source| OpenError { path: path.to_owned(), source })?;
-        Ok(DirectoryFs {
-            nodes: Nodes::new(root, &stat),
-            cache,
-            honours_set_id,
-            is_privileged: rustix::process::geteuid().is_root(),
-            set_id: Mutex::default(),
-        })
+        let is_privileged = rustix::process::geteuid().is_root();
+        let readable = || rustix::fs::openat(&root, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let descriptors = Descriptors::new(if is_privileged { readable().ok() } else { None });
+        Ok(DirectoryFs { nodes: Nodes::new(root, &stat, descriptors), cache, honours_set_id, is_privileged, set_id: Mutex::default() })
     }
 
-    /// Returns the node of an inode number; ESTALE if the kernel does not know the number.
-    pub fn node(&self, number: u64) -> Result<Arc<Node>> {
+    /// Returns the node of an inode number.
+    ///
+    /// # Errors
+    /// ESTALE: the kernel does not know the number, or the file was removed. Otherwise as openat(2).
+    pub fn node(&self, number: u64) -> Result<Node> {
         self.nodes.get(number)
     }
 
     /// Subtracts `times` from the kernel's lookup count of an inode.
     pub fn forget(&self, number: u64, times: u64) {
         self.nodes.forget(number, times);
+    }
+
+    /// Looks at up to `count` of the known files that nobody has open, other ones at each call, and frees the blocks of those that other
+    /// programs have removed. Returns the names that the kernel should drop.
+    pub fn close_removed(&self, count: usize) -> Vec<RemovedName> {
+        self.nodes.close_removed(count)
     }
 
     /// Drops all nodes when the mount ends.

@@ -7,7 +7,7 @@
 //! File data is not read or written here. A front end that caches data implements [`FileCache`], which takes part in those calls that
 //! change a file: so the cache knows that the change is its own.
 //!
-//! - `nodes.rs`: the inodes that the kernel knows, each with an open descriptor. Read first.
+//! - `nodes.rs`: the inodes that the kernel knows. Read first. `descriptors.rs`, `reopen.rs`: which of them have an open descriptor.
 //! - `names.rs`: lookups, links, renames, removals. `create.rs`: new files. `listing.rs`: directories.
 //! - `attributes.rs`: attributes and their changes. `set_id.rs`: when set-ID bits go. `xattrs.rs`: extended attributes.
 #![forbid(unsafe_code)]
@@ -15,10 +15,12 @@
 mod attributes;
 mod cache;
 mod create;
+mod descriptors;
 mod directory;
 mod listing;
 mod names;
 mod nodes;
+mod reopen;
 mod set_id;
 mod stat;
 #[cfg(test)]
@@ -27,6 +29,7 @@ mod xattrs;
 
 pub use cache::{FileCache, NoCache};
 pub use create::NewNode;
+pub use descriptors::RemovedName;
 pub use directory::{DirectoryFs, OpenError};
 pub use listing::{Entry, Listing};
 pub use nodes::{Node, ROOT};

@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::Arc;
 
 use fusedev::Caller;
 use parking_lot::Mutex;
@@ -18,7 +17,7 @@ use crate::{Result, Stat};
 /// An open directory. Positions are those of the file system below, so they hold over seeks and in other descriptors as far as there.
 #[derive(Debug)]
 pub struct Listing {
-    node: Arc<Node>,
+    node: Node,
     /// One reader at a time: the descriptor has one position.
     dir: Mutex<OwnedFd>,
 }
@@ -80,7 +79,7 @@ impl<C: FileCache> DirectoryFs<C> {
     ///
     /// # Errors
     /// ENOENT: the name has gone meanwhile. Otherwise as openat(2).
-    pub fn entry(&self, caller: Caller, listing: &Listing, name: &OsStr) -> Result<(Arc<Node>, Stat)> {
+    pub fn entry(&self, caller: Caller, listing: &Listing, name: &OsStr) -> Result<(Node, Stat)> {
         self.also_as_caller(caller, || self.find(&listing.node, name))
     }
 }

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 
 use fusedev::Caller;
 use rustix::fs::{AtFlags, RenameFlags};
@@ -31,14 +30,14 @@ impl<C: FileCache> DirectoryFs<C> {
     ///
     /// # Errors
     /// ENOENT, or as openat(2).
-    pub fn lookup(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<(Arc<Node>, Stat)> {
+    pub fn lookup(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<(Node, Stat)> {
         check_name(name)?;
         let dir = self.node(parent)?;
         self.also_as_caller(caller, || self.find(&dir, name))
     }
 
     /// Adds one reference of the kernel to what a name stands for.
-    pub(crate) fn find(&self, dir: &Node, name: &OsStr) -> Result<(Arc<Node>, Stat)> {
+    pub(crate) fn find(&self, dir: &Node, name: &OsStr) -> Result<(Node, Stat)> {
         // A file that was removed between the two calls has no link. Some file systems count none at all.
         const TRIES: u32 = 3;
         let mut tries = 0;
@@ -52,14 +51,8 @@ impl<C: FileCache> DirectoryFs<C> {
             if stat.is_file() {
                 self.cache.correct(file.as_fd(), &mut stat);
             }
-            return Ok((self.nodes.remember(file, &stat), stat));
+            return Ok((self.nodes.remember(file, &stat, dir.number(), name), stat));
         }
-    }
-
-    /// Returns the inode number of what a name stands for, if the kernel knows it.
-    pub fn known_number(&self, parent: u64, name: &OsStr) -> Option<u64> {
-        let file = open_name(self.node(parent).ok()?.as_fd(), name).ok()?;
-        self.nodes.number_of(&Stat::of(file.as_fd()).ok()?)
     }
 
     /// Returns the target of a symbolic link.
@@ -75,7 +68,7 @@ impl<C: FileCache> DirectoryFs<C> {
     ///
     /// # Errors
     /// As linkat(2).
-    pub fn link(&self, caller: Caller, number: u64, parent: u64, name: &OsStr) -> Result<(Arc<Node>, Stat)> {
+    pub fn link(&self, caller: Caller, number: u64, parent: u64, name: &OsStr) -> Result<(Node, Stat)> {
         check_name(name)?;
         let (node, dir) = (self.node(number)?, self.node(parent)?);
         let stat = node.stat()?;
@@ -114,11 +107,12 @@ impl<C: FileCache> DirectoryFs<C> {
         self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], remove))
     }
 
-    /// Renames `from` to `to`, each a directory and a name.
+    /// Renames `from` to `to`, each a directory and a name. Returns the inode numbers of what has the names now, where the kernel knows
+    /// them: of `to`, and after an exchange also of `from`.
     ///
     /// # Errors
     /// As renameat2(2); EINVAL for flags that FUSE does not pass on.
-    pub fn rename(&self, caller: Caller, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags) -> Result<()> {
+    pub fn rename(&self, caller: Caller, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags) -> Result<[Option<u64>; 2]> {
         check_name(from.1)?;
         check_name(to.1)?;
         if !(flags - RenameFlags::NOREPLACE - RenameFlags::EXCHANGE).is_empty() {
@@ -132,7 +126,15 @@ impl<C: FileCache> DirectoryFs<C> {
             }
         }
         let rename = || self.cache.rename((old.as_fd(), from.1), (new.as_fd(), to.1), flags);
-        self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename))
+        self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename))?;
+        let is_exchange = flags.contains(RenameFlags::EXCHANGE);
+        Ok([self.note_name(&new, to.1), if is_exchange { self.note_name(&old, from.1) } else { None }])
+    }
+
+    /// Records what has a name now, so that the file is found again, and returns its number if the kernel knows it.
+    fn note_name(&self, dir: &Node, name: &OsStr) -> Option<u64> {
+        let file = open_name(dir.as_fd(), name).ok()?;
+        self.nodes.set_location(&Stat::of(file.as_fd()).ok()?, dir.number(), name)
     }
 
     /// Refuses to give a directory another parent in the name of a caller who may not write it. The kernel has checked the directory that

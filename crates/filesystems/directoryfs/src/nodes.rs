@@ -1,19 +1,24 @@
 //! The inodes that the kernel knows.
 //!
-//! Each is held by an `O_PATH` descriptor for as long as the kernel has a reference. So a number always stands for the file that it was
-//! given for: the file system cannot give the inode to another file meanwhile, and a rename or removal by another program changes
-//! nothing. A presented number is the inode number of the file system where possible.
+//! Each is held by an `O_PATH` descriptor while the kernel has a reference. So a number always stands for the file that it was given for:
+//! the file system cannot give the inode to another file meanwhile, and a rename or removal by another program changes nothing. A
+//! presented number is the inode number of the file system where possible.
+//!
+//! Descriptors are limited. Beyond a number of them, those that no request and no open file uses are closed: `reopen.rs`.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
+use std::ffi::{OsStr, OsString};
 use std::hash::{Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
+use crate::descriptors::{Descriptor, Descriptors, HeldFile};
 use crate::{Result, Stat};
 
 /// The number of the top directory in the protocol.
@@ -21,18 +26,56 @@ pub const ROOT: u64 = 1;
 /// Numbers of files on file systems that are mounted below, and those that would be given twice.
 const COMPUTED: u64 = 1 << 63;
 
-/// What distinguishes a file from all others that exist at the same time.
-type InodeId = (u64, u64, (i64, u32));
-
 /// The size and the times of a file when the kernel's cached pages of it were right.
 type Version = (u64, (i64, u32), (i64, u32));
 
-/// A file, directory or link that the kernel knows.
+/// What distinguishes a file from all others that exist at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct InodeId {
+    /// The device number of the file system.
+    pub dev: u64,
+    ino: u64,
+    birth: (i64, u32),
+}
+
+impl InodeId {
+    /// Returns the identity of the file with these attributes.
+    pub fn of(stat: &Stat) -> InodeId {
+        InodeId { dev: stat.dev, ino: stat.ino, birth: stat.birth }
+    }
+
+    /// Returns whether a later file with the same inode number has another identity.
+    pub fn is_unique(&self) -> bool {
+        self.birth != (0, 0)
+    }
+}
+
+/// Where a file was last seen: the number of its directory, and its name there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Location {
+    /// The inode number of the directory.
+    pub parent: u64,
+    /// The name in the directory.
+    pub name: OsString,
+}
+
+/// What is known of a file while the kernel knows it.
 #[derive(Debug)]
-pub struct Node {
-    number: u64,
-    file: OwnedFd,
-    kind: FileType,
+pub(crate) struct NodeRecord {
+    /// The inode number that users see.
+    pub number: u64,
+    /// The identity of the file on its file system.
+    pub id: InodeId,
+    /// The type of the file.
+    pub kind: FileType,
+    /// Whether the file system counts links: one that never does says 0 of each file.
+    pub has_link_count: bool,
+    /// The open descriptor, or what finds the file again.
+    pub descriptor: Mutex<Descriptor>,
+    /// The name under which the file was seen last.
+    pub location: Mutex<Location>,
+    /// Whether a request has used the node since the last search for descriptors to close.
+    pub is_used: AtomicBool,
     /// The version of the file that the kernel's pages are of.
     cached: Mutex<Option<Version>>,
     /// The version that the cache of file data compared its pages with.
@@ -41,55 +84,93 @@ pub struct Node {
     shown_time: Mutex<(i64, u32)>,
 }
 
+impl NodeRecord {
+    fn new(number: u64, stat: &Stat, parent: u64, name: &OsStr) -> NodeRecord {
+        NodeRecord {
+            number,
+            id: InodeId::of(stat),
+            kind: stat.kind(),
+            has_link_count: stat.nlink > 0,
+            descriptor: Mutex::default(),
+            location: Mutex::new(Location { parent, name: name.to_owned() }),
+            is_used: AtomicBool::new(false),
+            cached: Mutex::default(),
+            compared: Mutex::default(),
+            shown_time: Mutex::default(),
+        }
+    }
+
+    /// Records where the file was seen.
+    fn set_location(&self, parent: u64, name: &OsStr) {
+        let mut location = self.location.lock();
+        if location.parent != parent || location.name != name {
+            *location = Location { parent, name: name.to_owned() };
+        }
+    }
+}
+
+/// A file, directory or link that the kernel knows. Its descriptor stays open while a `Node` of it exists.
+#[derive(Clone, Debug)]
+pub struct Node {
+    record: Arc<NodeRecord>,
+    file: Arc<HeldFile>,
+}
+
 impl Node {
     /// Returns the inode number that users see.
     pub fn number(&self) -> u64 {
-        self.number
+        self.record.number
     }
 
     /// Returns whether the node is a directory.
     pub fn is_dir(&self) -> bool {
-        self.kind == FileType::Directory
+        self.record.kind == FileType::Directory
     }
 
     /// Returns whether the node is a regular file.
     pub fn is_file(&self) -> bool {
-        self.kind == FileType::RegularFile
+        self.record.kind == FileType::RegularFile
     }
 
     /// Reads the attributes from the file system.
     pub fn stat(&self) -> Result<Stat> {
-        Stat::of(self.file.as_fd())
+        Stat::of(self.as_fd())
     }
 
     /// Remembers the version that the cache of file data compared its pages with.
     pub fn set_compared(&self, stat: &Stat) {
-        *self.compared.lock() = Some((stat.size, stat.mtime, stat.ctime));
+        *self.record.compared.lock() = Some((stat.size, stat.mtime, stat.ctime));
     }
 
     /// Returns whether the cache of file data compared its pages with this version.
     pub fn is_compared(&self, stat: &Stat) -> bool {
-        *self.compared.lock() == Some((stat.size, stat.mtime, stat.ctime))
+        *self.record.compared.lock() == Some((stat.size, stat.mtime, stat.ctime))
     }
 
     /// Remembers that the kernel gets the times of these attributes.
     pub fn set_shown_time(&self, stat: &Stat) {
-        *self.shown_time.lock() = stat.mtime.max(stat.ctime);
+        *self.record.shown_time.lock() = stat.mtime.max(stat.ctime);
     }
 
     /// Returns the time of the last change that the kernel got.
     pub fn shown_time(&self) -> (i64, u32) {
-        *self.shown_time.lock()
+        *self.record.shown_time.lock()
     }
 
     /// Remembers the version of the file that the kernel's pages are of.
     pub fn set_cached(&self, stat: &Stat) {
-        *self.cached.lock() = Some((stat.size, stat.mtime, stat.ctime));
+        *self.record.cached.lock() = Some((stat.size, stat.mtime, stat.ctime));
     }
 
     /// Returns whether the kernel's pages are of this version of the file.
     pub fn is_cached(&self, stat: &Stat) -> bool {
-        *self.cached.lock() == Some((stat.size, stat.mtime, stat.ctime))
+        *self.record.cached.lock() == Some((stat.size, stat.mtime, stat.ctime))
+    }
+}
+
+impl Node {
+    pub(crate) fn into_file(self) -> Arc<HeldFile> {
+        self.file
     }
 }
 
@@ -100,8 +181,7 @@ impl AsFd for Node {
 }
 
 struct Known {
-    node: Arc<Node>,
-    id: InodeId,
+    record: Arc<NodeRecord>,
     /// Lookups that the kernel has not forgotten.
     lookups: u64,
 }
@@ -114,92 +194,108 @@ struct Table {
 
 /// Maps the numbers that the kernel knows to files.
 pub struct Nodes {
-    root: Arc<Node>,
-    root_id: InodeId,
+    root: Node,
     table: RwLock<Table>,
-}
-
-fn id_of(stat: &Stat) -> InodeId {
-    (stat.dev, stat.ino, stat.birth)
+    pub(crate) descriptors: Descriptors,
 }
 
 impl Nodes {
     /// Creates a table with the top directory alone.
-    pub fn new(root: OwnedFd, stat: &Stat) -> Nodes {
-        let node = Node {
-            number: ROOT,
-            file: root,
-            kind: FileType::Directory,
-            cached: Mutex::default(),
-            compared: Mutex::default(),
-            shown_time: Mutex::default(),
-        };
-        Nodes { root: Arc::new(node), root_id: id_of(stat), table: RwLock::default() }
+    pub(crate) fn new(root: OwnedFd, stat: &Stat, descriptors: Descriptors) -> Nodes {
+        let record = NodeRecord::new(ROOT, stat, ROOT, OsStr::new(""));
+        let root = Node { record: Arc::new(record), file: Arc::new(HeldFile::uncounted(root)) };
+        Nodes { root, table: RwLock::default(), descriptors }
     }
 
-    /// Returns the node of a number; ESTALE if the kernel does not know the number.
-    pub fn get(&self, number: u64) -> Result<Arc<Node>> {
+    /// Returns the node of a number, opened again if its descriptor was closed.
+    ///
+    /// # Errors
+    /// ESTALE: the kernel does not know the number, or the file cannot be found again. EMFILE, or as openat(2).
+    pub fn get(&self, number: u64) -> Result<Node> {
         if number == ROOT {
-            return Ok(Arc::clone(&self.root));
+            return Ok(self.root.clone());
         }
-        self.table.read().by_number.get(&number).map(|known| Arc::clone(&known.node)).ok_or(Errno::STALE)
-    }
-
-    /// Returns the number of a file that the kernel knows.
-    pub fn number_of(&self, stat: &Stat) -> Option<u64> {
-        self.table.read().numbers.get(&id_of(stat)).copied()
-    }
-
-    /// Adds one lookup by the kernel to a file, and returns its node.
-    pub fn remember(&self, file: OwnedFd, stat: &Stat) -> Arc<Node> {
-        let id = id_of(stat);
-        if id == self.root_id {
-            return Arc::clone(&self.root);
-        }
-        let replaced = self.replaced(stat);
-        let mut table = self.table.write();
-        let Table { by_number, numbers } = &mut *table;
-        if replaced.is_some() && numbers.get(&id).copied() == replaced {
-            numbers.remove(&id);
-        }
-        let number = *numbers.entry(id).or_insert_with(|| self.free_number(stat, by_number));
-        let known = match by_number.entry(number) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(vacant) => {
-                let node = Node {
-                    number,
-                    file,
-                    kind: stat.kind(),
-                    cached: Mutex::default(),
-                    compared: Mutex::default(),
-                    shown_time: Mutex::default(),
-                };
-                vacant.insert(Known { node: Arc::new(node), id, lookups: 0 })
-            }
+        let record = self.record(number).ok_or(Errno::STALE)?;
+        record.is_used.store(true, Ordering::Relaxed);
+        let held = record.descriptor.lock().held();
+        let file = match held {
+            Some(file) => file,
+            None => self.reopen(&record)?,
         };
-        known.lookups += 1;
-        Arc::clone(&known.node)
+        Ok(Node { record, file })
+    }
+
+    pub(crate) fn root_id(&self) -> InodeId {
+        self.root.record.id
+    }
+
+    pub(crate) fn record(&self, number: u64) -> Option<Arc<NodeRecord>> {
+        self.table.read().by_number.get(&number).map(|known| Arc::clone(&known.record))
+    }
+
+    /// Returns the number of a file, if the kernel knows the file.
+    fn number_of(&self, stat: &Stat) -> Option<u64> {
+        self.table.read().numbers.get(&InodeId::of(stat)).copied()
+    }
+
+    /// Records a new name of a file, and returns its number, if the kernel knows the file.
+    pub fn set_location(&self, stat: &Stat, parent: u64, name: &OsStr) -> Option<u64> {
+        let record = self.record(self.number_of(stat)?)?;
+        record.set_location(parent, name);
+        Some(record.number)
+    }
+
+    /// Adds one lookup by the kernel to a file that has this name, and returns its node.
+    pub fn remember(&self, file: OwnedFd, stat: &Stat, parent: u64, name: &OsStr) -> Node {
+        let id = InodeId::of(stat);
+        if id == self.root.record.id {
+            return self.root.clone();
+        }
+        let replaced = self.replaced(file.as_fd(), stat);
+        let record = {
+            let mut table = self.table.write();
+            let Table { by_number, numbers } = &mut *table;
+            if replaced.is_some() && numbers.get(&id).copied() == replaced {
+                numbers.remove(&id);
+            }
+            let number = *numbers.entry(id).or_insert_with(|| self.free_number(stat, by_number));
+            let new = || Known { record: Arc::new(NodeRecord::new(number, stat, parent, name)), lookups: 0 };
+            let known = by_number.entry(number).or_insert_with(new);
+            known.lookups += 1;
+            Arc::clone(&known.record)
+        };
+        record.set_location(parent, name);
+        let file = self.hold(&record, file);
+        Node { record, file }
     }
 
     /// Returns the number of a removed file whose inode number a new one has. Without birth times both look the same, and a server does not
-    /// know which of its files we hold. Asks the file system, so the table is not locked.
-    fn replaced(&self, stat: &Stat) -> Option<u64> {
-        if stat.birth != (0, 0) {
+    /// know which of its files we hold. Makes system calls, so the table is not locked.
+    fn replaced(&self, new: BorrowedFd<'_>, stat: &Stat) -> Option<u64> {
+        if InodeId::of(stat).is_unique() {
             return None;
         }
-        let old = self.get(self.number_of(stat)?).ok()?;
-        let is_same = old.stat().is_ok_and(|old| id_of(&old) == id_of(stat) && (old.nlink > 0 || stat.nlink == 0));
-        (!is_same).then_some(old.number)
+        let number = self.number_of(stat)?;
+        let record = self.record(number)?;
+        let held = record.descriptor.lock().held();
+        let is_same = match held {
+            Some(old) => {
+                let old = Stat::of(old.as_fd());
+                old.is_ok_and(|old| InodeId::of(&old) == record.id && (old.nlink > 0 || stat.nlink == 0))
+            }
+            None => record.descriptor.lock().has_handle_of(new),
+        };
+        (!is_same).then_some(number)
     }
 
     /// Returns a number that no other known file has.
     fn free_number(&self, stat: &Stat, taken: &HashMap<u64, Known>) -> u64 {
-        let natural = stat.dev == self.root_id.0 && stat.ino > ROOT && stat.ino & COMPUTED == 0;
+        let natural = stat.dev == self.root.record.id.dev && stat.ino > ROOT && stat.ino & COMPUTED == 0;
         if natural && !taken.contains_key(&stat.ino) {
             return stat.ino;
         }
         let mut hasher = DefaultHasher::new();
-        id_of(stat).hash(&mut hasher);
+        InodeId::of(stat).hash(&mut hasher);
         let mut number = hasher.finish() | COMPUTED;
         while taken.contains_key(&number) {
             number = number.wrapping_add(1) | COMPUTED;
@@ -209,7 +305,7 @@ impl Nodes {
 
     /// Returns the number that a file of the top directory's file system has in a listing.
     pub fn listed_number(&self, ino: u64) -> u64 {
-        if ino == self.root_id.1 { ROOT } else { ino.max(ROOT + 1) }
+        if ino == self.root.record.id.ino { ROOT } else { ino.max(ROOT + 1) }
     }
 
     /// Subtracts `times` from the kernel's lookups of a number.
@@ -221,8 +317,8 @@ impl Nodes {
             return;
         }
         let gone = known.remove();
-        if table.numbers.get(&gone.id) == Some(&number) {
-            table.numbers.remove(&gone.id);
+        if table.numbers.get(&gone.record.id) == Some(&number) {
+            table.numbers.remove(&gone.record.id);
         }
         drop(table);
         // Closing a file that has no name frees its blocks: not while the table is locked.

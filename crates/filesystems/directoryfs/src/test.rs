@@ -37,7 +37,7 @@ fn directory(files: &[&str]) -> (TempDir, DirectoryFs<NoCache>) {
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        println!("SKIP: only root has the rights that this is about");
+        println!("SKIP: needs root");
     }
     is_root
 }
@@ -177,8 +177,8 @@ fn a_directory_of_another_gets_no_other_parent() {
     let number = |name: &str| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
     let (from, to) = (number("from"), number("to"));
     let dir = OsStr::new("dir");
-    assert_eq!(fs.rename(stranger(), (from, dir), (to, dir), RenameFlags::empty()), Err(Errno::ACCESS));
-    assert_eq!(fs.rename(me(), (from, dir), (to, dir), RenameFlags::empty()), Ok(()));
+    assert_eq!(fs.rename(stranger(), (from, dir), (to, dir), RenameFlags::empty()).map(drop), Err(Errno::ACCESS));
+    assert_eq!(fs.rename(me(), (from, dir), (to, dir), RenameFlags::empty()).map(drop), Ok(()));
 }
 
 #[test]
@@ -203,4 +203,65 @@ fn a_change_of_the_data_takes_set_id_bits() {
     rustix::fs::chmod(temp.path().join("program"), rustix::fs::Mode::from_raw_mode(0o6755)).expect("set");
     assert_eq!((fs.take_set_id(stranger(), &node), mode()), (Ok(true), 0o755));
     assert_eq!(fs.take_set_id(stranger(), &node), Ok(false));
+}
+
+#[test]
+fn a_known_file_is_found_again_after_its_descriptor_was_closed() {
+    let names: Vec<String> = (0..40).map(|n| format!("a/b/{n:02}")).collect();
+    let (temp, mut fs) = directory(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    fs.nodes.descriptors.max = 4;
+    let look = |parent: u64, name: &str| fs.lookup(me(), parent, OsStr::new(name)).expect("there").0.number();
+    let (a, top) = (look(ROOT, "a"), temp.path());
+    let b = look(a, "b");
+    let numbers: Vec<u64> = (0..40).map(|n| look(b, &format!("{n:02}"))).collect();
+    assert!(fs.nodes.descriptors.count() <= 4, "{} are open", fs.nodes.descriptors.count());
+    // A node in use keeps its descriptor.
+    let used = fs.node(numbers[7]).expect("known");
+    for (n, number) in numbers.iter().enumerate() {
+        let stat = fs.getattr(*number).expect("found again");
+        assert_eq!(stat.ino, std::fs::metadata(top.join(&names[n])).expect("there").ino());
+    }
+    assert!(fs.nodes.descriptors.count() <= 4 && used.stat().is_ok());
+    // Renames through the mount, of the file and of its directory, are followed.
+    fs.rename(me(), (b, OsStr::new("05")), (ROOT, OsStr::new("moved")), RenameFlags::empty()).expect("renamed");
+    fs.rename(me(), (a, OsStr::new("b")), (ROOT, OsStr::new("c")), RenameFlags::empty()).expect("renamed");
+    let ino = |number: u64| fs.getattr(number).map(|stat| stat.ino);
+    let use_others = || (8..30).for_each(|n| assert!(ino(numbers[n]).is_ok()));
+    use_others();
+    let on_disk = |path: &str| Ok(std::fs::metadata(top.join(path)).expect("there").ino());
+    assert_eq!((ino(numbers[5]), ino(numbers[6])), (on_disk("moved"), on_disk("c/06")));
+    // Another program renames: by handle the file is found, by name it is not.
+    use_others();
+    std::fs::rename(top.join("c/06"), top.join("c/other")).expect("renamed");
+    let found = ino(numbers[6]);
+    assert!(if rustix::process::geteuid().is_root() { found == on_disk("c/other") } else { found == Err(Errno::STALE) }, "{found:?}");
+    // Another file with the name is not taken for it.
+    std::fs::remove_file(top.join("c/other")).expect("removed");
+    use_others();
+    std::fs::write(top.join("c/06"), "another").expect("written");
+    assert_ne!(ino(numbers[6]), on_disk("c/06"));
+    assert_ne!(look(b, "06"), numbers[6]);
+}
+
+#[test]
+fn a_file_that_another_program_removed_is_closed() {
+    let (temp, fs) = directory(&["file", "open", "kept", "d/x"]);
+    let look = |name: &str| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
+    let (file, open, kept, dir) = (look("file"), fs.node(look("open")).expect("known"), look("kept"), look("d"));
+    assert_eq!(fs.close_removed(100), []);
+    ["file", "open", "d/x"].iter().for_each(|name| std::fs::remove_file(temp.path().join(name)).expect("removed"));
+    std::fs::remove_dir(temp.path().join("d")).expect("removed");
+    let count = fs.nodes.descriptors.count();
+    let mut found: Vec<(u64, u64)> = fs.close_removed(100).iter().map(|name| (name.parent, name.number)).collect();
+    found.sort_unstable();
+    let mut wanted = vec![(ROOT, file), (ROOT, dir)];
+    wanted.sort_unstable();
+    assert_eq!((found, fs.nodes.descriptors.count()), (wanted, count - 1));
+    assert_eq!(fs.getattr(file).map(drop), Err(Errno::STALE));
+    assert_eq!((fs.getattr(dir).expect("held").nlink, open.stat().expect("open").nlink), (0, 0));
+    assert!(fs.getattr(kept).is_ok());
+    // The name of a removed file is another's by now: the kernel keeps it.
+    std::fs::write(temp.path().join("open"), "another").expect("written");
+    drop(open);
+    assert_eq!(fs.close_removed(100).iter().filter(|name| name.number != dir).count(), 0);
 }

@@ -1,5 +1,6 @@
 //! Telling the kernel that the attributes it has of a file are not right any more.
 
+use std::ffi::OsStr;
 use std::sync::OnceLock;
 
 use fuser::{INodeNo, Notifier};
@@ -26,6 +27,16 @@ impl KernelNotifier {
 }
 
 impl KernelNotifier {
+    /// Makes the kernel drop a name whose file was removed below, if it still stands for this file. Waits while the directory is locked:
+    /// never to be called by a thread that serves requests.
+    pub fn drop_removed_name(&self, parent: u64, ino: u64, name: &OsStr) {
+        if let Some(notifier) = self.0.get()
+            && let Err(error) = notifier.delete(INodeNo(parent), INodeNo(ino), name)
+        {
+            tracing::debug!(ino, %error, "the kernel does not know the name of a removed file");
+        }
+    }
+
     /// The kernel's pages of this part are not right any more, nor the attributes. Waits for pages that are locked: never to be called by
     /// a thread that serves requests.
     pub fn drop_pages(&self, ino: u64, offset: u64, length: usize) {

@@ -35,7 +35,7 @@ const O_APPEND: i32 = 0o2000;
 /// An open file as the kernel knows it.
 pub struct OpenCachedFile {
     file: File,
-    node: Arc<Node>,
+    node: Node,
     is_written: bool,
     /// The process that opened it, who pays for what is written.
     opener: Caller,
@@ -131,7 +131,7 @@ impl CachedShared {
         })
     }
 
-    fn add(&self, opener: Caller, file: File, node: Arc<Node>, flags: i32) -> u64 {
+    fn add(&self, opener: Caller, file: File, node: Node, flags: i32) -> u64 {
         let is_written = flags & O_ACCMODE != 0;
         if is_written {
             self.fs.add_writer(node.number());
@@ -216,14 +216,14 @@ impl CachedShared {
     }
 
     /// Changes the size through the cache, by the open file of the request or by another.
-    fn set_len(&self, caller: Caller, node: &Arc<Node>, open: Option<&OpenCachedFile>, size: u64) -> Result<(), Errno> {
+    fn set_len(&self, caller: Caller, node: &Node, open: Option<&OpenCachedFile>, size: u64) -> Result<(), Errno> {
         let to_errno = |error: cachedfs::Error| errno(&error);
         if let Some(open) = open.filter(|open| open.is_written) {
             open.file.set_len(size).map_err(to_errno)?;
             self.move_write_time(&open.file, node);
             return Ok(());
         }
-        let file = self.open_file(caller, &**node, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK)?;
+        let file = self.open_file(caller, node, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK)?;
         file.set_len(size).map_err(to_errno)?;
         self.move_write_time(&file, node);
         file.close().map_err(to_errno)
@@ -318,7 +318,7 @@ impl CachedFilesystem {
         self.inner.opened.get(fh)
     }
 
-    fn entry(&self, reply: ReplyEntry, found: Result<(Arc<Node>, Stat), Errno>) {
+    fn entry(&self, reply: ReplyEntry, found: Result<(Node, Stat), Errno>) {
         match found {
             Ok((node, stat)) => {
                 self.inner.compare(&node, &stat);
@@ -418,15 +418,14 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty) {
-        let fs = &self.inner.fs;
-        let moved = fs.known_number(from.0, from.1);
-        let exchanged = if flags.contains(RenameFlags::EXCHANGE) { fs.known_number(to.0, to.1) } else { None };
-        let renamed = fs.rename(caller(req), from, to, flags);
-        if renamed.is_ok() {
-            // The time of their last change.
-            moved.into_iter().chain(exchanged).for_each(|number| self.inner.changed.invalidate_attributes(number));
+        match self.inner.fs.rename(caller(req), from, to, flags) {
+            Ok(renamed) => {
+                // The time of their last change.
+                renamed.into_iter().flatten().for_each(|number| self.inner.changed.invalidate_attributes(number));
+                reply.ok();
+            }
+            Err(error) => reply.error(error),
         }
-        empty(reply, renamed);
     }
 
     fn link(&self, req: &Request<'_>, ino: u64, parent: u64, name: &OsStr, reply: ReplyEntry) {
@@ -442,7 +441,7 @@ impl FileSystem for CachedFilesystem {
             inner.fs.may_open(caller, &node, access != O_WRONLY, access != 0)?;
             // An older version only costs the kernel its pages at the next open; a newer one would keep old pages.
             let stat = inner.fs.stat_of(&node)?;
-            let file = inner.open_file(caller, &*node, open_flags(flags))?;
+            let file = inner.open_file(caller, &node, open_flags(flags))?;
             // A network file system asks its server when a file is opened, and answers from memory before.
             let is_kept = node.is_cached(&stat) && node.is_cached(&inner.fs.stat_of(&node)?);
             Ok((file, node, stat, is_kept))

@@ -5,6 +5,7 @@ mod filesystem;
 mod kernel_pages;
 mod late_errors;
 mod presence;
+mod removed_files;
 mod session;
 
 pub use presence::is_served;

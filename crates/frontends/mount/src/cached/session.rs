@@ -14,6 +14,7 @@ use super::data::InstanceCache;
 use super::filesystem::{CachedFilesystem, CachedShared};
 use super::late_errors::may_be_late;
 use super::presence::Presence;
+use super::removed_files::RemovedFiles;
 use crate::direct_writes::DirectWrites;
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
@@ -181,7 +182,9 @@ fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, r
         is_remote,
     });
     let filesystem = CachedFilesystem { inner: Arc::clone(&inner) };
+    let removed_files = RemovedFiles::start(Arc::clone(&inner));
     let served = simple_session::serve(filesystem, &options.session, SUBTYPE, mountpoint, &changed, ready);
+    drop(removed_files);
     inner.opened.clear();
     inner.listings.clear();
     inner.fs.close();
@@ -194,14 +197,11 @@ fn file_system_of(directory: &Path) -> Result<(u64, bool), Errno> {
     Ok((rustix::fs::fstat(&root)?.st_dev, may_be_late(&root)?))
 }
 
-/// Raises the limit of open files: each file that the kernel knows is held by a descriptor.
+/// Raises the limit of open files to the hard limit: files that the kernel knows are held by descriptors, which take half of it.
 fn allow_many_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let most: Option<u64> = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
-    // Root may raise the hard limit too.
-    let raised = most.is_some() && setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_ok();
-    if !raised && setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_err() {
-        tracing::debug!("the limit of open files stays as it is");
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::debug!(%error, "the limit of open files was not raised");
     }
 }

@@ -1,0 +1,159 @@
+//! Closing the descriptors of known files, and opening the files again.
+//!
+//! A file is opened again by its directory and name, or by its file handle, and is then compared: it must be the same inode. A process
+//! without CAP_DAC_READ_SEARCH cannot open by handle; there a file that another program has renamed meanwhile is ESTALE, upon which the
+//! kernel looks its name up again.
+
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
+use rustix::io::Errno;
+use shm::FileHandle;
+
+use crate::descriptors::{HeldFile, RemovedName};
+use crate::directory::open_name;
+use crate::nodes::{InodeId, Location, NodeRecord, Nodes, ROOT};
+use crate::{Result, Stat};
+
+impl Nodes {
+    /// Gives a node its descriptor, unless it has one, and closes others beyond the limit.
+    pub(crate) fn hold(&self, record: &Arc<NodeRecord>, file: OwnedFd) -> Arc<HeldFile> {
+        let file = {
+            let mut descriptor = record.descriptor.lock();
+            if let Some(held) = descriptor.held() {
+                return held;
+            }
+            descriptor.set(file, &self.descriptors)
+        };
+        let mut queue = self.descriptors.queue.lock();
+        queue.push_back(record.number);
+        if queue.len() > 2 * self.descriptors.count() + 1024 {
+            // Most of them are forgotten by now.
+            let mut known = HashSet::new();
+            queue.retain(|number| known.insert(*number) && self.has_descriptor(*number));
+        }
+        drop(queue);
+        self.close_unused();
+        file
+    }
+
+    fn has_descriptor(&self, number: u64) -> bool {
+        self.record(number).is_some_and(|record| record.descriptor.lock().file.is_some())
+    }
+
+    /// Closes unused descriptors beyond the limit. A node that was used since the last search has a second chance.
+    fn close_unused(&self) {
+        const TRIES: usize = 64;
+        let mut tries = 0;
+        while self.descriptors.count() > self.descriptors.max && tries < TRIES {
+            let Some(number) = self.descriptors.queue.lock().pop_front() else { return };
+            let Some(record) = self.record(number) else { continue };
+            tries += 1;
+            if record.is_used.swap(false, Ordering::Relaxed) || !self.close_if_unused(&record) {
+                self.descriptors.queue.lock().push_back(number);
+            }
+        }
+    }
+
+    /// Closes the descriptor of a node that can be recognized when it is opened again. Returns whether it is closed.
+    fn close_if_unused(&self, record: &NodeRecord) -> bool {
+        let mut descriptor = record.descriptor.lock();
+        if descriptor.file.is_none() {
+            return true;
+        }
+        let Some(file) = descriptor.unused() else { return false };
+        let handle = FileHandle::of(file).ok();
+        if handle.is_none() && !record.id.is_unique() {
+            return false;
+        }
+        descriptor.handle = handle.map(Box::new);
+        let file = descriptor.file.take();
+        drop(descriptor);
+        drop(file);
+        true
+    }
+
+    /// Opens a node whose descriptor was closed, and its directories.
+    pub(crate) fn reopen(&self, record: &Arc<NodeRecord>) -> Result<Arc<HeldFile>> {
+        // As many as a path can have.
+        const DEPTH_MAX: usize = 2048;
+        let mut closed = vec![Arc::clone(record)];
+        let mut dir = loop {
+            let parent = closed.last().map_or(ROOT, |record| record.location.lock().parent);
+            if parent == ROOT {
+                break self.get(ROOT).map(|root| root.into_file());
+            }
+            let Some(parent) = self.record(parent).filter(|_| closed.len() < DEPTH_MAX) else { break Err(Errno::STALE) };
+            let held = parent.descriptor.lock().held();
+            if let Some(file) = held {
+                break Ok(file);
+            }
+            closed.push(parent);
+        };
+        for record in closed.iter().rev() {
+            let file =
+                dir.and_then(|dir| Self::open_by_name(record, dir.as_fd())).or_else(|error| self.open_by_handle(record).ok_or(error));
+            dir = file.map(|file| self.hold(record, file));
+        }
+        dir
+    }
+
+    fn open_by_name(record: &NodeRecord, dir: BorrowedFd<'_>) -> Result<OwnedFd> {
+        let name = record.location.lock().name.clone();
+        let file = match open_name(dir, &name) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(Errno::STALE),
+            file => file?,
+        };
+        let is_same = InodeId::of(&Stat::of(file.as_fd())?) == record.id;
+        let is_known = || record.id.is_unique() || record.descriptor.lock().has_handle_of(file.as_fd());
+        if is_same && is_known() { Ok(file) } else { Err(Errno::STALE) }
+    }
+
+    fn open_by_handle(&self, record: &NodeRecord) -> Option<OwnedFd> {
+        let on = self.descriptors.by_handle.as_ref()?;
+        // A handle is one of its file system; others may be mounted below.
+        if record.id.dev != self.root_id().dev {
+            return None;
+        }
+        let handle = *record.descriptor.lock().handle.clone()?;
+        let file = handle.open(on).ok()?;
+        (InodeId::of(&Stat::of(file.as_fd()).ok()?) == record.id).then_some(file)
+    }
+
+    /// Looks at up to `count` of the files that the kernel knows and nobody has open, and closes the descriptors of those that were removed
+    /// below: a descriptor keeps the blocks of a file. Returns those whose name the kernel still has. Later calls look at others.
+    pub(crate) fn close_removed(&self, count: usize) -> Vec<RemovedName> {
+        let numbers: Vec<u64> = {
+            let (queue, mut searched) = (self.descriptors.queue.lock(), self.descriptors.searched.lock());
+            let begin = if *searched < queue.len() { *searched } else { 0 };
+            let end = queue.len().min(begin + count);
+            *searched = end;
+            queue.range(begin..end).copied().collect()
+        };
+        numbers.into_iter().filter_map(|number| self.close_if_removed(&*self.record(number)?)).collect()
+    }
+
+    fn close_if_removed(&self, record: &NodeRecord) -> Option<RemovedName> {
+        if !record.has_link_count {
+            return None;
+        }
+        let mut descriptor = record.descriptor.lock();
+        // What the kernel knows without asking a server: a server frees the blocks itself.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+        let stat = statx(descriptor.unused()?, c"", flags, StatxFlags::NLINK).ok()?;
+        if stat.stx_mask & StatxFlags::NLINK.bits() == 0 || stat.stx_nlink > 0 {
+            return None;
+        }
+        // A process may be in a removed directory, which has no blocks to speak of.
+        let file = if record.kind == FileType::Directory { None } else { descriptor.file.take() };
+        drop(descriptor);
+        drop(file);
+        let Location { parent, name } = record.location.lock().clone();
+        // Another file may have the name: the kernel finds it at its next lookup.
+        let is_absent = open_name(self.get(parent).ok()?.as_fd(), &name).err() == Some(Errno::NOENT);
+        is_absent.then_some(RemovedName { parent, name, number: record.number })
+    }
+}
