@@ -63,6 +63,35 @@ edges() {
     fi
 }
 
+# The tests of the crates once more, as an ordinary user: what an ordinary user may not do fails in other ways. The programs are those of
+# `check` and `edges`. All of them take long, so that only the crates run that ask for users, permissions or limits; FULL=1 runs all.
+ordinary_user() {
+    local code=0 runner
+    if [[ $(id -u) != 0 ]]; then
+        echo "SKIP: needs root, to become another user: all other phases have run as an ordinary user" | tee "$results/user"
+        return
+    fi
+    USER_SCRATCH=$(mktemp -d) USER_CRATES=
+    export USER_SCRATCH USER_CRATES
+    chmod 755 "$USER_SCRATCH"
+    if [[ $FULL != 1 ]]; then
+        USER_CRATES='shm fusedev hybridfs directoryfs cachedfs mount stack cli capi block'
+    fi
+    runner="target.'cfg(all())'.runner = ['$PWD/scripts/as-user']"
+    {
+        scripts/cargo test --workspace --no-default-features --lib --bins --no-fail-fast --config "$runner" -- --show-output || code=$?
+        scripts/cargo test --workspace --exclude xtask --release --locked --no-fail-fast --test '*' --config "$runner" \
+            -- --show-output || code=$?
+    } >"$results/user" 2>&1
+    rm -rf "$USER_SCRATCH"
+    if ((code == 0)); then
+        grep '^test result' "$results/user"
+    else
+        cat "$results/user"
+    fi
+    return "$code"
+}
+
 # What threads do to each other, in every order; and undefined behaviour, as far as it shows. Each is built in its own way.
 loom() {
     RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$target/loom scripts/cargo test --release --locked -p block --lib -- loom parking
@@ -80,6 +109,7 @@ begin vm vm
 phase check scripts/cargo xtask check --all
 # Unit tests ran in `check`.
 phase edges edges
+phase user ordinary_user
 # The system tests mostly wait, for disks that are slow on purpose: the others run beside them, and those of mounts beside those with
 # other people's programs, and of caches, images and devices.
 begin loom loom
@@ -91,8 +121,12 @@ for name in programs libraries loom miri vm; do
     phase "$name" ended "$name"
 done
 finish
-skips=$(cat "$results"/{edges,miri} 2>/dev/null | grep '^SKIP: ' | sed 's/^SKIP/skipped/')
-echo "${skips:-nothing was skipped beside system tests}"
+skips=$(cat "$results"/{edges,user,miri} 2>/dev/null | grep '^SKIP: ' | sed 's/^SKIP/skipped/')
+if [[ -n $skips ]]; then
+    sort <<<"$skips" | uniq -c | sed 's/^ *1 //; s/^ *\([0-9]*\) \(.*\)/\2 (\1 times)/'
+else
+    echo "nothing was skipped beside system tests"
+fi
 # A phase without a total broke off.
 for name in mounts programs libraries vm; do
     cat "$results/$name" 2>/dev/null || echo "0 passed, 1 failed, 0 skipped"

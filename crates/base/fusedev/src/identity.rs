@@ -149,7 +149,7 @@ mod test {
     #[test]
     fn a_panic_gives_the_thread_its_own_identity_back() {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIP: only root has the rights that this is about");
+            println!("SKIP: needs root");
             return;
         }
         let dir = Dir::new("panic");
@@ -162,7 +162,7 @@ mod test {
     #[test]
     fn capabilities_are_dropped_for_the_work_only() {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIP: only root has the rights that this is about");
+            println!("SKIP: needs root");
             return;
         }
         let before = capabilities(None).expect("read");

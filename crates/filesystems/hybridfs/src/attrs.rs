@@ -411,7 +411,7 @@ mod test {
         use crate::testing::TestPair;
 
         if !rustix::process::geteuid().is_root() {
-            println!("SKIP: only root has the rights that this is about");
+            println!("SKIP: needs root");
             return;
         }
         let fs = TestPair::with(&["ssd/d/x", "hdd/d/y"]);

@@ -404,7 +404,7 @@ mod test {
     #[test]
     fn what_a_stranger_made_like_it_does_not_make_a_file_needless() {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIP: only root has the rights that this is about");
+            println!("SKIP: needs root");
             return;
         }
         let pair = TestPair::with(&["ssd/same/file", "hdd/same/file", "ssd/theirs/file", "hdd/theirs/file", "ssd/copy", "hdd/copy"]);

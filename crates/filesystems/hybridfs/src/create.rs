@@ -217,7 +217,7 @@ mod test {
     #[test]
     fn a_new_file_of_a_stranger_does_not_run_as_the_group_of_its_directory() {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIP: only root has the rights that this is about");
+            println!("SKIP: needs root");
             return;
         }
         let fs = TestPair::with(&["ssd/dir/file"]);

@@ -470,7 +470,7 @@ mod test {
     #[test]
     fn the_owner_of_one_top_has_no_rights_to_the_other() {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIP: only root has the rights that this is about");
+            println!("SKIP: needs root");
             return;
         }
         use std::os::unix::fs::{PermissionsExt, chown};
@@ -577,7 +577,7 @@ mod test {
     #[test]
     fn directories_of_two_owners_are_not_halves_of_one() {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIP: only root has the rights that this is about");
+            println!("SKIP: needs root");
             return;
         }
         let fs = TestPair::open(crate::testing::sides_with(&["ssd/a/mine", "hdd/a/secret", "ssd/b/own", "hdd/b/planted", "hdd/c/file"]));
@@ -601,7 +601,7 @@ mod test {
     #[test]
     fn halves_that_we_made_stay_together_whoever_owns_them() {
         if !rustix::process::geteuid().is_root() {
-            println!("SKIP: only root has the rights that this is about");
+            println!("SKIP: needs root");
             return;
         }
         let fs = TestPair::with(&["hdd/a/file", "hdd/a/other"]);

@@ -107,7 +107,7 @@ fn a_group_shares_and_others_are_not_trusted() {
     let path = dir.path().join("segment");
     let sharing = FileAccess { permissions: 0o660, group: Some(OF_A_GROUP) };
     if !rustix::process::geteuid().is_root() {
-        println!("SKIP: only root gives files to others");
+        println!("SKIP: needs root, to give files to others");
         return;
     }
     Region::create_file(&path, 4096, sharing).expect("created");

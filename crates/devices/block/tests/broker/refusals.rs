@@ -54,7 +54,7 @@ fn another_user_is_refused_and_changes_nothing() {
     let broker = Broker::new();
     broker.grant(terms(me()));
     let Some(mut child) = Process::start_as(Some(OTHER_USER), "client", broker.dir.path()) else {
-        println!("SKIP: only root can try to be another user");
+        println!("SKIP: needs root, to be another user");
         return;
     };
     let said = child.hear();

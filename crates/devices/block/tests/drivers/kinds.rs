@@ -1,8 +1,9 @@
 //! Runs the cases with every driver and every kind of file.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use block::QueueOptions;
@@ -36,9 +37,14 @@ fn shm() -> &'static Path {
     Path::new("/dev/shm")
 }
 
-/// Returns a directory on a disk: the one in which cargo builds.
+/// Returns a directory on a disk: the one in which cargo builds, or the one for temporary files where another user has built.
 pub fn disk() -> &'static Path {
-    Path::new(env!("CARGO_TARGET_TMPDIR"))
+    static DISK: LazyLock<PathBuf> = LazyLock::new(|| {
+        let built = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let is_another_users = built.is_dir() && rustix::fs::access(&built, rustix::fs::Access::WRITE_OK).is_err();
+        if is_another_users { std::env::temp_dir() } else { built }
+    });
+    &DISK
 }
 
 fn every_mode(name: &str, path: &Path, options: &FileOptions) {
@@ -130,7 +136,7 @@ impl Loop {
         match made {
             Ok(made) if made.status.success() => Some(Loop(String::from_utf8_lossy(&made.stdout).trim().to_owned())),
             _ => {
-                println!("SKIP: no loop device available (not root, or no losetup)");
+                println!("SKIP: needs root and losetup, for a loop device");
                 None
             }
         }

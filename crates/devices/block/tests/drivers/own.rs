@@ -139,7 +139,7 @@ fn a_full_file_system_is_no_space() {
     let dir = tempfile::tempdir_in(disk()).expect("a directory");
     let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(dir.path()).status();
     if !mounted.is_ok_and(|status| status.success()) {
-        println!("SKIP: no file system to fill (not root)");
+        println!("SKIP: needs root, for a file system to fill");
         return;
     }
     let outcome = std::panic::catch_unwind(|| {

@@ -310,7 +310,7 @@ fn recovery_without_permanent_inode_numbers_removes_copies_only() {
 #[test]
 fn a_copy_gets_its_name_where_the_kernel_refuses_to_link_it() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIP: only root can make files of other users");
+        println!("SKIP: needs root, to make files of other users");
         return;
     }
     use std::os::unix::fs::{PermissionsExt, chown};

@@ -157,7 +157,7 @@ fn a_migration_says_what_stays() {
 #[test]
 fn halves_of_two_owners_are_not_made_one() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIP: only root has the rights that this is about");
+        println!("SKIP: needs root");
         return;
     }
     let fs = TestPair::with(&["hdd/a/file", "hdd/a/other"]);
