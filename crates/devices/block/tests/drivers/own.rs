@@ -129,6 +129,27 @@ fn where_io_uring_is_forbidden_threads_stand_in() {
     assert!(block::driver::uring::probe::probe().no_uring.is_some_and(|why| why.contains("switched off")));
 }
 
+/// A ring of an ordinary user counts against the limit of locked memory, which other rings may have used up.
+#[test]
+fn without_memory_for_a_ring_threads_stand_in() {
+    const CHILD: &str = "BLOCK_TEST_WITHOUT_LOCKED_MEMORY";
+    if std::env::var_os(CHILD).is_some() {
+        let file = sized(Path::new("/dev/shm"), 16 << 20);
+        let device = FileDevice::open(file.path(), &FileOptions::default()).expect("opened");
+        return crate::cases::all("stand-in", &device, &QueueOptions { depth: 16, ..QueueOptions::default() });
+    }
+    // Root may lock any memory.
+    let unprivileged: &[&str] = if rustix::process::geteuid().is_root() { &["setpriv", "--bounding-set", "-ipc_lock"] } else { &[] };
+    let program = std::env::current_exe().expect("this program");
+    let words = unprivileged.iter().copied().chain(["prlimit", "--memlock=0:0"]).collect::<Vec<_>>();
+    let mut child = Command::new(words[0]);
+    child.args(&words[1..]).arg(program).args(["--exact", "own::without_memory_for_a_ring_threads_stand_in"]).env(CHILD, "1");
+    match child.output() {
+        Ok(done) => assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout)),
+        Err(error) => println!("SKIP: needs {} of util-linux: {error}", words[0]),
+    }
+}
+
 /// In the virtual machine the disk is read-only.
 fn disk_or_memory() -> &'static Path {
     if disk().is_dir() { disk() } else { Path::new("/dev/shm") }

@@ -431,6 +431,8 @@ impl<S: squeue::EntryMarker, C: End> Drop for Ring<S, C> {
     }
 }
 
+const NO_MEMORY: &str = "this user may lock no more memory: raise the limit (ulimit -l, LimitMEMLOCK=, or memlock in limits.conf(5))";
+
 fn build<S: squeue::EntryMarker, C: End>(entries: u32, options: &QueueOptions) -> Result<(IoUring<S, C>, Age), RingError> {
     let mut last = None;
     for age in [Age::InOrder, Age::Deferred, Age::Cooperative, Age::Old] {
@@ -440,6 +442,8 @@ fn build<S: squeue::EntryMarker, C: End>(entries: u32, options: &QueueOptions) -
                 Some(Errno::INVAL) => last = Some(error),
                 Some(Errno::NOSYS) => return Err(RingError::Forbidden("this kernel has no io_uring".into())),
                 Some(Errno::PERM | Errno::ACCESS) => return Err(RingError::Forbidden(forbidden())),
+                // Memory that is pinned for other rings of the user counts against the same limit.
+                Some(Errno::NOMEM) => return Err(RingError::Forbidden(NO_MEMORY.into())),
                 _ => return Err(RingError::Failed(error)),
             },
         }
