@@ -1,5 +1,5 @@
 #!/bin/bash
-# TIMEOUT: 240
+# TIMEOUT: 600
 # TIMEOUT_FULL: 1800
 # A directory as a mount whose file data goes through a cache: its calls are those of the directory, other programs see each write and
 # each change of theirs is seen, and the cache keeps its pages.
@@ -57,6 +57,12 @@ mkdir "$slow/dir"
 mount_cached
 mount_point_type=$(findmnt -no FSTYPE "$MNT")
 [[ $mount_point_type == fuse.hotshelf-cached ]] || fail "mounted as $mount_point_type"
+"$HOTSHELF" status "$MNT" >"$SCRATCH/out"
+grep -q "^$MNT  (cached directory)" "$SCRATCH/out" && grep -q "directory $slow/dir" "$SCRATCH/out" && grep -q "^$name " "$SCRATCH/out" ||
+    fail "status of the mount: $(cat "$SCRATCH/out")"
+"$HOTSHELF" status | grep -q "^$MNT  (cached directory)" || fail "status of all lacks the mount"
+[[ $("$HOTSHELF" status --json "$MNT" | python3 -c 'import json, sys; print(json.load(sys.stdin)["cache_status"]["name"])') == "$name" ]] ||
+    fail "status as JSON"
 cp -a /usr/include "$MNT/include"
 diff -r --no-dereference /usr/include "$slow/dir/include" || fail "the slow side differs"
 rsync -aHAX --checksum --dry-run --itemize-changes /usr/include/ "$MNT/include/" >"$SCRATCH/out"

@@ -54,7 +54,15 @@ pub struct MountEntry {
 
 /// The mounted pairs, from the kernel's list (proc(5), mountinfo).
 pub fn mounted() -> std::io::Result<Vec<MountEntry>> {
-    Ok(parse_mountinfo(&std::fs::read("/proc/self/mountinfo")?))
+    mounted_as(FS_TYPE)
+}
+
+/// Returns the mounts of one type of file system, whose sources name two directories.
+///
+/// # Errors
+/// The kernel's list cannot be read.
+pub fn mounted_as(fs_type: &str) -> std::io::Result<Vec<MountEntry>> {
+    Ok(parse_mountinfo(&std::fs::read("/proc/self/mountinfo")?, fs_type))
 }
 
 /// Whether a path is a mount whose daemon is gone.
@@ -115,13 +123,13 @@ fn last_fields_at<T>(path: &Path, pick: impl Fn(&[&[u8]]) -> Option<T>) -> Optio
     })
 }
 
-fn parse_mountinfo(text: &[u8]) -> Vec<MountEntry> {
+fn parse_mountinfo(text: &[u8], fs_type: &str) -> Vec<MountEntry> {
     let mut all = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let Some(dash) = fields.iter().position(|field| *field == b"-") else { continue };
         let (Some(at), Some(kind), Some(source)) = (fields.get(4), fields.get(dash + 1), fields.get(dash + 2)) else { continue };
-        if *kind != FS_TYPE.as_bytes() {
+        if *kind != fs_type.as_bytes() {
             continue;
         }
         let options = fields.get(dash + 3).copied().unwrap_or_default();
@@ -172,7 +180,7 @@ mod test {
     fn a_mount_is_found_in_the_kernels_list() {
         let line = b"36 35 0:50 / /mnt/my\\040pool rw,nosuid - fuse.hotshelf /ssd:/hdd rw,user_id=1000,group_id=0\n\
             25 1 8:1 / / rw - ext4 /dev/sda1 rw\n";
-        let found = parse_mountinfo(line);
+        let found = parse_mountinfo(line, FS_TYPE);
         assert_eq!(found, [MountEntry { mountpoint: "/mnt/my pool".into(), ssd: "/ssd".into(), hdd: "/hdd".into(), owner: 1000 }]);
     }
 }

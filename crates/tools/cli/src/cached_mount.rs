@@ -5,13 +5,13 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context;
-use mount::cached::{CachedOptions, run};
+use mount::cached::{CachedMount, CachedOptions, run};
 use mount::{MountFlags, SessionOptions};
 
 use crate::cache::locate::{self, Located};
 use crate::hidden_files::{hides_files, warn_of_hidden};
 use crate::mount_args::MountArgs;
-use crate::{Usage, daemon};
+use crate::{Usage, cache, daemon};
 
 /// Other programs may change the directory at any time.
 const TTL_SECONDS: u64 = 1;
@@ -106,4 +106,58 @@ fn refuse_flags_of_pairs(args: &MountArgs) -> anyhow::Result<()> {
         }
         None => Ok(()),
     }
+}
+
+/// Returns the cache of a mount of this user.
+pub fn cache_of(found: &CachedMount) -> Option<Located> {
+    if found.is_ours() { locate::by_name_or_path(&found.cache).ok() } else { None }
+}
+
+/// Returns the cached directory's mount that a path is in.
+pub fn containing(path: &Path) -> Option<CachedMount> {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| mount::source::without_following(path));
+    let all = mount::cached::mounts().ok()?.into_iter();
+    all.filter(|found| real.starts_with(&found.mountpoint)).max_by_key(|found| found.mountpoint.as_os_str().len())
+}
+
+/// Returns the mounts that this user may know: its own, and those of everybody for root.
+pub fn visible() -> Vec<CachedMount> {
+    let is_root = rustix::process::geteuid().is_root();
+    mount::cached::mounts().unwrap_or_default().into_iter().filter(|found| is_root || found.is_ours()).collect()
+}
+
+/// Prints where a cached directory is mounted.
+pub fn show(found: &CachedMount) {
+    let state = if found.is_ours() && mount::source::is_dead(&found.mountpoint) { ", its daemon is gone: unmount it" } else { "" };
+    say!("{}  (cached directory{state})", found.mountpoint.display());
+    say!("  directory {}", found.directory.display());
+    say!("  cache     {}", found.cache.display());
+}
+
+/// Returns a mount as JSON, with the state of its cache if there is one.
+pub fn as_json(found: &CachedMount, report: Option<&cache::Report>) -> serde_json::Value {
+    let shown = |path: &Path| path.display().to_string();
+    serde_json::json!({
+        "mountpoint": shown(&found.mountpoint),
+        "directory": shown(&found.directory),
+        "cache": shown(&found.cache),
+        "cache_status": report,
+    })
+}
+
+/// Runs `hotshelf status` for a mount: its state, and that of its cache.
+pub fn status(found: &CachedMount, json: bool, prometheus: bool) -> anyhow::Result<bool> {
+    let report = match cache_of(found) {
+        Some(located) => Some(cache::report_of(&located)?),
+        None => None,
+    };
+    if prometheus {
+        say_lines!("{}", cache::prometheus_text(report.as_slice()).trim_end());
+    } else if json {
+        say_lines!("{}", serde_json::to_string_pretty(&as_json(found, report.as_ref()))?);
+    } else {
+        show(found);
+        report.iter().for_each(cache::show);
+    }
+    Ok(true)
 }

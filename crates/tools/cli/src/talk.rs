@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::args::{MigrateArgs, SetArgs, Side, StatusArgs, UnmountArgs, WhyArgs};
 use crate::verbosity::{is_verbose, shows_progress};
-use crate::{Usage, cache, prometheus, show};
+use crate::{Usage, cache, cached_mount, prometheus, show};
 
 /// Returns the mount that a path is in, and the path relative to it. The last name is not followed if it is a link.
 fn locate(path: &Path) -> anyhow::Result<(MountEntry, PathBuf)> {
@@ -165,6 +165,12 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
     {
         return cache::status_of(path, args.json, args.prometheus);
     }
+    if let Some(path) = &args.mountpoint
+        && at_mountpoint(path).is_err()
+        && let Some(found) = cached_mount::containing(path)
+    {
+        return cached_mount::status(&found, args.json, args.prometheus);
+    }
     let mut complete = true;
     let all = match &args.mountpoint {
         Some(path) => {
@@ -173,6 +179,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
         None => status_of_mounts(&mut complete)?,
     };
     let caches = if args.mountpoint.is_none() { caches(&mut complete) } else { Vec::new() };
+    let cached = if args.mountpoint.is_none() { cached_mount::visible() } else { Vec::new() };
     if args.prometheus {
         say_lines!("{}", format!("{}{}", prometheus::text(&all), cache::prometheus_text(&caches)).trim_end());
     } else if args.json {
@@ -180,15 +187,17 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
             (Some(_), [one]) => serde_json::to_string_pretty(one)?,
             _ => {
                 let mounts = all.iter().map(serde_json::to_value);
-                let all: Vec<_> = mounts.chain(caches.iter().map(serde_json::to_value)).collect::<Result<_, _>>()?;
+                let cached = cached.iter().map(|found| Ok(cached_mount::as_json(found, None)));
+                let all: Vec<_> = mounts.chain(cached).chain(caches.iter().map(serde_json::to_value)).collect::<Result<_, _>>()?;
                 serde_json::to_string_pretty(&all)?
             }
         };
         say_lines!("{text}");
-    } else if all.is_empty() && caches.is_empty() && complete {
+    } else if all.is_empty() && caches.is_empty() && cached.is_empty() && complete {
         say!("nothing is mounted, and no caches exist");
     } else {
         all.iter().for_each(show::status);
+        cached.iter().for_each(cached_mount::show);
         caches.iter().for_each(cache::show);
     }
     Ok(complete)
@@ -386,13 +395,12 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
         return Ok(true);
     }
     if let Some(cached) = mount::cached::mount_at(&real) {
-        // What another user's mount says of its cache is not believed.
-        let own = format!("user_id={}", rustix::process::geteuid().as_raw());
-        let is_ours = mount::source::options_at(&real).is_some_and(|options| options.contains(&own));
-        let cache = if is_ours { crate::cache::locate::by_name_or_path(&cached.cache).ok().map(|located| located.config) } else { None };
+        let cache = crate::cached_mount::cache_of(&cached).map(|located| located.config);
+        let device = cached.device();
         unmount_within(&real, &args.mountpoint, deadline)?;
         // Its daemon leaves the cache, which may write data back.
-        while cache.as_ref().is_some_and(|cache| mount::cached::is_served(cache, &cached.device)) && Instant::now() < deadline {
+        let is_served = || cache.as_ref().zip(device.as_ref()).is_some_and(|(cache, device)| mount::cached::is_served(cache, device));
+        while is_served() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
         return Ok(true);

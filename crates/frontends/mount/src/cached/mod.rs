@@ -9,4 +9,4 @@ mod removed_files;
 mod session;
 
 pub use presence::is_served;
-pub use session::{CachedMount, CachedMountError, CachedOptions, mount_at, run};
+pub use session::{CachedMount, CachedMountError, CachedOptions, mount_at, mounts, run};

@@ -21,7 +21,7 @@ pub use self::check::check_path;
 pub use self::locate::is_cache;
 pub use self::report::Report;
 pub use self::show::report as show;
-pub use self::status::{all, prometheus_text, status_of};
+pub use self::status::{all, of as report_of, prometheus_text, status_of};
 
 /// Runs the given `hotshelf cache` command.
 pub fn cache(args: &CacheArgs) -> anyhow::Result<bool> {
