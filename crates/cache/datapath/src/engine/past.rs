@@ -103,7 +103,7 @@ mod test {
     fn a_call_of_a_dead_process_is_not_waited_for() {
         let (_file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
         let alive = open.begin_past();
-        std::mem::forget(open.begin_past());
+        let _never_ends = std::mem::ManuallyDrop::new(open.begin_past());
         engine.records.reap(engine.me);
         assert_eq!(open.wait_for_past(), Ok(false));
         drop(alive);
