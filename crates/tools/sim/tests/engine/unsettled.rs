@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, SsdCache};
 
 use super::model::{CELL, CELLS, cell_bytes};
-use super::world::{Handle, Kind, Machine, Remains};
+use super::world::{Handle, Kind, Machine};
 use super::{FILES, Process, SSD, Setup, formatted, open_at, read};
 
 const KEY: u64 = FILES.start;
@@ -134,7 +134,7 @@ fn a_write_back_without_room_for_its_entry_does_not_begin() {
         let process = start_without_files(&machine, setup);
         // For each file, the last synced version and the last one.
         let known = Arc::new(Mutex::new(vec![(0_u64, 0_u64); MANY as usize + 1]));
-        let taken: Arc<Mutex<Vec<(Remains, Vec<(u64, u64)>)>>> = Arc::default();
+        let taken = Arc::new(Mutex::new(Vec::new()));
         {
             let (out, known, weak, mut rng) = (Arc::clone(&taken), Arc::clone(&known), Arc::downgrade(&machine), rng.fork());
             machine.set_moment(Some(Box::new(move || {
