@@ -220,13 +220,10 @@ impl Worker {
     /// that the changes were ours. Returns false if the file was removed, and its pages are dropped.
     fn begin_write_back(&mut self, engine: &CacheEngine, key: FileKey) -> Result<bool, NotBegun> {
         let Some(below) = self.found(engine, key)? else { return Ok(false) };
-        let now = below.stamp().map_err(|error| errno_of(&error))?;
-        let has_no_entry = |errno| NotBegun::NoEntry(errno);
-        self.drop_doubtful(engine, key, Some(now)).or_else(|errno| self.unless_ssd_failed(engine, errno)).map_err(has_no_entry)?;
         self.cut_again(engine, key)?;
         self.look_first(engine, key, &*below)?;
         let said = self.say_writing(engine, key).map(drop);
-        said.or_else(|errno| self.unless_ssd_failed(engine, errno)).map_err(has_no_entry)?;
+        said.or_else(|errno| self.unless_ssd_failed(engine, errno)).map_err(NotBegun::NoEntry)?;
         Ok(true)
     }
 

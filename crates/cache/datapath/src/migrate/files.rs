@@ -49,6 +49,8 @@ pub(super) struct Known {
     pub(super) not_before: Option<u32>,
     /// The file's stamp after our last change, while the entry says `writing`: used when the file has no record.
     pub(super) after: Option<Stamp>,
+    /// Whether the clean pages of the SSD may be older than the backing file: they are dropped before a process reads them.
+    pub(super) is_doubtful: bool,
 }
 
 impl Known {
@@ -267,17 +269,28 @@ impl Worker {
         if entry.writing { self.know(key).after.filter(|_| !entry.through) } else { Some(entry.stamp) }
     }
 
-    /// Drops the clean pages of a file from the SSD, durably, if they may be older than the backing file: the entry says that a write was
-    /// begun, and nobody knows whether it happened. After a restart this comes before a stamp counts as ours. `now`: the stamp of the
-    /// file; `None`: a process of the instance is changing it, or its location is unknown.
+    /// Remembers that the clean pages of a file on the SSD may be older than the backing file: the entry says that a write was begun, and
+    /// nobody knows whether it happened. After a restart this comes before a stamp counts as ours. `now`: the stamp of the file; `None`: a
+    /// process of the instance is changing it, or its location is unknown. Nothing is dropped here: the log may have no room for that.
+    pub(super) fn note_doubt(&mut self, engine: &CacheEngine, key: FileKey, now: Option<Stamp>) {
+        let is_compared = engine.records.find(key).is_some_and(|no| engine.records.get(no).on_ssd().is_some());
+        let Some(entry) = self.entry(key).filter(|_| !is_compared) else { return };
+        let is_as_left = !entry.through && now.is_some_and(|now| is_same(entry.stamp, now));
+        if !is_as_left && self.own_stamp(key).is_none() {
+            self.know(key).is_doubtful = true;
+        }
+    }
+
+    /// Drops these pages, durably, before the entry says that the file is as we left it.
     ///
     /// # Errors
     /// The log has no room for that, or the SSD failed just now.
-    pub(super) fn drop_doubtful(&mut self, engine: &CacheEngine, key: FileKey, now: Option<Stamp>) -> Result<(), Errno> {
-        let is_compared = engine.records.find(key).is_some_and(|no| engine.records.get(no).on_ssd().is_some());
-        let Some(entry) = self.entry(key).filter(|_| !is_compared) else { return Ok(()) };
-        let is_as_left = !entry.through && now.is_some_and(|now| is_same(entry.stamp, now));
-        if is_as_left || self.own_stamp(key).is_some() { Ok(()) } else { self.drop_clean_for_good(engine, key) }
+    pub(super) fn drop_doubtful(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        if self.know(key).is_doubtful {
+            self.drop_clean_for_good(engine, key)?;
+            self.know(key).is_doubtful = false;
+        }
+        Ok(())
     }
 
     /// Returns the backing file, to write dirty pages to it. `None`: the file was removed, and its pages are dropped.
@@ -350,7 +363,8 @@ impl Worker {
     fn ensure_record(&mut self, engine: &CacheEngine, key: FileKey) -> Option<FileNo> {
         let (entry, own) = (self.entry(key), self.own_stamp(key));
         if engine.records.find(key).is_none() {
-            self.drop_doubtful(engine, key, None).ok()?;
+            self.note_doubt(engine, key, None);
+            self.drop_doubtful(engine, key).ok()?;
         }
         let _held = engine.lock_records().ok()?;
         let opens = engine.opens.lock();
@@ -621,7 +635,8 @@ impl Worker {
 
     /// Records the stamp after a write-back, without a flush. After a crash it shows which changes were ours, if it was durable by then.
     pub(super) fn note_after(&mut self, engine: &CacheEngine, key: FileKey) {
-        let after = self.know(key).after;
+        // A later leader has to find the doubt again.
+        let after = self.know(key).after.filter(|_| !self.known.get(&key).is_some_and(|known| known.is_doubtful));
         if let Some((entry, stamp)) = self.entry(key).filter(|entry| entry.writing && !entry.through && self.has_log(engine)).zip(after)
             && entry.stamp != stamp
         {
@@ -664,7 +679,8 @@ impl Worker {
                 },
             };
             let Ok(stamp) = stamp else { continue };
-            if self.drop_doubtful(engine, *key, Some(stamp)).is_err() {
+            self.note_doubt(engine, *key, Some(stamp));
+            if self.drop_doubtful(engine, *key).is_err() {
                 self.leave_entry(*key);
                 continue;
             }

@@ -238,6 +238,7 @@ impl Worker {
             }
             self.greet(engine, no, key, dirty)?;
         }
+        self.know(key).is_doubtful = false;
         record.set_on_ssd(number);
         self.release_others(engine);
         Ok(())
@@ -251,7 +252,7 @@ impl Worker {
         let now = record.own().get();
         let is_right = entry.is_some() && own.is_none_or(|own| is_same(own, now));
         // Another process of the instance changed the file since its entry was written, or another program did: clean pages may be older.
-        let is_unsure = own.is_none() && entry.as_ref().is_some_and(|entry| !is_same(entry.stamp, now));
+        let is_unsure = self.know(key).is_doubtful || own.is_none() && entry.as_ref().is_some_and(|entry| !is_same(entry.stamp, now));
         match &entry {
             Some(entry) if entry.cut.is_some() && is_right => {
                 self.cut_again(engine, key)?;
@@ -283,6 +284,7 @@ impl Worker {
             Some(_) if is_right => Ok(()),
             _ if dirty == 0 => self.drop_range(engine, no, key, 0..u64::MAX),
             _ => {
+                self.drop_doubtful(engine, key)?;
                 if let Some(entry) = entry {
                     record.own().begin(own.unwrap_or(entry.stamp));
                     record.size().store(entry.size, Ordering::Release);

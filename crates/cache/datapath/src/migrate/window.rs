@@ -53,7 +53,7 @@ impl Worker {
         let stamp = || below.stamp().map_err(|error| errno_of(&error));
         let Some(no) = engine.records.find(key) else {
             let now = stamp()?;
-            self.drop_doubtful(engine, key, Some(now))?;
+            self.note_doubt(engine, key, Some(now));
             if self.entry(key).is_some() && self.own_stamp(key).is_none_or(|left| difference(left, now) != Difference::Content) {
                 return Ok(None);
             }
@@ -67,11 +67,11 @@ impl Worker {
             }
             match record.own().look(stamp)? {
                 StampCheck::Ours(moment) => {
-                    self.drop_doubtful(engine, key, Some(record.own().get()))?;
+                    self.note_doubt(engine, key, Some(record.own().get()));
                     return Ok(Some(moment));
                 }
                 StampCheck::Busy => {
-                    self.drop_doubtful(engine, key, None)?;
+                    self.note_doubt(engine, key, None);
                     return Ok(None);
                 }
                 StampCheck::Changed(change) => {
