@@ -170,6 +170,8 @@ impl Worker {
         });
         // Restores a valid mode if the word was overwritten.
         engine.header.set_mode(engine.header.mode());
+        // The last leader may have died after it had changed a mode and before it counted that.
+        requests::count_mode_change(engine);
         worker.open_log(engine);
         // Requests that the last leader had taken are posted again. Then dead processes are reaped with their requests, and truncations
         // that they had started are repeated on the SSD.

@@ -24,7 +24,7 @@ use super::record::{RECORD_BYTES, code_of, mode_of_code};
 use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const PAGE: usize = 4096;
 /// Size of the area for the settings' text, bytes.
 pub const SETTINGS_BYTES: usize = 3 * PAGE;
@@ -337,6 +337,10 @@ mod test {
         Layout::ready(&region);
         assert_eq!(Layout::read(&region).expect("ours").sizes, sizes());
         assert_eq!(Layout::settings(&region), "[cache]");
+        // Programs of version 5 do not wait for calls past the cache.
+        region.u32(8).store(5, Ordering::Relaxed);
+        assert_eq!(Layout::read(&region).err(), Some(SegmentError::Version(5)));
+        region.u32(8).store(VERSION, Ordering::Relaxed);
         let mut rng = fastrand::Rng::with_seed(5);
         for _ in 0..100_000 {
             let at = 16 + 4 * rng.usize(..7);

@@ -96,6 +96,10 @@ impl CacheEngine {
             // Dirty data left on the SSD from another mode; from here on the file is read from the backing file.
             open.clean().map_err(OpenFileError::Failed)?;
         }
+        if !open.bypasses_cache() {
+            // Otherwise a call past the cache that began in pass-through changes the file after the check, and nothing finds that.
+            open.wait_for_past().map_err(OpenFileError::Failed)?;
+        }
         // Check again: the leader may just have completed what a crash interrupted.
         open.look_below()?;
         Ok(open)

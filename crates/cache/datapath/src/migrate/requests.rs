@@ -13,8 +13,23 @@ use crate::engine::layout::{NEVER_OPENED, Word};
 use crate::engine::log::Log;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::Writer;
-use crate::engine::record::mode_of_number;
+use crate::engine::record::{Record, mode_of_number};
 use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, Request, RequestKind, STALLED, flag};
+
+/// Makes the processes find out again which files bypass the cache.
+pub(super) fn count_mode_change(engine: &CacheEngine) {
+    engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::SeqCst);
+}
+
+/// Changes the mode of a file. The end of pass-through is counted before and after: no call past the cache begins between, and a process
+/// that found the file in pass-through between finds out again.
+fn change_mode(engine: &CacheEngine, record: Record<'_>, mode: Mode) {
+    if record.mode() == Mode::PassThrough {
+        count_mode_change(engine);
+    }
+    record.set_mode(mode);
+    count_mode_change(engine);
+}
 
 impl Worker {
     /// Serves all pending requests; syncs of several processes share their flushes. Returns whether there were any.
@@ -104,16 +119,13 @@ impl Worker {
             RequestKind::Mode => {
                 let (record, mode) = (engine.records.get(no), mode_of_number(asked.a).ok_or(Errno::INVAL)?);
                 let before = record.mode();
-                if before == Mode::PassThrough {
-                    engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
-                }
-                record.set_mode(mode);
+                change_mode(engine, record, mode);
                 let cleaned = self.clean(engine, no, key);
                 if cleaned.is_err() && mode == Mode::PassThrough {
                     // Otherwise reads of the backing file would miss the newer pages here.
-                    record.set_mode(before);
+                    change_mode(engine, record, before);
                 }
-                engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
+                count_mode_change(engine);
                 cleaned.map(|()| 0)
             }
             RequestKind::Through => self.through(engine, no, key).map(|()| 0),
@@ -695,10 +707,10 @@ impl Worker {
         }
         if was == Mode::PassThrough && mode != was {
             self.drop_open(engine)?;
-            engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
+            count_mode_change(engine);
         }
         engine.header.set_mode(mode);
-        engine.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
+        count_mode_change(engine);
         // Cleans pages of writers that were active during the change.
         let mut marked = Vec::new();
         engine.pages.marked(MarkFilter::All, usize::MAX, &mut marked);
@@ -730,6 +742,8 @@ impl Worker {
             dropped?;
             if let Ok(size) = size {
                 record.size().store(size, Ordering::Release);
+                // The file is not dirty: its own times count, and some may have been set past the cache.
+                record.written().store(0, Ordering::Release);
             }
         }
         Ok(())
