@@ -201,6 +201,10 @@ impl Cached {
             let refuses_writes = bypasses && self.open.mode() == Mode::ReadOnly;
             // The mode may have changed before the change is counted.
             let unchanged = u64::from(self.engine().mode_changes().wrapping_sub(1)) | IS_NEW;
+            if bypasses && self.open.is_dirty().unwrap_or(false) {
+                // The backing file is read from now on. The next flush reports what could not be written.
+                let _ = self.open.clean();
+            }
             let has_waited = !bypasses && self.open.wait_for_past()?;
             // Until this is done, the calls of other threads come here, too.
             let before = self.settled.swap(u64::from(change.wrapping_sub(1)), Ordering::AcqRel);
@@ -259,27 +263,44 @@ impl Cached {
         if is_too_long { self.open.set_mode(Mode::PassThrough) } else { Ok(()) }
     }
 
-    /// Runs a call that changes the backing file, bypassing the cache.
+    /// Runs a call that changes the backing file, bypassing the cache. Returns none if it was not run, because the mode has changed: the
+    /// caller has to find out again whether calls bypass the cache.
     ///
     /// # Errors
     /// EROFS in read-only mode; what was cached could not be dropped; or the call's own.
     #[inline(always)]
-    pub fn bypass<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    pub fn bypass<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Option<Result<T, Errno>> {
         let settled = self.settled.load(Ordering::Acquire);
         if settled & REFUSES_WRITES != 0 {
-            return Err(Errno::ROFS);
+            return Some(Err(Errno::ROFS));
         }
-        if settled & (BYPASSES | DROPPED) != BYPASSES | DROPPED {
-            self.drop_all(settled)?;
+        if settled & DROPPED == 0 {
+            match self.drop_all(settled) {
+                Ok(true) => {}
+                Ok(false) => return self.settle_instead(),
+                Err(errno) => return Some(Err(errno)),
+            }
         }
+        self.run_past(settled, call)
+    }
+
+    /// Runs a call past the cache if the file still bypasses it.
+    #[inline(always)]
+    fn run_past<T>(&self, settled: u64, call: impl FnOnce() -> Result<T, Errno>) -> Option<Result<T, Errno>> {
         let past = self.open.begin_past();
         if self.has_mode(settled) {
-            return call();
+            return Some(call());
         }
         drop(past);
-        std::hint::cold_path();
-        // Others may use the cache by now.
-        self.open.change_past(call)
+        // Others may use the cache by now: what they make dirty would overwrite what the call changes.
+        self.settle_instead()
+    }
+
+    /// Finds out the mode again, so that a call that was not run takes the other path next. Returns none, or why that failed.
+    #[cold]
+    #[inline(never)]
+    fn settle_instead<T>(&self) -> Option<Result<T, Errno>> {
+        self.settle().err().map(Err)
     }
 
     /// Runs such a call if no page has to be dropped. Returns none if it was not run: the caller has to use `bypass`.
@@ -293,36 +314,31 @@ impl Cached {
         self.has_mode(settled).then(call)
     }
 
-    /// Runs a call that changes the times of a file that bypasses the cache. Read-only mode allows that.
+    /// Runs a call that changes the times of a file that bypasses the cache. Read-only mode allows that. Returns none if the mode has
+    /// changed, as [`Cached::bypass`] does.
     ///
     /// # Errors
-    /// Those of the call, or what kept pages from being written or dropped.
-    pub fn set_times_past<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-        let past = self.open.begin_past();
-        if self.has_mode(self.settled.load(Ordering::Acquire)) {
-            return call();
-        }
-        drop(past);
-        self.open.change_past(call)
+    /// Those of the call.
+    pub fn set_times_past<T>(&self, call: impl FnOnce() -> Result<T, Errno>) -> Option<Result<T, Errno>> {
+        self.run_past(self.settled.load(Ordering::Acquire), call)
     }
 
     /// Returns whether the file still bypasses the cache, as `settled` says.
     #[inline(always)]
     fn has_mode(&self, settled: u64) -> bool {
-        settled & !(DROPPED | REFUSES_WRITES) == u64::from(self.engine().mode_changes()) | BYPASSES
+        settled & !(DROPPED | REFUSES_WRITES) == u64::from(self.engine().mode_changes()) | BYPASSES && self.open.bypasses_cache()
     }
 
-    /// Drops all cached pages of the file, before the first write that bypasses the cache.
+    /// Drops all cached pages of the file, before the first write that bypasses the cache. Returns false if the mode has changed.
     #[cold]
     #[inline(never)]
-    fn drop_all(&self, settled: u64) -> Result<(), Errno> {
-        self.open.clean()?;
-        self.open.discard()?;
-        if settled & BYPASSES != 0 {
+    fn drop_all(&self, settled: u64) -> Result<bool, Errno> {
+        let is_dropped = self.has_mode(settled) && self.open.drop_before_past(|| self.has_mode(settled))?;
+        if is_dropped {
             // Not if the mode has changed: pages may have been cached since.
             let _ = self.settled.compare_exchange(settled, settled | DROPPED, Ordering::AcqRel, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(is_dropped)
     }
 
     /// Reads and pins its pages, until this process has pinned a quarter of the memory.
@@ -420,7 +436,7 @@ mod test {
         for is_at_once in [false, true] {
             file.set_mode(Mode::PassThrough).expect("switched");
             assert_eq!(cached.bypasses(), Ok(true));
-            cached.bypass(|| Ok(())).expect("dropped");
+            cached.bypass(|| Ok(())).expect("run").expect("dropped");
             std::thread::scope(|scope| {
                 let (tell, begun) = std::sync::mpsc::channel();
                 let other = scope.spawn(|| {
@@ -435,7 +451,7 @@ mod test {
                     assert!(!other.is_finished(), "it uses the cache beside a call past it");
                     rustix::io::pwrite(file.fd(), b"theirs and more", 0)
                 };
-                let written = if is_at_once { cached.bypass_at_once(call).expect("run") } else { cached.bypass(call) };
+                let written = if is_at_once { cached.bypass_at_once(call) } else { cached.bypass(call) }.expect("run");
                 assert_eq!(written, Ok(15));
                 assert_eq!(other.join().expect("it ends").expect("written"), 4);
             });
@@ -446,21 +462,29 @@ mod test {
         }
     }
 
-    /// The mode changes between the decision to bypass the cache and the call: what is cached by then is written before, and dropped after.
+    /// The mode changes between the decision to bypass the cache and the call: others may use the cache by then.
     #[test]
-    fn a_call_past_the_cache_that_begins_late_is_ours() {
+    fn a_call_past_the_cache_that_begins_late_is_not_run() {
         let dir = tempfile::tempdir().expect("a directory");
         let (_instance, file, cached) = instance_with_file(dir.path());
         file.set_mode(Mode::PassThrough).expect("switched");
         assert_eq!(cached.bypasses(), Ok(true));
-        cached.bypass(|| Ok(())).expect("dropped");
+        cached.bypass(|| Ok(())).expect("run").expect("dropped");
         let settled = cached.settled.load(Ordering::Acquire);
         file.set_mode(Mode::WriteBack).expect("switched");
         file.write_at(6, b" dirty").expect("written");
-        // As in a thread that was stopped after it had found the file in pass-through.
+        let never = || -> Result<(), Errno> { unreachable!("the mode has changed") };
+        // As in a thread that was stopped after it had found the file in pass-through, before or after it dropped the pages.
+        for settled in [settled, settled & !DROPPED] {
+            let runs = [Cached::bypass_at_once, Cached::bypass, Cached::set_times_past];
+            for run in runs {
+                cached.settled.store(settled, Ordering::Release);
+                assert_eq!(run(&cached, never), None);
+            }
+            assert_eq!(cached.bypasses(), Ok(false));
+        }
         cached.settled.store(settled, Ordering::Release);
-        assert!(cached.bypass_at_once(|| -> Result<(), Errno> { unreachable!("the mode has changed") }).is_none());
-        assert_eq!(cached.bypass(|| rustix::io::pwrite(file.fd(), b"BE", 0)), Ok(2));
+        file.write_at(0, b"BE").expect("written");
         assert_eq!(&*file.view(0..100).expect("read"), b"BEfore dirty");
         file.write_at(0, b"X").expect("written");
         file.sync(false).expect("no conflict");
@@ -503,7 +527,7 @@ mod test {
                 file.set_mode(Mode::WriteBack).expect("switched");
                 rustix::fs::ftruncate(file.fd(), len)
             };
-            cached.bypass(call).expect("truncated");
+            cached.bypass(call).expect("run").expect("truncated");
             assert_eq!(file.len().expect("a length"), len);
         }
     }

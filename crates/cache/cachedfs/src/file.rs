@@ -138,15 +138,15 @@ impl File {
         if is_refused { Err(Errno::ROFS) } else { Ok(()) }
     }
 
-    /// Runs a call that changes the backing file directly.
+    /// Runs a call that changes the backing file directly. Returns none as [`Cached::bypass`] does.
     #[inline]
-    fn bypass<T>(&self, doing: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Error> {
+    fn bypass<T>(&self, doing: &'static str, call: impl FnOnce() -> Result<T, Errno>) -> Result<Option<T>, Error> {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());
         let result = match here {
             Some(cached) => cached.bypass(call),
-            None => self.may_change().and_then(|()| call()),
+            None => Some(self.may_change().and_then(|()| call())),
         };
-        result.map_err(|errno| self.to_error(doing, errno))
+        result.transpose().map_err(|errno| self.to_error(doing, errno))
     }
 
     /// Returns whether it was opened for reading.
@@ -279,18 +279,18 @@ impl File {
     /// As futimens(3).
     pub fn set_times(&self, times: &Timestamps) -> Result<(), Error> {
         let to_error = |errno| self.to_error("setting times", errno);
-        match self.cached_path("setting times")? {
-            Some(cached) => {
+        let set = || rustix::fs::futimens(self.fd(), times);
+        loop {
+            if let Some(cached) = self.cached_path("setting times")? {
                 let written = cached.open.written_ns();
                 cached.open.clean().map_err(to_error)?;
-                cached.open.ours_timed(|| rustix::fs::futimens(self.fd(), times)).map_err(to_error)?;
+                cached.open.ours_timed(set).map_err(to_error)?;
                 cached.open.times_were_set(written);
-                Ok(())
+                return Ok(());
             }
             // In read-only mode, too, as for a file in the cache: times are an attribute, as the mode and the owner.
-            None => {
-                let set = || rustix::fs::futimens(self.fd(), times);
-                self.cached_here().map_or_else(set, |cached| cached.set_times_past(set)).map_err(to_error)
+            if let Some(result) = self.cached_here().map_or_else(|| Some(set()), |cached| cached.set_times_past(set)) {
+                return result.map_err(to_error);
             }
         }
     }

@@ -41,16 +41,25 @@ impl File {
 
     #[inline(always)]
     fn write_by(&self, at: u64, from: &[u8], write: impl Fn(&Open, u64, &[u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
-        let written = match self.io_path("writing")? {
-            IoPath::Cached(cached) => match self.write_through(cached, Some(at), from, &write)? {
-                WriteOutcome::At(_, len) => return Ok(len),
-                WriteOutcome::TooFar(len) => return self.write_by(at, &from[..len], write),
-            },
-            IoPath::Bypass(_) if self.appends() => return self.append_some(from).map(|(_, len)| len),
-            IoPath::Bypass(cached) => cached.bypass(|| plain::write_at(self.fd(), at, from)),
-            IoPath::Uncached => self.may_change().and_then(|()| plain::write_at(self.fd(), at, from)),
-        };
-        written.map_err(|errno| self.to_error("writing", errno))
+        let mut from = from;
+        loop {
+            let written = match self.io_path("writing")? {
+                IoPath::Cached(cached) => match self.write_through(cached, Some(at), from, &write)? {
+                    WriteOutcome::At(_, len) => return Ok(len),
+                    WriteOutcome::TooFar(len) => {
+                        from = &from[..len];
+                        continue;
+                    }
+                },
+                IoPath::Bypass(_) if self.appends() => return self.append_some(from).map(|(_, len)| len),
+                IoPath::Bypass(cached) => match cached.bypass(|| plain::write_at(self.fd(), at, from)) {
+                    Some(written) => written,
+                    None => continue,
+                },
+                IoPath::Uncached => self.may_change().and_then(|()| plain::write_at(self.fd(), at, from)),
+            };
+            return written.map_err(|errno| self.to_error("writing", errno));
+        }
     }
 
     /// Writes at a position, or at the end of the file.
@@ -93,17 +102,22 @@ impl File {
     /// As pwritev(2).
     pub fn write_vectored_at(&self, at: u64, from: &[IoSlice<'_>]) -> Result<usize, Error> {
         let whole: usize = from.iter().map(|buffer| buffer.len()).sum();
-        let written = match self.io_path("writing")? {
-            // In one piece: an append must not be split, and a failed call must not have written a part.
-            IoPath::Cached(_) => match from {
-                [one] => return self.write_at(at, one),
-                several => return self.write_at(at, &gathered(several, whole)),
-            },
-            IoPath::Bypass(_) if self.appends() => return self.append_some(&gathered(from, whole)).map(|(_, len)| len),
-            IoPath::Bypass(cached) => cached.bypass(|| plain::write_vectored_at(self.fd(), at, from)),
-            IoPath::Uncached => self.may_change().and_then(|()| plain::write_vectored_at(self.fd(), at, from)),
-        };
-        written.map_err(|errno| self.to_error("writing", errno))
+        loop {
+            let written = match self.io_path("writing")? {
+                // In one piece: an append must not be split, and a failed call must not have written a part.
+                IoPath::Cached(_) => match from {
+                    [one] => return self.write_at(at, one),
+                    several => return self.write_at(at, &gathered(several, whole)),
+                },
+                IoPath::Bypass(_) if self.appends() => return self.append_some(&gathered(from, whole)).map(|(_, len)| len),
+                IoPath::Bypass(cached) => match cached.bypass(|| plain::write_vectored_at(self.fd(), at, from)) {
+                    Some(written) => written,
+                    None => continue,
+                },
+                IoPath::Uncached => self.may_change().and_then(|()| plain::write_vectored_at(self.fd(), at, from)),
+            };
+            return written.map_err(|errno| self.to_error("writing", errno));
+        }
     }
 
     /// Writes at the end of the file, whole, with no other writer of the instance between. Returns where it was written.
@@ -121,13 +135,16 @@ impl File {
     pub fn append_some(&self, from: &[u8]) -> Result<(u64, usize), Error> {
         self.may_write()?;
         let mut from = from;
-        if let Some(cached) = self.cached_path("writing")? {
-            match self.write_through(cached, None, from, Open::write)? {
-                WriteOutcome::At(at, len) => return Ok((at, len)),
-                WriteOutcome::TooFar(len) => from = &from[..len],
+        loop {
+            if let Some(cached) = self.cached_path("writing")? {
+                match self.write_through(cached, None, from, Open::write)? {
+                    WriteOutcome::At(at, len) => return Ok((at, len)),
+                    WriteOutcome::TooFar(len) => from = &from[..len],
+                }
+            } else if let Some(written) = self.bypass("writing", || plain::append(self.fd(), from))? {
+                return Ok(written);
             }
         }
-        self.bypass("writing", || plain::append(self.fd(), from))
     }
 
     /// Truncates or extends the file.
@@ -135,18 +152,20 @@ impl File {
     /// # Errors
     /// As ftruncate(2).
     pub fn set_len(&self, bytes: u64) -> Result<(), Error> {
-        if let Some(cached) = self.cached_path("truncating")? {
-            if !self.is_writable() {
-                return Err(self.to_error("truncating", Errno::INVAL));
-            }
-            self.may_become(cached, "truncating", bytes)?;
-            if bytes > limits::FILE_BYTES_MAX {
+        loop {
+            if let Some(cached) = self.cached_path("truncating")? {
+                if !self.is_writable() {
+                    return Err(self.to_error("truncating", Errno::INVAL));
+                }
+                self.may_become(cached, "truncating", bytes)?;
+                if bytes <= limits::FILE_BYTES_MAX {
+                    return cached.open.set_len(bytes).map_err(|errno| self.to_error("truncating", errno));
+                }
                 self.leave_cache(cached, "truncating")?;
-                return self.set_len(bytes);
+            } else if let Some(truncated) = self.bypass("truncating", || rustix::fs::ftruncate(self.fd(), bytes))? {
+                return Ok(truncated);
             }
-            return cached.open.set_len(bytes).map_err(|errno| self.to_error("truncating", errno));
         }
-        self.bypass("truncating", || rustix::fs::ftruncate(self.fd(), bytes))
     }
 
     /// Checks that the file may have this size, as the kernel's `inode_newsize_ok` does.
@@ -173,9 +192,13 @@ impl File {
             return Ok(());
         }
         let writable = crate::descriptor::reopen(self.fd(), OFlags::WRONLY).map_err(to_error)?;
-        match self.cached_path("truncating")? {
-            Some(cached) => cached.open.set_len(0).map_err(to_error),
-            None => self.bypass("truncating", || rustix::fs::ftruncate(&writable, 0)),
+        loop {
+            if let Some(cached) = self.cached_path("truncating")? {
+                return cached.open.set_len(0).map_err(to_error);
+            }
+            if let Some(truncated) = self.bypass("truncating", || rustix::fs::ftruncate(&writable, 0))? {
+                return Ok(truncated);
+            }
         }
     }
 
@@ -185,17 +208,21 @@ impl File {
     /// As fallocate(2) with `FALLOC_FL_PUNCH_HOLE`.
     pub fn punch_hole(&self, range: Range<u64>) -> Result<(), Error> {
         let bytes = range.end.saturating_sub(range.start);
-        if let Some(cached) = self.cached_path("punching a hole")? {
-            self.may_write()?;
-            if bytes == 0 {
-                return Err(self.to_error("punching a hole", Errno::INVAL));
+        loop {
+            if let Some(cached) = self.cached_path("punching a hole")? {
+                self.may_write()?;
+                if bytes == 0 {
+                    return Err(self.to_error("punching a hole", Errno::INVAL));
+                }
+                if !limits::is_sure(range.end) && range.end > cached.local.largest() {
+                    return Err(self.to_error("punching a hole", Errno::FBIG));
+                }
+                return cached.open.punch(range.start, bytes).map_err(|errno| self.to_error("punching a hole", errno));
             }
-            if !limits::is_sure(range.end) && range.end > cached.local.largest() {
-                return Err(self.to_error("punching a hole", Errno::FBIG));
+            if let Some(punched) = self.bypass("punching a hole", || plain::punch_hole(self.fd(), &range))? {
+                return Ok(punched);
             }
-            return cached.open.punch(range.start, bytes).map_err(|errno| self.to_error("punching a hole", errno));
         }
-        self.bypass("punching a hole", || plain::punch_hole(self.fd(), &range))
     }
 
     /// Reserves space for a range; unless `keep_size`, the file is extended to its end.
@@ -206,8 +233,13 @@ impl File {
         let how = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
         let bytes = range.end.saturating_sub(range.start);
         let to_error = |errno| self.to_error("allocating", errno);
-        let Some(cached) = self.cached_path("allocating")? else {
-            return self.bypass("allocating", || rustix::fs::fallocate(self.fd(), how, range.start, bytes));
+        let cached = loop {
+            if let Some(cached) = self.cached_path("allocating")? {
+                break cached;
+            }
+            if let Some(allocated) = self.bypass("allocating", || rustix::fs::fallocate(self.fd(), how, range.start, bytes))? {
+                return Ok(allocated);
+            }
         };
         self.may_write()?;
         if cached.open.mode() == Mode::ReadOnly {

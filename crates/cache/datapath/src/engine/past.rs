@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::RequestKind;
 use super::open::Open;
-use super::own_stamp::Writer;
+use super::own_stamp::TRIES_MAX;
 use super::record::flag;
 use super::stall::STALLED;
 
@@ -48,37 +47,31 @@ impl Open {
         Ok(true)
     }
 
-    /// Runs a call that changes the backing file past the cache while others may use the cache. What is dirty is written before, and what
-    /// is clean is dropped after it.
+    /// Drops the cached pages of the file, before calls change it past the cache. What is dirty is written first and never dropped.
+    /// `is_wanted` is asked with the file's lock held whether the file is still to be changed so. Returns false if not.
     ///
     /// # Errors
-    /// Returns the error of `change`, or what kept pages from being written or dropped.
-    pub fn change_past<T>(&self, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    /// Returns what kept pages from being written or dropped; [`STALLED`]: a process makes pages dirty all the time.
+    pub fn drop_before_past(&self, mut is_wanted: impl FnMut() -> bool) -> Result<bool, Errno> {
         let (engine, record) = (&self.engine, self.record());
-        let mut ask = |ask| engine.ask(ask, self.no, 0, 0).map(drop);
-        if engine.has_ssd() && !record.has(flag::THROUGH) {
-            ask(RequestKind::Through)?;
-        }
-        self.clean()?;
-        let _held = engine.lock_file(self.no)?;
-        self.look_locked()?;
-        record.own().open(Writer::LockHolder);
-        let result = change();
-        record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
-        // If that fails the window stays open, and the next owner of the lock drops them.
-        engine.drop_not_dirty(self.no, &mut ask)?;
-        // Likewise: the next owner closes it.
-        let _ = record.own().close(Writer::LockHolder, || {
-            let stamp = self.below.stamp()?;
-            // Dirty pages may have made the file longer here than the backing file.
-            if self.is_dirty().unwrap_or(true) {
-                record.size().fetch_max(stamp.size, Ordering::AcqRel);
-            } else {
-                record.size().store(stamp.size, Ordering::Release);
+        for _ in 0..TRIES_MAX {
+            self.clean()?;
+            let _held = engine.lock_file(self.no)?;
+            if !is_wanted() {
+                return Ok(false);
             }
-            Ok::<_, std::io::Error>(stamp)
-        });
-        result
+            if self.is_dirty()? {
+                continue;
+            }
+            engine.drop_not_dirty(self.no, &mut |ask| engine.ask(ask, self.no, 0, 0).map(drop))?;
+            // A writer that has not noticed pass-through yet may have come meanwhile.
+            if !self.is_dirty()? {
+                record.flags().fetch_and(!flag::STRANDED, Ordering::AcqRel);
+                record.succeeded();
+                return Ok(true);
+            }
+        }
+        Err(STALLED)
     }
 }
 
@@ -96,7 +89,11 @@ impl Drop for PastCall<'_> {
 
 #[cfg(test)]
 mod test {
-    use ssdcache::Mode;
+    use std::time::Duration;
+
+    use ssdcache::{FileKey, Mode};
+
+    use crate::engine::{BackingFile, OpenOptions};
 
     /// A process died during a call past the cache.
     #[test]
@@ -110,17 +107,73 @@ mod test {
         assert_eq!(open.wait_for_past(), Ok(false), "the count does not become negative");
     }
 
+    /// Another process, which has not noticed pass-through yet, writes between the write-back and the drop.
     #[test]
-    fn a_call_past_the_cache_is_ours() {
+    fn a_page_that_becomes_dirty_before_the_drop_is_written() {
         let (file, _engine, open) = crate::test_engine::lead(Mode::WriteBack);
         open.write(0, &[1; 9000]).expect("written");
-        let change = || {
-            assert_eq!(file.bytes.lock().len(), 9000, "what is dirty is written before");
-            crate::engine::BackingFile::set_len(&*file, 20_000).map_err(|_| rustix::io::Errno::IO)
+        let mut asked = 0;
+        let is_wanted = || {
+            asked += 1;
+            if asked == 1 {
+                open.write(10, &[2; 10]).expect("written");
+            }
+            true
         };
-        open.change_past(change).expect("changed");
-        assert_eq!((open.size(), open.look_below()), (20_000, Ok(())));
-        open.write(0, &[2; 10]).expect("written");
+        assert_eq!(open.drop_before_past(is_wanted), Ok(true));
+        assert_eq!((asked, &file.bytes.lock()[9..21]), (2, &[1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1][..]));
+        assert_eq!(open.is_dirty(), Ok(false));
+        open.write(0, &[3; 10]).expect("written");
+        assert_eq!(open.drop_before_past(|| false), Ok(false));
+        assert_eq!(open.size(), 9000);
+        let always = || {
+            open.write(10, &[4; 10]).expect("written");
+            true
+        };
+        assert_eq!(open.drop_before_past(always), Err(crate::engine::STALLED));
         open.sync().expect("no conflict");
+        assert_eq!(file.bytes.lock()[10..20], [4; 10], "the page stays");
+    }
+
+    /// A file is opened while a call past the cache goes on that began before pass-through ended.
+    #[test]
+    fn an_open_waits_for_a_call_past_the_cache() {
+        let (file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        let past = open.begin_past();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let below = std::sync::Arc::clone(&file) as std::sync::Arc<dyn BackingFile>;
+                engine.open(FileKey(7), std::path::Path::new("/file"), OpenOptions::default(), below).expect("opened")
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!other.is_finished(), "it waits");
+            file.set_len(20_000).expect("changed");
+            drop(past);
+            assert_eq!(other.join().expect("it ends").size(), 20_000);
+        });
+    }
+
+    /// The end of pass-through is counted before and after, also where the mode goes back to the one before.
+    #[test]
+    fn each_change_of_a_mode_is_counted_when_it_is_in_force() {
+        let (_file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        let counted = |mode| {
+            let before = engine.mode_changes();
+            open.set_mode(mode).expect("switched");
+            engine.mode_changes() - before
+        };
+        assert_eq!(counted(Mode::PassThrough), 2);
+        assert_eq!(counted(Mode::WriteBack), 3);
+    }
+
+    /// Times that were set past the cache count afterwards, not those of an earlier write.
+    #[test]
+    fn the_time_of_a_write_ends_with_pass_through() {
+        let (_file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        open.write(0, &[1; 10]).expect("written");
+        engine.set_mode(Mode::PassThrough).expect("switched");
+        assert_ne!(open.written_ns(), 0);
+        engine.set_mode(Mode::WriteBack).expect("switched");
+        assert_eq!(open.written_ns(), 0);
     }
 }
