@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
+use block::Device;
+use block::driver::memory::MemoryDevice;
 use parking_lot::Mutex;
 use shm::{PageSize, ProcessSlots, Region};
-use ssdcache::{FileKey, Mode};
+use ssdcache::{FileKey, Mode, PAGE_BYTES, SsdCache};
 
 use crate::Worker;
 use crate::engine::{BackingFile, CacheEngine, Environment, Layout, Limits, Open, OpenOptions, Parts, Sizes, Stamp};
@@ -21,6 +23,8 @@ pub(crate) struct File {
     /// Its present path. None: it has lost the name by which it was opened.
     pub(crate) name: Arc<Mutex<Option<PathBuf>>>,
     clock: AtomicI64,
+    /// Whether calls of `set_len` fail.
+    pub(crate) lengths_fail: AtomicBool,
     /// Whether each of the next calls of `stamp` fails, the last one first.
     pub(crate) stamps_fail: Mutex<Vec<bool>>,
     /// What `stamps_fail` becomes when the next hole fails.
@@ -59,6 +63,9 @@ impl BackingFile for File {
         Ok(())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
+        if self.lengths_fail.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Other.into());
+        }
         self.change(|bytes| bytes.resize(len as usize, 0))
     }
     fn punch(&self, at: u64, len: u64) -> io::Result<()> {
@@ -108,14 +115,28 @@ impl Environment for Files {
 
 /// Returns a file, and a process that leads and has it open as number 7.
 pub(crate) fn lead(mode: Mode) -> (Arc<File>, Arc<CacheEngine>, Open) {
-    let sizes = Sizes { frames: pagecache::Shape::new(64), ssd: None, files: 16 };
+    lead_over(mode, None)
+}
+
+/// Does the same with an SSD.
+pub(crate) fn lead_with_ssd(mode: Mode) -> (Arc<File>, Arc<CacheEngine>, Open) {
+    lead_over(mode, Some(ssdcache::Shape { segment_pages: 32, segments: 8 }))
+}
+
+fn lead_over(mode: Mode, ssd: Option<ssdcache::Shape>) -> (Arc<File>, Arc<CacheEngine>, Open) {
+    let sizes = Sizes { frames: pagecache::Shape::new(64), ssd, files: 16 };
+    let device = ssd.map(|shape| {
+        let device = MemoryDevice::new(PAGE_BYTES as u32, 1 << 21).expect("memory");
+        device.region().write(0, SsdCache::format([7; 16], shape).as_flattened());
+        Arc::new(device) as Arc<dyn Device>
+    });
     let layout = Layout::of(sizes);
     let region = Arc::new(Region::private(layout.bytes, PageSize::Small).expect("memory"));
     CacheEngine::format(&region, sizes, &Limits::new(0), mode, 1, "");
     let processes = Arc::new(ProcessSlots::in_process(Arc::clone(&region), layout.processes_at()));
     let file = Arc::new(File { name: Arc::new(Mutex::new(Some("/file".into()))), ..File::default() });
     let world = Arc::new(Files(Mutex::new([(FileKey(7), Arc::clone(&file))].into()), Arc::clone(&file)));
-    let engine = CacheEngine::attach(Parts { region, processes, device: None, plain: None, world, limits: Limits::new(0) });
+    let engine = CacheEngine::attach(Parts { region, processes, device: device.clone(), plain: device, world, limits: Limits::new(0) });
     let engine = engine.expect("attached");
     engine.lead_inline(Worker::begin(&engine));
     let options = OpenOptions { mode, ..OpenOptions::default() };

@@ -237,13 +237,16 @@ impl Worker {
         let size = self.end_below(engine, key);
         let window = self.open_window(engine, key, &*below)?;
         let mut written = Vec::with_capacity(items.len());
-        let (mut lost, mut result) = (0, Ok(()));
-        for run in runs(items).flat_map(|run| run.chunks(PIECE_PAGES)) {
+        let (mut lost, mut cleaned, mut result) = (0, 0, Ok(()));
+        for piece in runs(items).flat_map(|run| run.chunks(PIECE_PAGES)) {
             let Some(log) = &mut self.log else { break };
-            let pages = log.read_items(run);
+            // Making room for the entry may have written pages back since they were collected. The file may have newer bytes of them now.
+            let run: Vec<Item> = piece.iter().filter(|item| log.cache.is_dirty(item.key, item.page)).copied().collect();
+            cleaned += piece.len() - run.len();
+            let pages = log.read_items(&run);
             let pages = run.iter().copied().zip(pages).map(|(item, page)| (item, page.or_else(|| from_frame(engine, item))));
             let whole: Vec<(Item, Box<Page>)> = pages.filter_map(|(item, page)| Some((item, page?))).collect();
-            lost += self.lost(engine, run, &whole);
+            lost += self.lost(engine, &run, &whole);
             for piece in whole.chunk_by(|(a, _), (b, _)| a.page.0 + 1 == b.page.0) {
                 let at = piece[0].0.page.0 * PAGE_BYTES as u64;
                 let mut bytes: Vec<u8> = piece.iter().flat_map(|(_, page)| page.iter().copied()).collect();
@@ -282,7 +285,7 @@ impl Worker {
         self.succeeded(key);
         self.over(engine, key);
         // On a failed SSD, newer versions in frames are still to be written.
-        Ok(if self.has_log(engine) { items.len() - lost } else { written.len() })
+        Ok(if self.has_log(engine) { items.len() - lost } else { written.len() + cleaned })
     }
 
     fn mark_written(&mut self, engine: &CacheEngine, written: &[Item]) {
@@ -418,4 +421,29 @@ fn from_frame(engine: &CacheEngine, item: Item) -> Option<Box<Page>> {
     let snapshot = engine.pages.snapshot(engine.name(no, item.page.0), &mut bytes)?;
     // A marked page is handled by write-back.
     snapshot.marks.is_none().then_some(bytes)
+}
+
+#[cfg(test)]
+mod test {
+    use ssdcache::Mode;
+
+    use super::*;
+
+    /// The pages were written back after they were collected, and a process has written through to the file since.
+    #[test]
+    fn pages_that_became_clean_are_not_written_again() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        open.write(0, &[1; 3 * PAGE_BYTES]).expect("written");
+        open.sync().expect("on the SSD");
+        let mut worker = Worker::begin(&engine);
+        let mut items = Vec::new();
+        let log = worker.log.as_ref().expect("a log");
+        log.cache.collect_dirty(CollectScope::File(open.key()), SWEEP_PAGES, &mut items);
+        assert_eq!(items.len(), 3);
+        assert_eq!(worker.write_back(&engine, &items[..2]), Ok(2));
+        file.bytes.lock()[..2 * PAGE_BYTES].fill(2);
+        assert_eq!(worker.write_back_of(&engine, open.key(), &items), Ok(3));
+        let bytes = file.bytes.lock();
+        assert!(bytes[..2 * PAGE_BYTES].iter().all(|byte| *byte == 2) && bytes[2 * PAGE_BYTES..] == [1; PAGE_BYTES]);
+    }
 }
