@@ -32,7 +32,7 @@ const NAMED: usize = 64;
 /// Directories that are synced for one renamed file, at most.
 const SYNCED_MAX: usize = 8;
 /// The same for a stranded file.
-const STRANDED_MS: u32 = 60_000;
+pub(super) const STRANDED_MS: u32 = 60_000;
 
 #[derive(Default)]
 pub(super) struct Known {

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use ssdcache::FileKey;
 
+use super::files::STRANDED_MS;
 use super::{RETRY_MS, Worker};
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::{Difference, Moment, StampCheck, Writer, difference};
@@ -162,21 +163,27 @@ impl Worker {
     }
 
     /// Finishes one of these writes; returns whether there was one. A failed one is queued again: changes by other programs go undetected
-    /// while its window is open.
+    /// while its window is open. One whose file is missing is tried when the file is searched for again, and delays no other.
     pub(super) fn end_others_writing(&mut self, engine: &CacheEngine) -> bool {
         let now = engine.world.now_ms();
         if self.unended_failed.is_some_and(|failed| now.wrapping_sub(failed) < RETRY_MS) {
             return false;
         }
         self.unended_failed = None;
-        let Some((no, key)) = self.unended.pop_front() else { return false };
+        let is_missing = |no: FileNo| engine.records.get(no).has(flag::MISSING);
+        let next = self.unended.iter().position(|(no, key)| !is_missing(*no) || !self.is_patient(engine, *key));
+        let Some((no, key)) = next.and_then(|next| self.unended.remove(next)) else { return false };
         let record = engine.records.get(no);
         let is_left = || record.key() == Some(key) && is_unfinished(record);
         if is_left() {
             self.end_other(engine, no, key);
         }
         if is_left() {
-            self.unended_failed = Some(now);
+            if is_missing(no) {
+                self.know(key).not_before = Some(now.wrapping_add(STRANDED_MS));
+            } else {
+                self.unended_failed = Some(now);
+            }
             self.unended.push_back((no, key));
         }
         true
@@ -209,13 +216,14 @@ fn is_unfinished(record: Record<'_>) -> bool {
 
 #[cfg(test)]
 mod test {
+    use std::path::Path;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
     use ssdcache::Mode;
 
     use super::*;
-    use crate::engine::Open;
+    use crate::engine::{Open, OpenOptions};
     use crate::test_engine::File;
 
     /// Returns a process that leads, and a file with a dirty page that was written after the last change to the backing file.
@@ -270,6 +278,29 @@ mod test {
             engine.step_inline();
             is_known(&engine, &file, &open);
         }
+    }
+
+    /// A dead leader was writing to two files, and one of them is missing.
+    #[test]
+    fn a_missing_file_does_not_delay_the_end_of_writes_to_others() {
+        let (_file, engine, open) = with_dirty_page();
+        let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
+        let below = engine.world.open(FileKey(8), Path::new("/file"), &[], true).expect("there");
+        let other = engine.open(FileKey(8), Path::new("/file"), options, below).expect("opened");
+        let records = [&open, &other].map(|open| engine.records.get(open.no()));
+        let mut worker = Worker::begin(&engine);
+        for (record, open) in records.iter().zip([&open, &other]) {
+            record.own().open(Writer::Leader);
+            worker.unended.push_back((open.no(), open.key()));
+        }
+        records[0].flags().fetch_or(flag::MISSING, Ordering::AcqRel);
+        worker.know(open.key()).not_before = Some(1);
+        assert!(worker.end_others_writing(&engine));
+        assert!(!is_unfinished(records[1]) && is_unfinished(records[0]));
+        assert!(!worker.end_others_writing(&engine), "the missing one is not tried all the time");
+        worker.know(open.key()).not_before = None;
+        assert!(worker.end_others_writing(&engine));
+        assert!(!is_unfinished(records[0]));
     }
 
     /// The record of a file was made while the leader wrote to it, as it had none.
