@@ -213,8 +213,13 @@ pub fn find(key: FileKey, path: &Path, pids: &[u32], writable: bool, listed: &Li
     let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let is_it = |path: &Path| file_at(path).filter(|(_, found)| *found == key).map(|(fd, _)| fd);
     let of_pid = |pid: &u32| entries(&PathBuf::from(format!("/proc/{pid}/fd"))).find_map(|path| is_it(&path));
-    let found = is_it(path).or_else(|| pids.iter().find_map(of_pid)).or_else(|| listed.find(key, path.parent()?));
-    let found = found.or_else(|| find_in_renamed_directory(key, path));
+    let dir = path.parent().and_then(|dir| Some((dir, identity(dir)?)));
+    let at_path = is_it(path);
+    if let Some((dir, identity)) = dir.filter(|_| at_path.is_some()) {
+        listed.know(dir, identity);
+    }
+    let found = at_path.or_else(|| pids.iter().find_map(of_pid)).or_else(|| listed.find(key, path.parent()?));
+    let found = found.or_else(|| find_in_renamed_directory(key, path, listed));
     reopen(found.ok_or(Errno::NOENT)?.as_fd(), flags)
 }
 
@@ -231,10 +236,14 @@ fn with_key(fd: OwnedFd) -> Option<(OwnedFd, FileKey)> {
 }
 
 /// Finds a file whose directory, or one further up, has another name in its parent now. It examines at most [`BESIDE_MAX`] directories of
-/// the file system that the nearest remaining directory is on, and no mount point or automount in it.
-fn find_in_renamed_directory(key: FileKey, path: &Path) -> Option<OwnedFd> {
+/// the file system that the nearest remaining directory is on, and no mount point or automount in it. A directory that is still the one
+/// where files were found was not renamed, nor were those above it.
+fn find_in_renamed_directory(key: FileKey, path: &Path, listed: &Listed) -> Option<OwnedFd> {
     let (mut left, mut device) = (BESIDE_MAX, None);
     for dir in path.ancestors().skip(1) {
+        if listed.is_unchanged(dir) {
+            return None;
+        }
         let Ok(parent) = openat(CWD, dir.parent()?, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else { continue };
         let on = fstat(&parent).ok()?.st_dev;
         if *device.get_or_insert(on) != on {
@@ -255,13 +264,23 @@ fn find_in_renamed_directory(key: FileKey, path: &Path) -> Option<OwnedFd> {
     None
 }
 
+/// Returns the device and the inode of a directory.
+fn identity(dir: &Path) -> Option<(u64, u64)> {
+    rustix::fs::stat(dir).ok().map(|stat| (stat.st_dev, stat.st_ino))
+}
+
 fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// The keys of the directory that was searched last, because several files of it may be searched for in a row.
+/// What is known of directories from earlier searches.
 #[derive(Debug, Default)]
-pub struct Listed(Mutex<Option<Listing>>);
+pub struct Listed {
+    /// The keys of the directory that was searched last, because several files of it may be searched for in a row.
+    last: Mutex<Option<Listing>>,
+    /// The device and the inode of directories in which files were found.
+    known: Mutex<HashMap<PathBuf, (u64, u64)>>,
+}
 
 #[derive(Debug)]
 struct Listing {
@@ -278,6 +297,8 @@ type DirStamp = (u64, u64, i64, i64);
 const SETTLED: Duration = Duration::from_millis(50);
 /// Maximum number of directories that a search for a renamed directory examines.
 const BESIDE_MAX: usize = 512;
+/// Maximum number of directories whose identity is kept: of others it is learned again.
+const KNOWN_MAX: usize = 1024;
 /// Maximum number of entries that are kept; larger directories are listed each time.
 const LISTED_MAX: usize = 1 << 17;
 
@@ -288,12 +309,30 @@ impl Listing {
 }
 
 impl Listed {
+    /// Records the identity of a directory in which a file was found.
+    fn know(&self, dir: &Path, identity: (u64, u64)) {
+        let mut known = self.known.lock();
+        if known.get(dir) == Some(&identity) {
+            return;
+        }
+        if known.len() >= KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(dir.to_owned(), identity);
+    }
+
+    /// Returns whether a directory is known to be the one in which files were found. False if nothing is known of it.
+    fn is_unchanged(&self, dir: &Path) -> bool {
+        let known = self.known.lock().get(dir).copied();
+        known.is_some_and(|known| identity(dir) == Some(known))
+    }
+
     fn find(&self, key: FileKey, dir: &Path) -> Option<OwnedFd> {
         let stamp = || {
             let stat = rustix::fs::stat(dir).ok()?;
             Some((stat.st_dev, stat.st_ino, stat.st_mtime, stat.st_mtime_nsec as i64))
         };
-        let mut last = self.0.lock();
+        let mut last = self.last.lock();
         let before = stamp()?;
         if last.as_ref().is_none_or(|last| last.dir != dir || last.stamp != before) {
             let changed = UNIX_EPOCH.checked_add(Duration::new(u64::try_from(before.2).unwrap_or(0), before.3 as u32));

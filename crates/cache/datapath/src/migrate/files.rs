@@ -29,6 +29,8 @@ const WITHDRAWN: u32 = 32;
 const SETTLED: usize = 64;
 /// Files whose names are compared in one second, and whose names in the segment are set under one lock.
 const NAMED: usize = 64;
+/// The time after which such a comparison ends, and goes on a second later: the search for a missing file may be slow. In ms.
+const NAMED_MS: u32 = 20;
 /// Directories that are synced for one renamed file, at most.
 const SYNCED_MAX: usize = 8;
 /// The same for a stranded file.
@@ -548,7 +550,7 @@ impl Worker {
         let first = dirty.partition_point(|key| *key <= self.named);
         dirty.rotate_left(first);
         dirty.truncate(NAMED);
-        self.named = dirty.last().copied().unwrap_or(self.named);
+        let begun = engine.world.now_ms();
         let mut renamed = Vec::new();
         for key in dirty {
             if let Some(path) = self.present_path(engine, key)
@@ -574,6 +576,10 @@ impl Worker {
         let _ = self.flush_log(engine);
     }
 
+            if engine.world.now_ms().wrapping_sub(begun) >= NAMED_MS {
+                break;
+            }
+            self.named = key;
     /// Returns where a file with dirty pages on the SSD is now. A closed file that is not found is stranded, and status names it.
     fn present_path(&mut self, engine: &CacheEngine, key: FileKey) -> Option<PathBuf> {
         if let Some(below) = self.known.get(&key).and_then(|known| known.below.as_ref()) {
