@@ -73,7 +73,8 @@ impl CacheEngine {
         let open = Open { engine: Arc::clone(self), no, key, record, below, stream: Stream::default() };
         open.stream.seen.store(self.records.get(no).failures().0, Ordering::Relaxed);
         // A caller that finds a record not yet registered sends the request again: the leader answers at once.
-        if self.view.is_some() && self.records.get(no).on_ssd().is_none() && self.has_ssd() {
+        let is_registered = self.records.get(no).on_ssd().is_some() && !self.records.get(no).has(flag::UNCOMPARED);
+        if self.view.is_some() && !is_registered && self.has_ssd() {
             let outcome = self.ask(RequestKind::Open, no, 0, 0);
             if outcome.is_err() && self.is_unsure(no) {
                 return Err(OpenFileError::Unsure);
@@ -337,7 +338,8 @@ impl CacheEngine {
             if below.is_some() {
                 record.size().store(now.size, Ordering::Release);
             }
-            record.flags().fetch_and(!flag::STRANDED, Ordering::AcqRel);
+            // The backing file counts: a truncation that a crash undid is not repeated.
+            record.flags().fetch_and(!(flag::STRANDED | flag::UNCOMPARED), Ordering::AcqRel);
             record.succeeded();
             Ok(())
         });

@@ -109,10 +109,12 @@ pub(crate) mod flag {
     pub const HELD: u32 = 256;
     /// A program maps the file: its mode stays.
     pub const MAPPED: u32 = 512;
+    /// The leader made the record when it could not write to the file, and no process opened the file since.
+    pub const UNCOMPARED: u32 = 1024;
     /// The owner must decide what happens to the dirty pages.
     pub const STRANDED: u32 = CONFLICT | MISSING;
     /// All flags that are defined.
-    pub const ALL: u32 = UNLINKED | CONFLICT | THROUGH | PUNCHING | OWED | UNSYNCED | MISSING | HELD | MAPPED;
+    pub const ALL: u32 = UNLINKED | CONFLICT | THROUGH | PUNCHING | OWED | UNSYNCED | MISSING | HELD | MAPPED | UNCOMPARED;
 }
 
 type Wide = [AtomicU64; RECORD_BYTES / 8];

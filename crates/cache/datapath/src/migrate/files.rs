@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use pagecache::{MarkFilter, Marks};
 use rustix::io::Errno;
 use shm::OwnedLockGuard;
-use ssdcache::{FileKey, Page, PageIndex, PageVersion};
+use ssdcache::{FileKey, PAGE_BYTES, Page, PageIndex, PageVersion};
 
 use super::{RETRY_MS, Worker};
 use crate::engine::log::Stop;
@@ -206,7 +206,8 @@ impl Worker {
     /// Returns the entry and the length of a truncation that a power failure may have undone: the file was not opened since.
     fn owes_cut(&mut self, engine: &CacheEngine, key: FileKey) -> Option<(Entry, u64)> {
         let entry = self.entry(key)?;
-        let is_open = engine.records.find(key).is_some_and(|no| engine.records.get(no).on_ssd().is_some());
+        let is_compared = |no| engine.records.get(no).on_ssd().is_some() && !engine.records.get(no).has(flag::UNCOMPARED);
+        let is_open = engine.records.find(key).is_some_and(is_compared);
         let is_done = is_open || self.know(key).is_cut || self.cutting.is_some_and(|(cutting, _)| cutting == key);
         let cut = entry.cut.filter(|_| !is_done)?;
         Some((entry, cut))
@@ -226,6 +227,28 @@ impl Worker {
         self.close_window(engine, window, &*below);
         done.map_err(|error| errno_of(&error))?;
         self.know(key).is_cut = true;
+        Ok(())
+    }
+
+    /// Does for the first open of a file, whose record was made when it was stranded, what remains of a comparison with its entry: a
+    /// truncation that a crash may have undone.
+    pub(super) fn open_found(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        let record = engine.records.get(no);
+        // In a conflict nothing is written until the owner decides.
+        if !record.has(flag::UNCOMPARED) || record.has(flag::CONFLICT) {
+            return Ok(());
+        }
+        if let Some(entry) = self.entry(key).filter(|entry| entry.cut.is_some()) {
+            match self.cut_again(engine, key) {
+                // Another program changed the file meanwhile: the caller finds the flag.
+                Err(Errno::STALE) if record.has(flag::CONFLICT) => return Ok(()),
+                cut => cut?,
+            }
+            record.size().store(entry.size, Ordering::Release);
+            self.drop_pages(engine, key, entry.size.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
+            self.flush_log(engine)?;
+        }
+        record.flags().fetch_and(!flag::UNCOMPARED, Ordering::AcqRel);
         Ok(())
     }
 
@@ -387,7 +410,7 @@ impl Worker {
             self.unended.push_back((no, key));
         }
         record.size().store(entry.size, Ordering::Release);
-        record.flags().store(flag::UNSYNCED, Ordering::Release);
+        record.flags().store(flag::UNSYNCED | flag::UNCOMPARED, Ordering::Release);
         record.set_on_ssd(Some(number));
         record.set_key(Some(key));
         Some(no)
@@ -411,7 +434,7 @@ impl Worker {
             Some(no) => {
                 self.drop_range(engine, no, key, 0..u64::MAX)?;
                 let record = engine.records.get(no);
-                record.flags().fetch_and(!(flag::STRANDED | flag::HELD | flag::OWED), Ordering::AcqRel);
+                record.flags().fetch_and(!(flag::STRANDED | flag::HELD | flag::OWED | flag::UNCOMPARED), Ordering::AcqRel);
                 record.succeeded();
             }
             None => {
@@ -553,6 +576,10 @@ impl Worker {
         let begun = engine.world.now_ms();
         let mut renamed = Vec::new();
         for key in dirty {
+            if engine.world.now_ms().wrapping_sub(begun) >= NAMED_MS {
+                break;
+            }
+            self.named = key;
             if let Some(path) = self.present_path(engine, key)
                 && let Some(entry) = self.entry(key).filter(|entry| self.is_new_name(engine, key, &entry.path, &path))
             {
@@ -576,10 +603,6 @@ impl Worker {
         let _ = self.flush_log(engine);
     }
 
-            if engine.world.now_ms().wrapping_sub(begun) >= NAMED_MS {
-                break;
-            }
-            self.named = key;
     /// Returns where a file with dirty pages on the SSD is now. A closed file that is not found is stranded, and status names it.
     fn present_path(&mut self, engine: &CacheEngine, key: FileKey) -> Option<PathBuf> {
         if let Some(below) = self.known.get(&key).and_then(|known| known.below.as_ref()) {
@@ -948,6 +971,36 @@ mod test {
             assert_eq!(dirty(), left);
         }
         assert!(!worker.clean_nameless(&engine));
+    }
+
+    /// A crash undid a truncation, and the file is missing when the next leader looks for it. It is opened later.
+    #[test]
+    fn a_truncation_of_a_file_that_was_missing_is_repeated_when_it_is_opened() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        let (no, key, world) = (open.no(), open.key(), Arc::clone(&engine.world));
+        open.write(0, &[1; 20_000]).expect("written");
+        open.clean().expect("below");
+        open.write(0, &[2; 100]).expect("written");
+        open.sync().expect("on the SSD");
+        let mut worker = Worker::begin(&engine);
+        worker.note_cut(&engine, no, 5000).expect("noted");
+        worker.flush_log(&engine).expect("durable");
+        drop(open);
+        engine.drop_frames(no, 0..u64::MAX).expect("dropped");
+        engine.records.get(no).set_key(None);
+        let mut worker = Worker::begin(&engine);
+        let made = worker.ensure_record(&engine, key).expect("a record");
+        engine.records.get(made).flags().fetch_or(flag::MISSING, Ordering::AcqRel);
+        worker.synced_below(&engine, key).expect("nothing is forgotten");
+        engine.lead_inline(worker);
+        let below = world.open(key, Path::new("/file"), &[], true).expect("found");
+        let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
+        let open = engine.open(key, Path::new("/file"), options, below).expect("opened");
+        assert_eq!((open.size(), file.bytes.lock().len()), (5000, 5000));
+        assert!(!engine.records.get(made).has(flag::UNCOMPARED));
+        let mut bytes = vec![9; 20_000];
+        assert_eq!(open.read(0, &mut bytes), Ok(5000));
+        assert!(bytes[..100] == [2; 100] && bytes[100..5000] == [1; 4900]);
     }
 
     #[test]

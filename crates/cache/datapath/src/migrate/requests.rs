@@ -233,7 +233,7 @@ impl Worker {
     fn open(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         let record = engine.records.get(no);
         if record.on_ssd().is_some() {
-            return Ok(());
+            return self.open_found(engine, no, key);
         }
         if engine.header.get(Word::Unknown) != 0 {
             return Err(Errno::IO);
