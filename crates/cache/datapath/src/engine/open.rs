@@ -329,6 +329,8 @@ impl CacheEngine {
     pub(super) fn give_up(&self, no: FileNo, below: Option<&dyn BackingFile>) -> Result<(), Errno> {
         let record = self.records.get(no);
         let own = record.own();
+        // A dead writer left it open, and the caller did not close it.
+        let was_open = own.is_open_by(Writer::LockHolder);
         own.open(Writer::LockHolder);
         let is_conflict = record.has(flag::CONFLICT);
         let stamp = || below.map_or(Ok(own.get()), |below| below.stamp().map_err(|error| errno_of(&error)));
@@ -346,9 +348,16 @@ impl CacheEngine {
         if dropped == Err(STALLED) {
             self.leave_undecided(no);
         }
+        if dropped.is_err() {
+            // The window stays open: the next owner of the lock drops what may be older than the file. But a change by another program to
+            // a stranded file must still be found; the leader writes nothing to it, so its last stamp remains the right one.
+            if !was_open && record.has(flag::STRANDED) {
+                own.close(Writer::LockHolder, || Ok::<_, Errno>(own.get()))?;
+            }
+            return dropped;
+        }
         // In a conflict the leader writes nothing, so the next check finds whatever changed since then.
-        own.close(Writer::LockHolder, || if is_conflict { now } else { stamp() })?;
-        dropped
+        own.close(Writer::LockHolder, || if is_conflict { now } else { stamp() })
     }
 
     /// Does the same if the decision is still open.
