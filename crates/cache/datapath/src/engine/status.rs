@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagecache::{MarkFilter, SharedPages};
+use pagecache::{MarkFilter, Marks, SharedPages};
 use rustix::io::Errno;
 use shm::{ProcessSlot, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex, View};
@@ -231,12 +231,18 @@ impl CacheEngine {
     /// Returns the time of the last write, ns since 1970, or 0 if the backing file's attributes `below` show that time or a later one.
     /// While pages are dirty their write is the last change, also of a file whose time was set to one in the future before.
     pub(super) fn write_time(&self, no: FileNo, below: Stamp) -> u64 {
-        let written = self.records.get(no).written().load(Ordering::Relaxed);
-        // A time in the future is rare: the leader is only asked then.
+        let record = self.records.get(no);
+        let written = record.written().load(Ordering::Relaxed);
+        // Only the leader knows whether the SSD has dirty pages. It is not asked in other modes: the noted time is a little older than that
+        // of the backing file there, so that each call would ask.
+        let is_dirty = || match record.mode().within(self.mode()).keeps_dirty() {
+            true => self.is_dirty(no).unwrap_or(false),
+            false => self.pages.has_marked(pagecache::FileNo(no.0), Marks::DIRTY),
+        };
         let is_shown = match written.cast_signed().cmp(&below.mtime) {
             std::cmp::Ordering::Greater => false,
             std::cmp::Ordering::Equal => true,
-            std::cmp::Ordering::Less => written == 0 || !self.is_dirty(no).unwrap_or(false),
+            std::cmp::Ordering::Less => written == 0 || !is_dirty(),
         };
         if is_shown { 0 } else { written }
     }
