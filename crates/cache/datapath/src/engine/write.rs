@@ -77,14 +77,18 @@ impl Open {
         }
     }
 
-    /// Records the time of a truncation or hole in a file with unwritten times: the leader gives them to the backing file.
-    fn note_change(&self, record: Record<'_>) {
+    /// Records the time of a truncation or hole in a file with unwritten times: the leader gives them to the backing file. Returns the
+    /// times before and now.
+    fn note_change(&self, record: Record<'_>) -> [u64; 2] {
         let last = record.written().load(Ordering::Relaxed);
-        if last != 0 {
-            // Later than the time that programs may have seen, also within a tick of the clock.
-            record.written().store(self.engine.world.realtime_ns().max(last.saturating_add(1)), Ordering::Relaxed);
-            record.used().store(self.engine.world.now_ms(), Ordering::Relaxed);
+        if last == 0 {
+            return [0; 2];
         }
+        // Later than the time that programs may have seen, also within a tick of the clock.
+        let now = self.engine.world.realtime_ns().max(last.saturating_add(1));
+        record.written().store(now, Ordering::Relaxed);
+        record.used().store(self.engine.world.now_ms(), Ordering::Relaxed);
+        [last, now]
     }
 
     /// Does the same as [`Open::write`] where the fast path ([`super::FoundPage::write`]) does not apply.
@@ -403,7 +407,7 @@ impl Open {
         let _held = self.engine.lock_file(self.no)?;
         let record = self.record();
         let before = self.size();
-        self.note_change(record);
+        let [time_before, time] = self.note_change(record);
         record.truncations().fetch_add(1, Ordering::AcqRel);
         record.size().store(len, Ordering::Release);
         let outcome = self.engine.truncate(self.no, len, &mut |kind, a, b| self.engine.ask(kind, self.no, a, b).map(drop));
@@ -413,6 +417,8 @@ impl Open {
         }
         if outcome.is_err() {
             record.size().store(before, Ordering::Release);
+            // Unless another writer has noted a later time.
+            let _ = record.written().compare_exchange(time, time_before, Ordering::Relaxed, Ordering::Relaxed);
         }
         record.truncations().fetch_add(1, Ordering::AcqRel);
         outcome
@@ -476,6 +482,21 @@ impl Open {
 mod test {
     use super::*;
     use crate::engine::BackingFile;
+
+    #[test]
+    fn a_refused_truncation_leaves_the_time_of_the_last_write() {
+        let (file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        open.write(0, &[1; 100]).expect("written");
+        let written = open.written_ns();
+        file.lengths_fail.store(true, Ordering::Relaxed);
+        open.set_len(50).expect_err("refused");
+        assert_eq!((open.size(), open.written_ns()), (100, written));
+        let below = file.stamp().expect("a stamp");
+        assert_eq!(engine.write_time(open.no(), below), written);
+        file.lengths_fail.store(false, Ordering::Relaxed);
+        open.set_len(50).expect("truncated");
+        assert!(open.written_ns() > written);
+    }
 
     /// A writer died after it had extended the backing file, before it could publish the length. The next call is a hole there.
     #[test]
