@@ -110,6 +110,8 @@ impl Worker {
             cleaned.failed.extend(not_durable(&mut cleaned.stored));
             cleaned.failed.extend(not_durable(&mut cleaned.waiting));
         }
+        // First the SSD's dirty pages are published: a status in between must not show that nothing is dirty.
+        self.tell(engine);
         let mut files = Vec::new();
         for (name, snapshot) in cleaned.stored.drain(..).chain(cleaned.waiting.drain(..)) {
             // An unsettled page was written meanwhile, and is cleaned again later.
