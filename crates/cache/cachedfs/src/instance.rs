@@ -192,7 +192,12 @@ impl Instance {
             Some(known) => known.open.ours(call),
             None => call(),
         };
-        done.map_err(|errno| Error::system(errno, "unlinking", &path.into()))
+        done.map_err(|errno| Error::system(errno, "unlinking", &path.into()))?;
+        // At once: if all processes that have it open are killed now, nobody else can know that it was removed.
+        if let Some(known) = &known {
+            known.look_for_name();
+        }
+        Ok(())
     }
 
     /// Renames a file or a directory as renameat2(2) does.

@@ -421,11 +421,11 @@ impl Worker {
         let Some(record) = engine.records.find(key).map(|no| engine.records.get(no)) else {
             return self.known.get(&key).and_then(|known| known.below.as_ref()).is_some_and(|below| below.is_removed());
         };
-        if record.open_by().load(Ordering::Acquire) != 0 {
-            return false;
-        }
+        let open_by = record.open_by().load(Ordering::Acquire);
         let is_gone = |known: &Known| known.below.as_ref().is_some_and(|below| below.is_removed());
-        record.has(flag::UNLINKED) || self.known.get(&key).is_some_and(is_gone)
+        // One that died has closed the file, also before its process slot is cleared.
+        let is_open_by = |slot: u8| open_by & 1 << slot != 0 && engine.processes.is_alive(shm::ProcessSlot(slot));
+        (record.has(flag::UNLINKED) || open_by == 0 && self.known.get(&key).is_some_and(is_gone)) && !(0..u64::BITS as u8).any(is_open_by)
     }
 
     /// Drops all that is cached of a file that was removed, dirty or not.
