@@ -240,13 +240,37 @@ impl File {
         Ok(bytes.into())
     }
 
+    /// Makes the leader open the backing file for writing now.
+    ///
+    /// # Errors
+    /// The leader may not write the file, so that written data could not reach it.
+    pub fn prepare_to_write(&self) -> Result<(), Error> {
+        match self.cached_path("opening")? {
+            Some(cached) => cached.open.prepare_to_write().map_err(|errno| self.to_error("opening for the cache", errno)),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the descriptor that data of this process is written by.
+    pub fn written_fd(&self) -> BorrowedFd<'_> {
+        self.cached_here().map_or_else(|| self.fd(), |cached| cached.local.fd())
+    }
+
     /// Makes all writes to the file durable, on the SSD or in the backing file.
     ///
     /// # Errors
     /// As fsync(2); each open file reports a failed write-back once. [`Kind::Conflict`]: another program changed the file meanwhile.
     pub fn sync(&self, data_only: bool) -> Result<(), Error> {
         let to_error = |errno| self.to_error("syncing", errno);
-        let Some(cached) = self.cached_path("syncing")? else { return plain::sync(self.fd(), data_only).map_err(to_error) };
+        let Some(cached) = self.cached_path("syncing")? else {
+            // What could not be written when the file went past the cache.
+            if let Some(cached) = self.cached_here()
+                && cached.open.is_dirty().map_err(to_error)?
+            {
+                cached.open.clean().map_err(to_error)?;
+            }
+            return plain::sync(self.fd(), data_only).map_err(to_error);
+        };
         cached.look_below().map_err(to_error)?;
         cached.open.sync().map_err(to_error)
     }

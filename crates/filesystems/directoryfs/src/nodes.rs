@@ -147,9 +147,10 @@ impl Node {
         *self.record.compared.lock() == Some((stat.size, stat.mtime, stat.ctime))
     }
 
-    /// Remembers that the kernel gets the times of these attributes.
+    /// Remembers that the kernel gets the times of these attributes, perhaps after later ones.
     pub fn set_shown_time(&self, stat: &Stat) {
-        *self.record.shown_time.lock() = stat.mtime.max(stat.ctime);
+        let mut shown = self.record.shown_time.lock();
+        *shown = stat.mtime.max(stat.ctime).max(*shown);
     }
 
     /// Returns the time of the last change that the kernel got.

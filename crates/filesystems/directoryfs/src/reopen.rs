@@ -147,8 +147,9 @@ impl Nodes {
         if stat.stx_mask & StatxFlags::NLINK.bits() == 0 || stat.stx_nlink > 0 {
             return None;
         }
-        // A process may be in a removed directory, which has no blocks to speak of.
-        let file = if record.kind == FileType::Directory { None } else { descriptor.file.take() };
+        // A process may be in a removed directory, or have a pipe or a device open, which the kernel opens without a request. They have no
+        // blocks to speak of.
+        let file = if record.kind == FileType::RegularFile { descriptor.file.take() } else { None };
         drop(descriptor);
         drop(file);
         let Location { parent, name } = record.location.lock().clone();

@@ -161,3 +161,20 @@ pub fn status(found: &CachedMount, json: bool, prometheus: bool) -> anyhow::Resu
     }
     Ok(true)
 }
+
+/// Checks after an unmount that nothing is left in a cache that nobody uses.
+pub fn is_written_back(found: &CachedMount) -> anyhow::Result<bool> {
+    let Some(located) = cache_of(found) else { return Ok(true) };
+    let Ok(report) = cache::report_of(&located) else { return Ok(true) };
+    if report.in_use || report.status.dirty_bytes == 0 {
+        return Ok(true);
+    }
+    let shown = found.cache.display();
+    anyhow::bail!(
+        "{} is unmounted, and {} of it could not be written to {}: `hotshelf cache status {shown}` says why, `hotshelf cache flush \
+         {shown}` tries again",
+        found.mountpoint.display(),
+        indicatif::HumanBytes(report.status.dirty_bytes),
+        found.directory.display()
+    )
+}

@@ -403,7 +403,10 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
         while is_served() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        return Ok(true);
+        if is_served() {
+            bail!("{} is unmounted, and its daemon still writes data back: `hotshelf status` shows its cache", args.mountpoint.display());
+        }
+        return cached_mount::is_written_back(&cached);
     }
     let mounted = at_mountpoint(&args.mountpoint)?;
     let daemon = status_of(&mounted).map(|status| status.pid).ok();

@@ -206,7 +206,12 @@ impl Open {
             let before = self.truncations()?;
             if end > self.size() {
                 let _held = self.engine.lock_file(self.no)?;
-                return self.write_frames(at, from, end, Marks::DIRTY);
+                // Whoever held the lock may have waited for the file to go past the cache.
+                return match self.mode() {
+                    Mode::ReadOnly => Err(Errno::ROFS),
+                    Mode::WriteBack => self.write_frames(at, from, end, Marks::DIRTY),
+                    Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => self.write_through(at, from, end),
+                };
             }
             self.write_pages(at, from, Marks::DIRTY)?;
             self.note_time(self.record(), self.engine.world.realtime_ns());

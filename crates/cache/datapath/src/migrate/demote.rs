@@ -234,8 +234,9 @@ impl Worker {
 
     fn write_back_of(&mut self, engine: &CacheEngine, key: FileKey, items: &[Item]) -> Result<usize, Errno> {
         let Some(below) = self.found(engine, key)? else { return Ok(items.len()) };
-        let size = self.end_below(engine, key);
         let window = self.open_window(engine, key, &*below)?;
+        // The window takes another program's truncation into account.
+        let size = self.end_below(engine, key);
         let mut written = Vec::with_capacity(items.len());
         let (mut lost, mut cleaned, mut result) = (0, 0, Ok(()));
         for piece in runs(items).flat_map(|run| run.chunks(PIECE_PAGES)) {

@@ -578,7 +578,7 @@ impl Worker {
     /// are dropped. After a crash each page has its old content or zeroes, in whichever tier it is read.
     fn punch(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, first: u64, last: u64) -> Result<(), Errno> {
         let below = self.below(engine, key)?;
-        let size = self.begin_writing(engine, key)?;
+        self.begin_writing(engine, key)?;
         let mut is_dropped = false;
         for _ in 0..super::frames::DROPS {
             // No write-back may come between the hole and the drop: it would fill the hole again.
@@ -593,6 +593,7 @@ impl Worker {
             return Err(Errno::IO);
         }
         let window = self.open_window(engine, key, &*below)?;
+        let size = self.end_below(engine, key);
         engine.records.get(no).flags().fetch_or(flag::PUNCHING, Ordering::AcqRel);
         let bytes = PAGE_BYTES as u64;
         // The file may owe its length to dirty pages that are dropped with the hole.

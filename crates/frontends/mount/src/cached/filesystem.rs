@@ -124,11 +124,17 @@ impl CachedShared {
             let opened = self.instance.open_file(rustix::fs::CWD, Path::new(&path), flags, rustix::fs::Mode::empty(), &options);
             opened.map_err(|error| errno(&error))
         };
-        self.fs.also_as_caller(caller, || match open(flags | OFlags::NOATIME) {
+        let opened = self.fs.also_as_caller(caller, || match open(flags | OFlags::NOATIME) {
             // Only the owner may ask for that.
             Err(Errno::PERM) => open(flags),
             opened => opened,
-        })
+        })?;
+        let is_written_later = self.mode == Mode::WriteBack && flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        if is_written_later && opened.prepare_to_write().is_err() {
+            // The daemon's user may not write the file, as root may not on NFS: the data would stay in the cache for ever.
+            opened.set_mode(Mode::WriteThrough).map_err(|error| errno(&error))?;
+        }
+        Ok(opened)
     }
 
     fn add(&self, opener: Caller, file: File, node: Node, flags: i32) -> u64 {
@@ -141,27 +147,18 @@ impl CachedShared {
     }
 
     /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the length
-    /// and the offset, or none if the kernel's offset is right.
-    fn append(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<Option<(usize, u64)>, Errno> {
-        // What was written before may not be in the file yet. Otherwise a network file system asks its server at each append.
-        let end = match self.mode {
-            Mode::WriteBack => opened.file.len().map_err(|error| errno(&error))?,
-            _ => Stat::newest_of(opened.file.fd())?.size,
-        };
-        if end == offset {
-            return Ok(None);
-        }
-        if opened.file.is_cached() && !self.instance.compare(opened.file.fd()) {
-            return Err(Errno::IO);
-        }
-        opened.file.append_some(data).map(|(at, length)| Some((length, at))).map_err(|error| errno(&error))
+    /// and the offset.
+    fn append(&self, opened: &OpenCachedFile, data: &[u8]) -> Result<(usize, u64), Errno> {
+        // A network file system asks its server at each append. The cache takes what that told from the file system's memory.
+        Stat::newest_of(opened.file.fd())?;
+        opened.file.stat().map_err(|error| errno(&error))?;
+        opened.file.append_some(data).map(|(at, length)| (length, at)).map_err(|error| errno(&error))
     }
 
     /// Writes all of `data`, which the kernel takes for one write. Returns the length, and the offset.
     fn write(&self, opened: &OpenCachedFile, offset: u64, data: &[u8], is_append: bool) -> Result<(usize, u64), Errno> {
         let written = self.fs.as_caller(opened.opener, || {
-            let appended = if is_append { self.append(opened, offset, data)? } else { None };
-            appended.map_or_else(|| Ok((self.write_at(opened, offset, data)?, offset)), Ok)
+            if is_append { self.append(opened, data) } else { Ok((self.write_at(opened, offset, data)?, offset)) }
         });
         self.move_write_time(&opened.file, &opened.node);
         written
@@ -177,7 +174,10 @@ impl CachedShared {
     /// Returns an error of earlier writes that nobody has got yet.
     fn flush(&self, opened: &OpenCachedFile) -> Result<(), Errno> {
         opened.file.take_unreported().map_err(|error| errno(&error))?;
-        if self.is_remote { close_and_report(rustix::io::dup(opened.file.fd())?) } else { Ok(()) }
+        if !self.is_remote {
+            return Ok(());
+        }
+        close_and_report(rustix::io::fcntl_dupfd_cloexec(opened.file.written_fd(), 0)?)
     }
 
     /// Returns the flags of a reply to an open(2).
@@ -386,7 +386,11 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn setattr(&self, req: &Request<'_>, ino: u64, changes: &AttrChanges, reply: ReplyAttr) {
-        self.attr(reply, ino, self.inner.setattr(caller(req), ino, changes));
+        let (filesystem, caller, changes) = (self.clone(), caller(req), *changes);
+        let is_slow = changes.set.size.is_some() || changes.set.atime.is_some() || changes.set.mtime.is_some();
+        let change = move || filesystem.attr(reply, ino, filesystem.inner.setattr(caller, ino, &changes));
+        // Dirty pages are written first, and others are served meanwhile.
+        if is_slow { req.run_blocking(change) } else { change() }
     }
 
     fn readlink(&self, _req: &Request<'_>, ino: u64, reply: ReplyData) {
@@ -453,8 +457,8 @@ impl FileSystem for CachedFilesystem {
                 if is_kept {
                     fopen |= FopenFlags::FOPEN_KEEP_CACHE;
                 } else {
-                    node.set_cached(&stat);
                     inner.changed.invalidate_attributes(ino);
+                    node.set_cached(&stat);
                 }
                 let fh = inner.add(caller, file, node, flags);
                 reply.opened(fh, fopen);
@@ -547,13 +551,17 @@ impl FileSystem for CachedFilesystem {
         });
     }
 
-    fn release(&self, _req: &Request<'_>, _ino: u64, fh: u64, reply: ReplyEmpty) {
-        if let Some(opened) = self.inner.opened.remove(fh)
-            && opened.is_written
-        {
+    fn release(&self, req: &Request<'_>, _ino: u64, fh: u64, reply: ReplyEmpty) {
+        let Some(opened) = self.inner.opened.remove(fh) else { return reply.ok() };
+        if opened.is_written {
             self.inner.fs.remove_writer(opened.node.number());
         }
-        reply.ok();
+        let close = move || {
+            drop(opened);
+            reply.ok();
+        };
+        // The leader may have to take over a file with dirty pages.
+        if self.inner.mode == Mode::WriteBack { req.run_blocking(close) } else { close() }
     }
 
     fn flush(&self, req: &Request<'_>, fh: u64, reply: ReplyEmpty) {
