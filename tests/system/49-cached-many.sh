@@ -113,6 +113,18 @@ chown -R "$owner" "$SCRATCH/home" "$slow/user" "$MNT" "$XDG_STATE_HOME"
 "${as[@]}" "$HOTSHELF" cache create "$cache" --name "cached-many-user-$$" --size 64MiB --memory 16MiB >/dev/null
 files=5000 limit=512 copied=000
 use_many "$slow/user"
+# A file whose mode does not allow what the call that creates it may do, as git makes its objects.
+"${as[@]}" "$HOTSHELF" mount --cache "$cache" "$slow/user" "$MNT"
+"${as[@]}" python3 - "$MNT/read-only" <<'END' || fail "a new file of mode 0444 cannot be written"
+import os, sys
+for flags, name in ((os.O_RDWR, "-1"), (os.O_WRONLY, "-2")):
+    file = os.open(sys.argv[1] + name, flags | os.O_CREAT | os.O_EXCL, 0o444)
+    os.write(file, b"kept")
+    os.fsync(file)
+    os.close(file)
+END
+[[ $(cat "$slow/user/read-only-1" "$slow/user/read-only-2") == keptkept ]] || fail "a new file of mode 0444 is not below"
+"${as[@]}" "$HOTSHELF" unmount "$MNT"
 "${as[@]}" "$HOTSHELF" cache destroy "$cache" >/dev/null
 as=()
 unmount_disks

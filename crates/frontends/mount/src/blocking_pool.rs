@@ -37,7 +37,7 @@ impl BlockingPool {
         state.jobs.push_back(Box::new(job));
         if state.idle < state.jobs.len() && state.threads < THREADS_MAX {
             let inner = self.inner.clone();
-            let started = std::thread::Builder::new().name("lane".into()).spawn(move || inner.work());
+            let started = std::thread::Builder::new().name("blocking".into()).spawn(move || inner.work());
             match started {
                 Ok(_) => state.threads += 1,
                 Err(error) if state.threads > 0 => tracing::warn!(%error, "no more threads"),

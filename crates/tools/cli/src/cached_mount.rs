@@ -165,7 +165,8 @@ pub fn status(found: &CachedMount, json: bool, prometheus: bool) -> anyhow::Resu
 /// Checks after an unmount that nothing is left in a cache that nobody uses.
 pub fn is_written_back(found: &CachedMount) -> anyhow::Result<bool> {
     let Some(located) = cache_of(found) else { return Ok(true) };
-    let Ok(report) = cache::report_of(&located) else { return Ok(true) };
+    let report = cache::report_of(&located)
+        .with_context(|| format!("{} is unmounted; whether all its data is written back is not known", found.mountpoint.display()))?;
     if report.in_use || report.status.dirty_bytes == 0 {
         return Ok(true);
     }

@@ -2,7 +2,7 @@
 //! The kernel's requests to a cached directory, one method each.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,6 +137,20 @@ impl CachedShared {
         Ok(opened)
     }
 
+    /// Opens a file that was just created. Its mode may not allow what the call that created it may do.
+    fn open_created(&self, caller: Caller, file: OwnedFd, flags: OFlags) -> Result<File, Errno> {
+        match self.open_file(caller, &file, flags) {
+            Err(Errno::ACCESS) => {
+                let is_uncached = rustix::fs::fstat(&file)?.st_dev != self.device;
+                let options = Options { mode: Some(Mode::WriteThrough), is_uncached, ..Options::default() };
+                // Without the flags that make the cache open it again.
+                let flags = (flags - OFlags::NONBLOCK - OFlags::RWMODE) | OFlags::RDWR;
+                self.instance.open_descriptor(file, flags, &options).map_err(|error| errno(&error))
+            }
+            opened => opened,
+        }
+    }
+
     fn add(&self, opener: Caller, file: File, node: Node, flags: i32) -> u64 {
         let is_written = flags & O_ACCMODE != 0;
         if is_written {
@@ -150,7 +164,9 @@ impl CachedShared {
     /// and the offset.
     fn append(&self, opened: &OpenCachedFile, data: &[u8]) -> Result<(usize, u64), Errno> {
         // A network file system asks its server at each append. The cache takes what that told from the file system's memory.
-        Stat::newest_of(opened.file.fd())?;
+        if self.is_remote {
+            Stat::newest_of(opened.file.fd())?;
+        }
         opened.file.stat().map_err(|error| errno(&error))?;
         opened.file.append_some(data).map(|(at, length)| (length, at)).map_err(|error| errno(&error))
     }
@@ -470,7 +486,7 @@ impl FileSystem for CachedFilesystem {
     fn create(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, flags: i32, reply: ReplyCreate) {
         let (caller, inner) = (caller(req), &self.inner);
         let made = inner.fs.create(caller, parent, name, (new.mode, new.umask), flags & O_EXCL != 0);
-        let opened = made.and_then(|(node, stat, fd)| match inner.open_file(caller, &fd, open_flags(flags)) {
+        let opened = made.and_then(|(node, stat, fd)| match inner.open_created(caller, fd, open_flags(flags)) {
             Ok(file) => Ok((node, stat, file)),
             Err(error) => {
                 inner.fs.forget(node.number(), 1);

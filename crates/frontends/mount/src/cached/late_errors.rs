@@ -4,9 +4,23 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 
-/// File systems that send data over a network or to another process: NFS, SMB, Ceph, FUSE, 9P, AFS, Coda and OCFS2 (statfs(2)).
-const REMOTE: [u64; 10] =
-    [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x00c3_6400, 0x6573_5546, 0x0102_1997, 0x5346_414f, 0x7375_7245, 0x7461_636f];
+/// File systems that send data over a network or to another process (statfs(2)): NFS, three of SMB, Ceph, FUSE, 9P, two of AFS, Coda,
+/// OCFS2, Lustre and GPFS.
+const REMOTE: [u64; 13] = [
+    0x6969,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x00c3_6400,
+    0x6573_5546,
+    0x0102_1997,
+    0x5346_414f,
+    0x6b41_4653,
+    0x7375_7245,
+    0x7461_636f,
+    0x0bd0_0bd0,
+    0x4750_4653,
+];
 
 /// Returns whether the file system of a directory may tell an error of a write as late as at close(2).
 ///
