@@ -47,8 +47,7 @@ for round in $(seq 1 "$rounds"); do
     work
     pid=$(daemon_pid 2>/dev/null || true)
     [[ -n $pid ]] && kill -9 "$pid" 2>/dev/null
-    umount -l "$MNT" 2>/dev/null || true
-    while mountpoint -q "$MNT"; do umount -l "$MNT"; done
+    drop_dead_mount
     wait_until 10 mount_pair --allow-other 2>"$SCRATCH/err"
     place=$MNT/x/deep
     [[ -d $place ]] || place=$MNT/y/moved

@@ -32,9 +32,7 @@ killed_at() {
         unmount_pair
         return 1
     fi
-    while mountpoint -q "$MNT" || [[ $(stat "$MNT" 2>&1) == *'not connected'* ]]; do
-        umount -l "$MNT"
-    done
+    drop_dead_mount
 }
 
 # The tables: what a crash right after the point leaves.

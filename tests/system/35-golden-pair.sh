@@ -114,9 +114,7 @@ make() {
             if HOTSHELF_CRASH_AT=$n mount_quiet >/dev/null 2>&1; then
                 interrupted "$1" >/dev/null 2>&1 || true
             fi
-            while mountpoint -q "$MNT" || [[ $(stat "$MNT" 2>&1) == *'not connected'* ]]; do
-                umount -l "$MNT"
-            done
+            drop_dead_mount
         fi
         if is_cut_off "$1"; then
             rm -f "$SSD/.hotshelf/log"

@@ -51,6 +51,16 @@ mount_pair() {
 
 unmount_pair() { "$HOTSHELF" unmount "$MNT"; }
 
+# is_mounted DIR: by the kernel's table, since every call to a mount whose daemon ends at this moment may fail or be answered from a cache.
+is_mounted() { cut -d' ' -f5 /proc/self/mountinfo | grep -qxF -- "$1"; }
+
+# drop_dead_mount: detaches $MNT after its daemon was killed.
+drop_dead_mount() {
+    while is_mounted "$MNT"; do
+        umount -l "$MNT"
+    done
+}
+
 # field NAME: one number or word of the status.
 field() { "$HOTSHELF" status --json "$MNT" | sed -n "s/^ *\"$1\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" | head -n1; }
 
