@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use block::Device;
 use block::driver::memory::MemoryDevice;
+use pagecache::Marks;
 use parking_lot::Mutex;
 use shm::{PageSize, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, SsdCache};
 
 use crate::Worker;
-use crate::engine::{BackingFile, CacheEngine, Environment, Layout, Limits, Open, OpenOptions, Parts, Sizes, Stamp};
+use crate::engine::{BackingFile, CacheEngine, Environment, FileNo, Layout, Limits, Open, OpenOptions, Parts, Sizes, Stamp};
 
 /// A file in memory with its own clock, which every reading advances.
 #[derive(Default)]
@@ -29,7 +30,19 @@ pub(crate) struct File {
     pub(crate) stamps_fail: Mutex<Vec<bool>>,
     /// What `stamps_fail` becomes when the next hole fails.
     pub(crate) punch_fails: Mutex<Option<Vec<bool>>>,
+    /// Runs at each sync, until it returns false.
+    pub(crate) at_sync: Mutex<Option<FileHook>>,
+    /// The same at each reading of the stamp.
+    pub(crate) at_stamp: Mutex<Option<FileHook>>,
+    /// Whether not all processes may see the file.
+    pub(crate) is_private: AtomicBool,
+    /// Whether no name leads to the file.
+    pub(crate) is_gone: AtomicBool,
+    /// What was reported, where a test expects a report.
+    pub(crate) reports: Mutex<Option<Vec<String>>>,
 }
+
+pub(crate) type FileHook = Box<dyn FnMut() -> bool + Send>;
 
 impl File {
     fn time(&self) -> i64 {
@@ -41,6 +54,21 @@ impl File {
         *self.times.lock() = [self.time(); 2];
         Ok(())
     }
+}
+
+fn run(hook: &Mutex<Option<FileHook>>) {
+    let taken = hook.lock().take();
+    if let Some(mut taken) = taken
+        && taken()
+    {
+        *hook.lock() = Some(taken);
+    }
+}
+
+/// Writes ten bytes to the first page of a file, as a process does that has not noticed a change of the mode yet.
+pub(crate) fn write_late(engine: &CacheEngine, no: FileNo, byte: u8) {
+    let is_written = engine.pages.write(engine.name(no, 0), 0, &[byte; 10], Marks::DIRTY, 0);
+    assert!(is_written, "the page is in memory");
 }
 
 impl BackingFile for File {
@@ -60,6 +88,7 @@ impl BackingFile for File {
         })
     }
     fn sync(&self) -> io::Result<()> {
+        run(&self.at_sync);
         Ok(())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -86,6 +115,7 @@ impl BackingFile for File {
         self.name.lock().clone()
     }
     fn stamp(&self) -> io::Result<Stamp> {
+        run(&self.at_stamp);
         if self.stamps_fail.lock().pop() == Some(true) {
             return Err(io::ErrorKind::Other.into());
         }
@@ -99,6 +129,9 @@ struct Files(Mutex<BTreeMap<FileKey, Arc<File>>>, Arc<File>);
 
 impl Environment for Files {
     fn open(&self, key: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn BackingFile>> {
+        if key == FileKey(7) && self.1.is_gone.load(Ordering::Relaxed) {
+            return Err(rustix::io::Errno::NOENT.into());
+        }
         let make = || Arc::new(File { name: Arc::clone(&self.1.name), ..File::default() });
         Ok(Arc::clone(self.0.lock().entry(key).or_insert_with(make)) as Arc<dyn BackingFile>)
     }
@@ -108,8 +141,14 @@ impl Environment for Files {
     fn realtime_ns(&self) -> u64 {
         self.1.time() as u64
     }
+    fn may_keep(&self, key: FileKey, _: &Path) -> bool {
+        key != FileKey(7) || !self.1.is_private.load(Ordering::Relaxed)
+    }
     fn report(&self, words: &str) {
-        panic!("{words}");
+        match &mut *self.1.reports.lock() {
+            Some(reports) => reports.push(words.to_owned()),
+            None => panic!("{words}"),
+        }
     }
 }
 

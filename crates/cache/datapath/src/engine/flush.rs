@@ -2,10 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
+use pagecache::Marks;
 use rustix::io::Errno;
+use shm::OwnedLockGuard;
 
 use super::open::Open;
+use super::own_stamp::{TRIES_MAX, Writer};
 use super::record::{FileNo, flag};
+use super::stall::STALLED;
 use super::{CacheEngine, RequestKind};
 
 impl Open {
@@ -61,6 +65,130 @@ impl CacheEngine {
             if left == 0 {
                 return Ok(());
             }
+        }
+    }
+
+    /// Writes the dirty pages of a file back, and drops all of its pages. A page that a writer makes dirty meanwhile is not dropped, but
+    /// written back, too. `lock` takes the file's lock, which stops writers that extend the file; without it they may delay the end.
+    /// `is_wanted` is called with the lock held. `ask` sends a request and its argument to the leader, or is the leader. Returns false if
+    /// the drop is not wanted any more.
+    ///
+    /// # Errors
+    /// Returns what kept pages from being written or dropped; [`STALLED`]: a process makes pages dirty all the time.
+    pub(crate) fn clean_and_drop<'a>(
+        &'a self,
+        no: FileNo,
+        lock: &dyn Fn() -> Result<Option<OwnedLockGuard<'a>>, Errno>,
+        is_wanted: &mut dyn FnMut() -> bool,
+        ask: &mut dyn FnMut(RequestKind, u64) -> Result<u32, Errno>,
+    ) -> Result<bool, Errno> {
+        let record = self.records.get(no);
+        for _ in 0..TRIES_MAX {
+            ask(RequestKind::Clean, 0)?;
+            let _held = lock()?;
+            if !is_wanted() {
+                return Ok(false);
+            }
+            if self.is_dirty_by(no, ask)? {
+                continue;
+            }
+            self.drop_not_dirty(no, &mut |kind| ask(kind, 0).map(drop))?;
+            // The lock does not stop a writer that changes pages in place.
+            if !self.is_dirty_by(no, ask)? {
+                record.flags().fetch_and(!flag::STRANDED, Ordering::AcqRel);
+                record.succeeded();
+                return Ok(true);
+            }
+        }
+        Err(STALLED)
+    }
+
+    pub(super) fn is_dirty_by(&self, no: FileNo, ask: &mut dyn FnMut(RequestKind, u64) -> Result<u32, Errno>) -> Result<bool, Errno> {
+        let is_marked = self.pages.has_marked(pagecache::FileNo(no.0), Marks::DIRTY);
+        Ok(is_marked || self.view.is_some() && ask(RequestKind::Open, 1)? > 0)
+    }
+
+    /// Takes the file's lock if it is free and its last owner left nothing unfinished. The leader, which never waits for a lock, calls it.
+    ///
+    /// # Errors
+    /// EBUSY: the lock is not free, or its last owner died.
+    pub(crate) fn try_lock_file(&self, no: FileNo) -> Result<OwnedLockGuard<'_>, Errno> {
+        let held = self.records.lock_of(no).try_lock().ok_or(Errno::BUSY)?;
+        if held.was_abandoned() || self.records.get(no).own().is_open_by(Writer::LockHolder) {
+            held.abandon();
+            return Err(Errno::BUSY);
+        }
+        Ok(held)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use ssdcache::Mode;
+
+    use super::*;
+    use crate::Worker;
+    use crate::engine::BackingFile;
+    use crate::test_engine::{File, write_late};
+
+    /// Makes a late writer write 2, 3, 4 and 5 at the next four syncs of the file.
+    fn write_at_syncs(file: &File, engine: &Arc<CacheEngine>, no: FileNo) {
+        let (engine, mut byte) = (Arc::clone(engine), 1);
+        let hook = move || {
+            byte += 1;
+            write_late(&engine, no, byte);
+            byte < 5
+        };
+        *file.at_sync.lock() = Some(Box::new(hook));
+    }
+
+    #[test]
+    fn a_page_that_is_written_while_its_file_is_withdrawn_is_not_lost() {
+        for (file, engine, open) in [crate::test_engine::lead(Mode::WriteBack), crate::test_engine::lead_with_ssd(Mode::WriteBack)] {
+            open.write(0, &[1; 100]).expect("written");
+            write_at_syncs(&file, &engine, open.no());
+            engine.withdraw(open.key()).expect("withdrawn");
+            assert!(file.at_sync.lock().is_none(), "all were written");
+            assert_eq!((&file.bytes.lock()[..11], open.is_dirty()), (&[5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 1][..], Ok(false)));
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_written_while_its_closed_file_is_withdrawn_is_not_lost() {
+        for (file, engine, open) in [crate::test_engine::lead(Mode::WriteBack), crate::test_engine::lead_with_ssd(Mode::WriteBack)] {
+            let (no, key) = (open.no(), open.key());
+            open.write(0, &[1; 100]).expect("written");
+            drop(open);
+            file.is_private.store(true, Ordering::Relaxed);
+            write_at_syncs(&file, &engine, no);
+            Worker::begin(&engine).withdraw_closed(&engine);
+            assert!(file.at_sync.lock().is_none(), "all were written");
+            assert_eq!(file.bytes.lock()[..11], [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 1]);
+            assert!(!engine.knows(key));
+        }
+    }
+
+    /// The writer has not noticed pass-through, which ends, or it has noticed its end already.
+    #[test]
+    fn a_page_that_is_written_at_the_end_of_pass_through_is_not_lost() {
+        for (file, engine, open) in [crate::test_engine::lead(Mode::WriteBack), crate::test_engine::lead_with_ssd(Mode::WriteBack)] {
+            open.write(0, &[1; 100]).expect("written");
+            engine.set_mode(Mode::PassThrough).expect("switched");
+            let (late, no) = (Arc::clone(&engine), open.no());
+            let hook = move || {
+                write_late(&late, no, 2);
+                false
+            };
+            *file.at_stamp.lock() = Some(Box::new(hook));
+            engine.set_mode(Mode::WriteBack).expect("switched");
+            assert!(file.at_stamp.lock().is_none(), "it was written");
+            open.sync().expect("no conflict");
+            open.clean().expect("no conflict");
+            assert_eq!(file.bytes.lock()[..11], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
+            assert!(!open.is_changed(file.stamp().expect("a stamp")));
         }
     }
 }

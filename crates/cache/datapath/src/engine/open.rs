@@ -179,6 +179,23 @@ impl CacheEngine {
         Ok((no, found.is_none()))
     }
 
+    /// Frees the record of a file that no process has open, with the frames of it that are left. Returns false if it has to stay. The lock
+    /// of the table is held.
+    pub(crate) fn free_closed(&self, no: FileNo, key: FileKey) -> bool {
+        let record = self.records.get(no);
+        let is_open = record.open_by().load(Ordering::Acquire) != 0 || self.opens.lock().contains_key(&no);
+        if is_open || record.key() != Some(key) || record.has(flag::OWED | flag::STRANDED) {
+            return false;
+        }
+        // A process may have opened the file, read or written it, and closed it again, since its pages were dropped.
+        if self.pages.drop_clean(pagecache::FileNo(no.0)) != Leftover::None {
+            return false;
+        }
+        record.set_path(Path::new(""));
+        record.set_key(None);
+        true
+    }
+
     /// Returns a record that no process has open, without dirty pages, and drops the frames cached under it. The lock is held. `opens`:
     /// the files that this process has open, whatever the segment says.
     pub(crate) fn free_record(&self, key: FileKey, opens: &HashMap<FileNo, u32>) -> Option<FileNo> {
@@ -297,8 +314,7 @@ impl CacheEngine {
 
     /// Returns whether cached pages are newer than the backing file.
     pub(super) fn is_dirty(&self, no: FileNo) -> Result<bool, Errno> {
-        Ok(self.pages.has_marked(pagecache::FileNo(no.0), Marks::DIRTY)
-            || (self.view.is_some() && self.ask(RequestKind::Open, no, 1, 0)? > 0))
+        self.is_dirty_by(no, &mut |kind, a| self.ask(kind, no, a, 0))
     }
 
     /// Drops cached pages that are not newer than the backing file. The SSD's go first, durably, for the frames cover older pages there.

@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::open::Open;
-use super::own_stamp::TRIES_MAX;
-use super::record::flag;
 use super::stall::STALLED;
 
 /// How long a caller waits for calls past the cache, after the mode has changed.
@@ -53,25 +51,9 @@ impl Open {
     /// # Errors
     /// Returns what kept pages from being written or dropped; [`STALLED`]: a process makes pages dirty all the time.
     pub fn drop_before_past(&self, mut is_wanted: impl FnMut() -> bool) -> Result<bool, Errno> {
-        let (engine, record) = (&self.engine, self.record());
-        for _ in 0..TRIES_MAX {
-            self.clean()?;
-            let _held = engine.lock_file(self.no)?;
-            if !is_wanted() {
-                return Ok(false);
-            }
-            if self.is_dirty()? {
-                continue;
-            }
-            engine.drop_not_dirty(self.no, &mut |ask| engine.ask(ask, self.no, 0, 0).map(drop))?;
-            // A writer that has not noticed pass-through yet may have come meanwhile.
-            if !self.is_dirty()? {
-                record.flags().fetch_and(!flag::STRANDED, Ordering::AcqRel);
-                record.succeeded();
-                return Ok(true);
-            }
-        }
-        Err(STALLED)
+        self.check()?;
+        let (engine, no) = (&self.engine, self.no);
+        engine.clean_and_drop(no, &|| engine.lock_file(no).map(Some), &mut is_wanted, &mut |kind, a| engine.ask(kind, no, a, 0))
     }
 }
 

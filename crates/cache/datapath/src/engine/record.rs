@@ -394,6 +394,18 @@ impl<'a> Record<'a> {
         self.u64(88)
     }
 
+    /// Clears the time of the last write, because the file's own times count, unless it is not `written` any more: a write came since.
+    pub(crate) fn times_were_set(self, written: u64, is_dirty: impl FnOnce() -> bool) {
+        let time = self.written();
+        if time.compare_exchange(written, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        // A write in the same tick of the clock has the same time, and stores it after its page is dirty.
+        if written != 0 && is_dirty() {
+            let _ = time.compare_exchange(0, written, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
     /// Returns the path as one call of `set_path` set it, without the lock. It is empty if the file has none in the segment, or if the
     /// process that sets it does not finish meanwhile.
     pub(crate) fn path(self) -> PathBuf {

@@ -274,19 +274,28 @@ impl CacheEngine {
         let record = self.records.get(no);
         if record.mode() != Mode::PassThrough {
             self.ask(RequestKind::Mode, no, Mode::PassThrough as u64, 0)?;
-        } else if self.pages.marked_of(pagecache::FileNo(no.0)) {
-            self.ask(RequestKind::Clean, no, 0, 0)?;
         }
-        self.drop_cached(no, 0..u64::MAX)?;
+        let is_marked = || self.pages.marked_of(pagecache::FileNo(no.0));
+        let mut ask = |kind, a| match kind {
+            // The leader would open and sync the file for nothing.
+            RequestKind::Clean if !is_marked() && !self.is_dirty(no)? => Ok(0),
+            _ => self.ask(kind, no, a, 0),
+        };
+        let lock = || match self.lock_file(no) {
+            // A process that has stopped does not keep the pages where they may not stay.
+            Err(STALLED) => Ok(None),
+            held => held.map(Some),
+        };
+        self.clean_and_drop(no, &lock, &mut || record.key() == Some(key), &mut ask)?;
         if !self.pages.wipe_free() {
             return Err(STALLED);
         }
         let _held = self.lock_records()?;
         if record.key() == Some(key) {
             record.set_path(std::path::Path::new(""));
-            // No process has the file open: remove its record.
-            if record.open_by().load(Ordering::Acquire) == 0 && !record.has(flag::OWED) {
-                record.set_key(None);
+            // In another mode, a process has opened it meanwhile, and the SSD may have dirty pages of it.
+            if record.mode() == Mode::PassThrough {
+                self.free_closed(no, key);
             }
         }
         Ok(())
@@ -337,14 +346,7 @@ impl Open {
     /// Records that the file's times were set: these count, not the time of the last write. `written` is [`Open::written_ns`] from before
     /// all dirty pages were written back for that: the time of a write that came since stays.
     pub fn times_were_set(&self, written: u64) {
-        let time = self.record().written();
-        if time.compare_exchange(written, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return;
-        }
-        // A write in the same tick of the clock has the same time, and stores it after its page is dirty.
-        if written != 0 && self.is_dirty().unwrap_or(true) {
-            let _ = time.compare_exchange(0, written, Ordering::AcqRel, Ordering::Relaxed);
-        }
+        self.record().times_were_set(written, || self.is_dirty().unwrap_or(true));
     }
 
     /// Returns why a write-back failed, if this handle has not reported it yet.

@@ -852,7 +852,7 @@ impl Worker {
 
     /// Drops closed files, some at a time, that not all processes of the segment may see any more. (The users of an open file detect that
     /// themselves.)
-    fn withdraw_closed(&mut self, engine: &CacheEngine) {
+    pub(crate) fn withdraw_closed(&mut self, engine: &CacheEngine) {
         let count = engine.records.count;
         for _ in 0..WITHDRAWN.min(count) {
             self.looked_at = (self.looked_at + 1) % count;
@@ -864,14 +864,12 @@ impl Worker {
                 continue;
             }
             // Pages that cannot be written stay; a flush reports them.
-            let dropped = self.clean(engine, no, key).and_then(|()| self.drop_range(engine, no, key, 0..u64::MAX));
+            let dropped = self.clean_and_drop(engine, no, key);
             // The record stays, and is tried again, as long as free frames have bytes of the file.
             let is_wiped = dropped.is_ok() && engine.pages.wipe_free();
             let Ok(_held) = engine.lock_records() else { return };
-            let is_left = is_wiped && record.key() == Some(key) && record.open_by().load(Ordering::Acquire) == 0;
-            if is_left && !engine.pages.marked_of(pagecache::FileNo(no.0)) {
-                record.set_path(std::path::Path::new(""));
-                record.set_key(None);
+            if is_wiped && !self.is_dirty(engine, no, key) {
+                engine.free_closed(no, key);
             }
         }
     }

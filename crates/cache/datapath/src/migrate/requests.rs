@@ -287,14 +287,14 @@ impl Worker {
                 record.size().store(entry.size, Ordering::Release);
                 if is_unsure { self.drop_clean_for_good(engine, key) } else { Ok(()) }
             }
-            Some(_) if is_right && is_unsure => self.drop_range(engine, no, key, 0..u64::MAX),
+            Some(_) if is_right && is_unsure => self.drop_all_clean(engine, no, key).map(drop),
             // A write was to extend the file, and did not happen.
             Some(entry) if is_right && entry.size != record.own().get().size => {
                 let entry = Entry { size: record.own().get().size, ..entry.clone() };
                 self.put_entry(engine, key, |_| entry.clone())
             }
             Some(_) if is_right => Ok(()),
-            _ if dirty == 0 => self.drop_range(engine, no, key, 0..u64::MAX),
+            _ if dirty == 0 => self.drop_all_clean(engine, no, key).map(drop),
             _ => {
                 self.drop_doubtful(engine, key)?;
                 if let Some(entry) = entry {
@@ -325,6 +325,32 @@ impl Worker {
             self.dirty_since.remove(&key);
         }
         Ok(())
+    }
+
+    /// Writes the dirty pages of a file back, and drops all of its pages, as [`CacheEngine::clean_and_drop`] does.
+    ///
+    /// # Errors
+    /// EBUSY: a process holds the file's lock, or died with it. Else as there.
+    pub(super) fn clean_and_drop(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        engine.clean_and_drop(no, &|| engine.try_lock_file(no).map(Some), &mut || true, &mut |kind, _| match kind {
+            RequestKind::Clean => self.clean(engine, no, key).map(|()| 0),
+            RequestKind::DropClean => self.drop_clean_for_good(engine, key).map(|()| 0),
+            _ => Ok(self.log.as_ref().map_or(0, |log| log.cache.dirty_of(key))),
+        })?;
+        self.forget(engine, key);
+        self.dirty_since.remove(&key);
+        Ok(())
+    }
+
+    /// Drops all pages of a file that are not dirty. If none is, the leader's state of the file is forgotten. Returns whether none is.
+    pub(super) fn drop_all_clean(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<bool, Errno> {
+        engine.drop_not_dirty(no, &mut |_| self.drop_clean_for_good(engine, key))?;
+        let is_dirty = self.is_dirty(engine, no, key);
+        if !is_dirty {
+            self.forget(engine, key);
+            self.dirty_since.remove(&key);
+        }
+        Ok(!is_dirty)
     }
 
     /// Makes pages that were put or dropped durable. A failed SSD is skipped.
@@ -730,21 +756,28 @@ impl Worker {
             }
             let Ok(below) = self.below(engine, key) else { continue };
             let record = engine.records.get(no);
-            let window = record.own().open(Writer::Leader);
+            let own = record.own();
+            let (known, size, written) = (own.get(), record.size().load(Ordering::Acquire), record.written().load(Ordering::Relaxed));
+            let window = own.open(Writer::Leader);
             let stamp = below.stamp();
-            let dropped = self.drop_range(engine, no, key, 0..u64::MAX);
-            let size = stamp.and_then(|stamp| {
-                record.own().close_as_of(window, Writer::Leader, stamp, || below.stamp())?;
-                Ok(stamp.size)
+            let dropped = self.drop_all_clean(engine, no, key);
+            let is_clean = dropped == Ok(true);
+            let closed = stamp.and_then(|stamp| {
+                // A page that a process without notice of pass-through has made dirty is a conflict if the file was changed.
+                own.close_as_of(window, Writer::Leader, if is_clean { stamp } else { known }, || below.stamp())?;
+                Ok(stamp)
             });
-            if size.is_err() {
+            if closed.is_err() {
                 self.unended.push_back((no, key));
             }
             dropped?;
-            if let Ok(size) = size {
-                record.size().store(size, Ordering::Release);
-                // The file is not dirty: its own times count, and some may have been set past the cache.
-                record.written().store(0, Ordering::Release);
+            if let Ok(stamp) = closed.as_ref()
+                && is_clean
+            {
+                // A writer that came since keeps the length that it set. The times of the file count, as some may have been set past the
+                // cache, unless it is dirty by now.
+                let _ = record.size().compare_exchange(size, stamp.size, Ordering::AcqRel, Ordering::Acquire);
+                record.times_were_set(written, || self.is_dirty(engine, no, key));
             }
         }
         Ok(())
