@@ -434,7 +434,10 @@ impl Worker {
             Some(no) => {
                 self.drop_range(engine, no, key, 0..u64::MAX)?;
                 let record = engine.records.get(no);
-                record.flags().fetch_and(!(flag::STRANDED | flag::HELD | flag::OWED | flag::UNCOMPARED), Ordering::AcqRel);
+                // What a dead leader left unfinished does not matter any more.
+                record.own().close(Writer::Leader, || Ok::<_, Errno>(record.own().get()))?;
+                let over = flag::STRANDED | flag::HELD | flag::OWED | flag::UNCOMPARED | flag::PUNCHING;
+                record.flags().fetch_and(!over, Ordering::AcqRel);
                 record.succeeded();
             }
             None => {

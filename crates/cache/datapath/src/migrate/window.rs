@@ -192,7 +192,11 @@ impl Worker {
     fn end_other(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) {
         // The holder of the lock is writing through, and finishes that itself.
         let Some(_held) = self.try_lock(engine, no) else { return };
-        let Ok(below) = self.below(engine, key) else { return };
+        let below = match self.below(engine, key) {
+            Ok(below) => below,
+            Err(Errno::NOENT) => return self.end_not_found(engine, no, key),
+            Err(_) => return,
+        };
         if below.sync().is_err() {
             return;
         }
@@ -205,6 +209,22 @@ impl Worker {
         if engine.records.get(no).has(flag::PUNCHING) {
             // If that fails, it is tried again.
             let _ = self.drop_stale(engine, no, key);
+        }
+    }
+
+    /// Finishes a write to a file that cannot be found, so that it is not searched for each second. Dirty pages of it wait until it is
+    /// found, unless it was removed. Without dirty pages, a closed file is forgotten. What fails is tried again.
+    fn end_not_found(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) {
+        if self.is_removed(engine, key) {
+            let _ = self.drop_removed(engine, key);
+        } else if self.is_dirty(engine, no, key) {
+            self.strand(engine, key, flag::MISSING);
+        } else if engine.records.get(no).open_by().load(Ordering::Acquire) == 0
+            && self.drop_all_clean(engine, no, key) == Ok(true)
+            && let Ok(_held) = engine.lock_records()
+        {
+            // The next open takes the present stamp, and compares the entry on the SSD with it.
+            engine.free_closed(no, key);
         }
     }
 }
@@ -301,6 +321,37 @@ mod test {
         worker.know(open.key()).not_before = None;
         assert!(worker.end_others_writing(&engine));
         assert!(!is_unfinished(records[0]));
+    }
+
+    /// A dead leader was writing to a file, or punching a hole, and the file has no name any more.
+    #[test]
+    fn the_end_of_a_write_to_a_file_that_is_not_found_is_not_tried_for_ever() {
+        for (is_removed, is_dirty) in [(true, true), (true, false), (false, true), (false, false)] {
+            let (file, engine, open) = with_dirty_page();
+            let (no, key) = (open.no(), open.key());
+            let record = engine.records.get(no);
+            *file.reports.lock() = Some(Vec::new());
+            if !is_dirty {
+                open.clean().expect("below");
+            }
+            drop(open);
+            file.is_gone.store(true, Ordering::Relaxed);
+            record.own().open(Writer::Leader);
+            record.flags().fetch_or(flag::PUNCHING | if is_removed { flag::UNLINKED } else { 0 }, Ordering::AcqRel);
+            let mut worker = Worker::begin(&engine);
+            worker.unended_failed = None;
+            worker.end_others_writing(&engine);
+            assert_eq!(worker.unended_failed, None, "it is not tried each second");
+            let reports = file.reports.lock().take().expect("reports");
+            if is_removed {
+                assert!(!is_unfinished(record) && !worker.is_dirty(&engine, no, key) && reports.is_empty());
+            } else if is_dirty {
+                assert!(record.has(flag::MISSING) && worker.is_dirty(&engine, no, key) && reports.len() == 1);
+                assert!(worker.is_patient(&engine, key));
+            } else {
+                assert!(!engine.knows(key) && reports.is_empty());
+            }
+        }
     }
 
     /// The record of a file was made while the leader wrote to it, as it had none.
