@@ -49,6 +49,8 @@ pub(super) struct Known {
     pub(super) is_cut: bool,
     /// The file is not tried again before this time.
     pub(super) not_before: Option<u32>,
+    /// The flags of its record that made the file wait: without them it waits no longer.
+    pub(super) waits_for: u32,
     /// The file's stamp after our last change, while the entry says `writing`: used when the file has no record.
     pub(super) after: Option<Stamp>,
     /// Whether the clean pages of the SSD may be older than the backing file: they are dropped before a process reads them.
@@ -69,8 +71,9 @@ impl Known {
 impl Worker {
     /// Returns whether a file that failed recently should not be tried yet.
     pub(super) fn is_patient(&self, engine: &CacheEngine, key: FileKey) -> bool {
-        let until = self.known.get(&key).and_then(|known| known.not_before);
-        until.is_some_and(|until| (until.wrapping_sub(engine.world.now_ms()) as i32) > 0)
+        let Some((known, until)) = self.known.get(&key).and_then(|known| Some((known, known.not_before?))) else { return false };
+        let is_over = |no| known.waits_for != 0 && !engine.records.get(no).has(known.waits_for);
+        (until.wrapping_sub(engine.world.now_ms()) as i32) > 0 && !engine.records.find(key).is_some_and(is_over)
     }
 
     /// Reports a failed write to all processes that have the file open.
@@ -78,7 +81,15 @@ impl Worker {
         if let Some(no) = engine.records.find(key) {
             engine.records.get(no).failed(errno);
         }
-        self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(RETRY_MS));
+        self.wait_to_retry(engine, key, RETRY_MS, 0);
+    }
+
+    /// Makes the leader try the file again only after `ms`, or when none of the flags `waits_for` is set in its record any more: a process
+    /// has opened the missing file, or resolved the conflict.
+    pub(super) fn wait_to_retry(&mut self, engine: &CacheEngine, key: FileKey, ms: u32, waits_for: u32) {
+        let until = engine.world.now_ms().wrapping_add(ms);
+        let known = self.know(key);
+        (known.not_before, known.waits_for) = (Some(until), waits_for);
     }
 
     pub(super) fn succeeded(&mut self, key: FileKey) {
@@ -361,7 +372,7 @@ impl Worker {
             let then = "`hotshelf cache status` names the commands that save them or give them up";
             engine.world.report(&format!("{} {what}; {then}", path.display()));
         }
-        self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(STRANDED_MS));
+        self.wait_to_retry(engine, key, STRANDED_MS, why);
         // An entry that says `writing` would make a restart take the change for ours.
         let is_reported = |entry: &Entry| !entry.writing && entry.stamp == Stamp::NEVER;
         if why == flag::CONFLICT
@@ -513,7 +524,7 @@ impl Worker {
             Ok(()) => self.close_handle(engine, key),
             // The next flush reports it.
             Err(_) if self.is_patient(engine, key) => {}
-            Err(_) => self.know(key).not_before = Some(engine.world.now_ms().wrapping_add(RETRY_MS)),
+            Err(_) => self.wait_to_retry(engine, key, RETRY_MS, 0),
         }
         true
     }
@@ -1002,6 +1013,30 @@ mod test {
         let mut bytes = vec![9; 20_000];
         assert_eq!(open.read(0, &mut bytes), Ok(5000));
         assert!(bytes[..100] == [2; 100] && bytes[100..5000] == [1; 4900]);
+    }
+
+    /// A missing file is opened where it is now, or the owner of a file in conflict has decided: its next write-back does not wait.
+    #[test]
+    fn a_file_that_is_not_stranded_any_more_is_written_back_at_once() {
+        for why in [flag::MISSING, flag::CONFLICT] {
+            let (file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+            *file.reports.lock() = Some(Vec::new());
+            open.write(0, &[1; 100]).expect("written");
+            let mut worker = Worker::begin(&engine);
+            worker.strand(&engine, open.key(), why);
+            let marked = [(engine.name(open.no(), 0), 0)];
+            assert_eq!(worker.clean_frames(&engine, &marked).0, 0, "it waits");
+            let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
+            if why == flag::CONFLICT {
+                open.discard_conflict().expect("given up");
+            } else {
+                let below = engine.world.open(open.key(), Path::new("/moved"), &[], true).expect("there");
+                engine.open(open.key(), Path::new("/moved"), options, below).expect("opened");
+            }
+            open.write(0, &[2; 100]).expect("written");
+            assert_eq!(worker.clean_frames(&engine, &marked), (1, Ok(())));
+            assert_eq!(file.bytes.lock()[..100], [2; 100]);
+        }
     }
 
     #[test]

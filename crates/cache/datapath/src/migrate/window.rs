@@ -180,7 +180,7 @@ impl Worker {
         }
         if is_left() {
             if is_missing(no) {
-                self.know(key).not_before = Some(now.wrapping_add(STRANDED_MS));
+                self.wait_to_retry(engine, key, STRANDED_MS, flag::MISSING);
             } else {
                 self.unended_failed = Some(now);
             }
