@@ -174,7 +174,7 @@ impl CacheEngine {
             record.set_rule(how.rule);
         }
         record.used().store(self.world.now_ms(), Ordering::Relaxed);
-        record.open_by().fetch_or(1 << self.me.0, Ordering::AcqRel);
+        record.set_open_by(self.me);
         *opens.entry(no).or_default() += 1;
         Ok((no, found.is_none()))
     }

@@ -71,6 +71,7 @@ impl Drop for PastCall<'_> {
 
 #[cfg(test)]
 mod test {
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
 
     use ssdcache::{FileKey, Mode};
@@ -87,6 +88,25 @@ mod test {
         assert_eq!(open.wait_for_past(), Ok(false));
         drop(alive);
         assert_eq!(open.wait_for_past(), Ok(false), "the count does not become negative");
+    }
+
+    /// A process died during a call past the cache, and so did the leader while it closed that process's files.
+    #[test]
+    fn a_call_that_no_process_can_be_in_is_not_waited_for() {
+        let (file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        let record = engine.records.get(open.no());
+        drop(open);
+        assert_eq!(record.open_by().load(Ordering::Acquire), 0);
+        record.past().fetch_add(1, Ordering::SeqCst);
+        let below = std::sync::Arc::clone(&file) as std::sync::Arc<dyn BackingFile>;
+        let open = engine.open(FileKey(7), std::path::Path::new("/file"), OpenOptions::default(), below).expect("opened");
+        assert_eq!(open.wait_for_past(), Ok(false));
+        // A later call is counted.
+        *file.reports.lock() = Some(Vec::new());
+        let past = open.begin_past();
+        let other = engine.open(FileKey(7), std::path::Path::new("/file"), OpenOptions::default(), std::sync::Arc::clone(&open.below));
+        assert_eq!(other.err(), Some(crate::engine::OpenFileError::Failed(crate::engine::STALLED)));
+        drop(past);
     }
 
     /// Another process, which has not noticed pass-through yet, writes between the write-back and the drop.

@@ -222,9 +222,10 @@ impl Records {
             if record.open_by().load(Ordering::Acquire) & 1 << process.0 == 0 {
                 continue;
             }
-            record.open_by().fetch_and(!(1 << process.0), Ordering::AcqRel);
-            // Its calls have ended. Those of others end too early for a caller that waits only if the mode changes just now.
+            // Its calls have ended. Those of others end too early for a caller that waits only if the mode changes just now. This comes
+            // first: if this process dies here, its successor finds the file open, and does it again.
             record.past().store(0, Ordering::Release);
+            record.open_by().fetch_and(!(1 << process.0), Ordering::AcqRel);
         }
     }
 }
@@ -286,6 +287,15 @@ impl<'a> Record<'a> {
 
     pub(crate) fn open_by(self) -> &'a AtomicU64 {
         self.u64(16)
+    }
+
+    /// Records that a process has the file open. The lock of the table is held.
+    pub(crate) fn set_open_by(self, process: ProcessSlot) {
+        if self.open_by().load(Ordering::Acquire) == 0 {
+            // No process is in a call past the cache: what is counted are calls of a process that died.
+            self.past().store(0, Ordering::Release);
+        }
+        self.open_by().fetch_or(1 << process.0, Ordering::AcqRel);
     }
 
     #[inline]

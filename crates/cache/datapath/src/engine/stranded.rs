@@ -53,7 +53,7 @@ impl CacheEngine {
         if record.key() != Some(seen.key) {
             return None;
         }
-        record.open_by().fetch_or(1 << self.me.0, Ordering::AcqRel);
+        record.set_open_by(self.me);
         *self.opens.lock().entry(seen.no).or_default() += 1;
         let below = below.unwrap_or_else(|| Arc::new(Nowhere { stamp: record.own().get() }));
         let kept = self.records.kept(seen.no);
