@@ -103,9 +103,10 @@ impl Worker {
             engine.world.report(&format!("that the SSD failed could not be noted ({error}): do not use it again as it is"));
         }
         engine.header.set(Word::SsdErrno, error.errno() as u32);
+        // First: a process that finds the SSD failed does not have the leader compare a file that it opens.
+        self.name_debts(engine);
         engine.header.set(Word::SsdFailed, FAILED);
         engine.world.report(&format!("the SSD failed ({why}): from now on reads and writes go to the backing files"));
-        self.name_debts(engine);
     }
 
     /// Gives files with dirty pages on the failed SSD a record that stays: opens of them report it, and status lists them.
@@ -126,34 +127,36 @@ impl Worker {
         let end = log.cache.last_dirty(key).map_or(0, |page| (page.0 + 1) * PAGE_BYTES as u64);
         let Ok(_held) = engine.lock_records() else { return false };
         let opens = engine.opens.lock();
-        let no = match engine.records.find(key) {
-            Some(no) => no,
-            None => {
-                let Some(no) = engine.free_record(key, &opens) else { return false };
-                let record = engine.records.get(no);
-                record.clear();
-                record.set_mode(ssdcache::Mode::WriteBack);
-                match &entry {
-                    Some(entry) => {
-                        record.set_path(&entry.path);
-                        record.own().begin(entry.stamp);
-                        record.size().store(entry.size, Ordering::Release);
-                        if entry.writing {
-                            record.own().open(Writer::Leader);
-                            self.unended.push_back((no, key));
-                        }
-                    }
-                    // The entry is lost too: the file's last stamp is unknown, and the next open sets its length.
-                    None => {
-                        record.size().store(end, Ordering::Release);
-                        record.own().open(Writer::Leader);
-                    }
-                }
-                record.set_key(Some(key));
-                no
-            }
-        };
+        let found = engine.records.find(key);
+        let Some(no) = found.or_else(|| engine.free_record(key, &opens)) else { return false };
         let record = engine.records.get(no);
+        if found.is_none() {
+            record.clear();
+            record.set_mode(ssdcache::Mode::WriteBack);
+            if let Some(entry) = &entry {
+                record.set_path(&entry.path);
+            }
+        }
+        // A process that has just made the record waits for its comparison with the entry, or will find that there is none.
+        if record.on_ssd().is_none() {
+            let own = record.own();
+            match &entry {
+                Some(entry) => {
+                    // A different stamp of the file is found when it is compared next.
+                    own.begin(entry.stamp);
+                    record.size().store(entry.size, Ordering::Release);
+                }
+                // The entry is lost too: the file's last stamp is unknown, and the next open sets its length.
+                None => _ = record.size().fetch_max(end, Ordering::AcqRel),
+            }
+            if entry.as_ref().is_none_or(|entry| entry.writing) {
+                own.open(Writer::Leader);
+                self.unended.push_back((no, key));
+            }
+        }
+        if found.is_none() {
+            record.set_key(Some(key));
+        }
         record.set_on_ssd(Some(number));
         record.flags().fetch_or(flag::OWED, Ordering::AcqRel);
         true
@@ -288,5 +291,38 @@ impl Worker {
         self.lost.clear();
         engine.world.report(&format!("{count} pages that only the SSD had were given up, as its owner said: what is below counts"));
         count
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use ssdcache::Mode;
+
+    use super::*;
+    use crate::engine::BackingFile;
+
+    /// A process has just made the record of a file, and its request to compare the file with its entry waits while the SSD fails.
+    #[test]
+    fn a_file_that_is_being_opened_when_the_ssd_fails_has_the_length_of_its_entry() {
+        for is_changed in [false, true] {
+            let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+            *file.reports.lock() = Some(Vec::new());
+            open.write(0, &[1; 20_000]).expect("written");
+            open.sync().expect("on the SSD");
+            engine.drop_frames(open.no(), 0..u64::MAX).expect("dropped");
+            if is_changed {
+                file.write_at(0, &[2; 10]).expect("changed by another program");
+            }
+            let (record, stamp) = (engine.records.get(open.no()), file.stamp().expect("a stamp"));
+            record.set_on_ssd(None);
+            record.own().begin(stamp);
+            record.size().store(stamp.size, Ordering::Release);
+            let mut worker = Worker::begin(&engine);
+            worker.fail(&engine, Error::Media, "a test");
+            assert_eq!(open.size(), 20_000);
+            while worker.evacuate(&engine) {}
+            let bytes = if is_changed { vec![2; 10] } else { vec![1; 20_000] };
+            assert_eq!((&*file.bytes.lock(), record.has(flag::CONFLICT)), (&bytes, is_changed));
+        }
     }
 }

@@ -251,7 +251,14 @@ impl Worker {
             self.greet(engine, no, key, dirty)?;
         }
         self.know(key).is_doubtful = false;
-        record.set_on_ssd(number);
+        {
+            let _held = engine.lock_records()?;
+            // The process may have given up and closed the file, and the record may be another file's by now.
+            if record.key() != Some(key) {
+                return Err(Errno::BADF);
+            }
+            record.set_on_ssd(number);
+        }
         self.release_others(engine);
         Ok(())
     }
