@@ -178,7 +178,8 @@ impl Cached {
             return Some(false);
         }
         std::hint::cold_path();
-        (settled & !(DROPPED | REFUSES_WRITES) == now | BYPASSES).then_some(true)
+        // A leader that dies after it has set a mode does not count that: others may use the cache by then.
+        (settled & !(DROPPED | REFUSES_WRITES) == now | BYPASSES && self.open.bypasses_cache()).then_some(true)
     }
 
     /// Returns whether calls bypass the cache.
@@ -489,6 +490,20 @@ mod test {
         file.write_at(0, b"X").expect("written");
         file.sync(false).expect("no conflict");
         assert_eq!(&*file.view(0..100).expect("read"), b"XEfore dirty");
+    }
+
+    /// The leader died after it had ended pass-through, before it counted that, and another process has written to the cache.
+    #[test]
+    fn a_mode_that_was_set_and_not_counted_is_in_force() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_instance, file, cached) = instance_with_file(dir.path());
+        file.set_mode(Mode::PassThrough).expect("switched");
+        assert_eq!(cached.bypasses(), Ok(true));
+        file.set_mode(Mode::WriteBack).expect("switched");
+        file.write_at(0, b"dirty").expect("written");
+        cached.settled.store(u64::from(cached.engine().mode_changes()) | BYPASSES, Ordering::Release);
+        assert_eq!(&*file.view(0..100).expect("read"), b"dirtye");
+        assert_eq!(cached.bypasses(), Ok(false));
     }
 
     /// Another program changes the file after pass-through has ended: that is found.
