@@ -46,7 +46,7 @@ impl Open {
     }
 
     /// Drops the cached pages of the file, before calls change it past the cache. What is dirty is written first and never dropped.
-    /// `is_wanted` is asked with the file's lock held whether the file is still to be changed so. Returns false if not.
+    /// `is_wanted` is called with the file's lock held. If it returns false, nothing is dropped, and false is returned.
     ///
     /// # Errors
     /// Returns what kept pages from being written or dropped; [`STALLED`]: a process makes pages dirty all the time.

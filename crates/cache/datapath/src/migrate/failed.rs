@@ -100,7 +100,7 @@ impl Worker {
         // If the SSD is found again, its content will be older than the files.
         self.is_noted_clean = !self.is_owed(engine);
         if let Err(error) = engine.world.note_void(!self.is_noted_clean) {
-            engine.world.report(&format!("that the SSD failed could not be noted ({error}): do not use it again as it is"));
+            engine.world.report(&format!("the failure of the SSD could not be recorded ({error}): format the SSD before it is used again"));
         }
         engine.header.set(Word::SsdErrno, error.errno() as u32);
         // First: a process that finds the SSD failed does not have the leader compare a file that it opens.
@@ -289,7 +289,9 @@ impl Worker {
             self.over(engine, key);
         }
         self.lost.clear();
-        engine.world.report(&format!("{count} pages that only the SSD had were given up, as its owner said: what is below counts"));
+        engine
+            .world
+            .report(&format!("{count} pages that only the SSD had were discarded on request: the backing files are valid from now on"));
         count
     }
 }

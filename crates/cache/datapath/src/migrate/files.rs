@@ -606,7 +606,7 @@ impl Worker {
         // First the names themselves: a loss of power might otherwise bring back the old name, and keep the entry with the new one.
         let directories: BTreeSet<&Path> = renamed.iter().flat_map(|(_, entry, path)| changed_directories(&entry.path, path)).collect();
         for dir in directories {
-            // If that fails, the file is found only by who opens it.
+            // If that fails, the file is found only when a process opens it.
             let _ = engine.world.sync_directory(dir);
         }
         for (key, entry, path) in &renamed {
