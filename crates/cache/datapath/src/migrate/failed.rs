@@ -100,7 +100,9 @@ impl Worker {
         // If the SSD is found again, its content will be older than the files.
         self.is_noted_clean = !self.is_owed(engine);
         if let Err(error) = engine.world.note_void(!self.is_noted_clean) {
-            engine.world.report(&format!("the failure of the SSD could not be recorded ({error}): format the SSD before it is used again"));
+            engine.world.report(&format!(
+                "the failure of the SSD could not be recorded ({error}): do not use the SSD again with its present content"
+            ));
         }
         engine.header.set(Word::SsdErrno, error.errno() as u32);
         // First: a process that finds the SSD failed does not have the leader compare a file that it opens.
