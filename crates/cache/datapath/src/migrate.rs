@@ -441,7 +441,9 @@ impl Worker {
             // The page is being truncated; its frame is dropped last.
             return false;
         }
+        let end = usize::try_from(size - at).map_or(PAGE_BYTES, |left| left.min(PAGE_BYTES));
         if let Some(snapshot) = engine.pages.snapshot(engine.name(hint.file, hint.page), bytes) {
+            bytes[end..].fill(0); // A reader may have inserted it during a truncation.
             return snapshot.marks.is_none();
         }
         if hint.was_slow || hint.is_around {
@@ -449,7 +451,6 @@ impl Worker {
         }
         let Ok(below) = self.below(engine, key) else { return false };
         let Ok(got) = below.read_at(at, &mut bytes[..]) else { return false };
-        let end = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX);
         bytes[got.min(end)..].fill(0);
         engine.counters.add(Count::BelowRead, got as u64);
         true

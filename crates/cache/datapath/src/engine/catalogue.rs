@@ -18,6 +18,8 @@ use super::stamp::Stamp;
 const CUT: usize = 1024;
 const _: () = assert!(56 + PATH_MAX <= CUT);
 const MAGIC: u64 = u64::from_le_bytes(*b"hs-file1");
+/// Stands for a truncation that is durable in the backing file: only the SSD may still have bytes behind the end of the file.
+pub const CUT_BELOW: u64 = u64::MAX;
 /// The key of the file that holds the catalogue's pages.
 pub const CATALOGUE: FileKey = FileKey(0);
 
@@ -34,7 +36,7 @@ pub struct Entry {
     pub stamp: Stamp,
     /// Whether the cache may have written to the backing file since.
     pub writing: bool,
-    /// The length of a truncation of the backing file that is done or about to be, and may not be durable.
+    /// The length of a truncation of the backing file that is done or about to be, and may not be durable; or [`CUT_BELOW`].
     pub cut: Option<u64>,
     /// Whether the file is being written through or around: clean pages on the SSD may be older than the backing file.
     pub through: bool,

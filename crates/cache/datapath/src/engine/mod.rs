@@ -54,7 +54,7 @@ use shm::{ProcessSlot, ProcessSlots, Region, futex};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, View};
 
 pub use async_reader::{AsyncReader, AsyncReaderOptions, Outcome, SubmitResult};
-pub use catalogue::{CATALOGUE, Entry, place};
+pub use catalogue::{CATALOGUE, CUT_BELOW, Entry, place};
 pub use counters::{Count, Counters, Tier, bucket_ns, percentile};
 pub use fast_path::FoundPage;
 pub use layout::{FILES_MAX, Layout, SETTINGS_BYTES, SegmentError, Sizes};

@@ -278,6 +278,7 @@ impl Worker {
         self.synced_below(engine, key)?;
         self.note_after(engine, key);
         self.mark_written(engine, &written);
+        self.end_trim(engine, key);
         result.map_err(|error| errno_of(&error))?;
         engine.counters.add(Count::WrittenBack, written.len() as u64);
         if lost == items.len() {

@@ -17,7 +17,7 @@ use super::{RETRY_MS, Worker};
 use crate::engine::log::Stop;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::{Difference, Writer, difference};
-use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX, Stamp, flag, place};
+use crate::engine::{BackingFile, CATALOGUE, CUT_BELOW, CacheEngine, Entry, FileNo, PATH_MAX, Stamp, flag, place};
 
 /// Files whose entries are kept in memory; more only while they are being written.
 const KNOWN_MAX: usize = 2048;
@@ -47,6 +47,8 @@ pub(super) struct Known {
     is_read: bool,
     /// Whether this leader has truncated the file to the length in its entry.
     pub(super) is_cut: bool,
+    /// Whether this leader repeated a truncation of the backing file, and the SSD may still have bytes behind the end.
+    is_untrimmed: bool,
     /// The file is not tried again before this time.
     pub(super) not_before: Option<u32>,
     /// The flags of its record that made the file wait: without them it waits no longer.
@@ -206,7 +208,9 @@ impl Worker {
             return Ok(());
         }
         let cut = self.cutting.filter(|(cutting, _)| *cutting == key).map(|(_, len)| len);
+        let cut = cut.or(self.know(key).is_untrimmed.then_some(CUT_BELOW));
         match self.entry(key) {
+            Some(entry) if entry.cut == Some(CUT_BELOW) => Ok(()),
             Some(entry) if entry.cut != cut && self.has_log(engine) => {
                 self.put_entry(engine, key, |worker| Entry { cut, ..worker.entry(key).unwrap_or_else(|| entry.clone()) })
             }
@@ -220,7 +224,7 @@ impl Worker {
         let is_compared = |no| engine.records.get(no).on_ssd().is_some() && !engine.records.get(no).has(flag::UNCOMPARED);
         let is_open = engine.records.find(key).is_some_and(is_compared);
         let is_done = is_open || self.know(key).is_cut || self.cutting.is_some_and(|(cutting, _)| cutting == key);
-        let cut = entry.cut.filter(|_| !is_done)?;
+        let cut = entry.cut.filter(|cut| *cut != CUT_BELOW && !is_done)?;
         Some((entry, cut))
     }
 
@@ -237,8 +241,49 @@ impl Worker {
         }
         self.close_window(engine, window, &*below);
         done.map_err(|error| errno_of(&error))?;
-        self.know(key).is_cut = true;
+        let known = self.know(key);
+        (known.is_cut, known.is_untrimmed) = (true, true);
         Ok(())
+    }
+
+    /// Drops what the SSD has behind the end that the file's entry says. A crash may have interrupted a truncation before these pages were
+    /// dropped, and their bytes would be back when the file grows. The next flush of the log makes that durable.
+    pub(super) fn trim(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        let Some(size) = self.entry(key).map(|entry| entry.size) else { return Ok(()) };
+        if self.has_log(engine) {
+            self.cut_tail(engine, key, size)?;
+        }
+        self.drop_pages(engine, key, size.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
+        self.know(key).is_untrimmed = false;
+        Ok(())
+    }
+
+    /// Does the same durably, before a process uses the file. An entry that says [`CUT_BELOW`] has nothing left to do then.
+    pub(super) fn trim_for_good(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        self.trim(engine, key)?;
+        self.note_trimmed(engine, key)?;
+        self.flush_log(engine)
+    }
+
+    fn note_trimmed(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        match self.entry(key).filter(|entry| entry.cut == Some(CUT_BELOW) && self.has_log(engine)) {
+            Some(entry) => self.put_entry(engine, key, |worker| Entry { cut: None, ..worker.entry(key).unwrap_or_else(|| entry.clone()) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Finishes on the SSD a truncation that this leader repeated in the backing file, and that is durable there. If that is not possible
+    /// now, the entry keeps [`CUT_BELOW`].
+    pub(super) fn end_trim(&mut self, engine: &CacheEngine, key: FileKey) {
+        // Callers that make room have collected dirty pages by their places: none of these pages may be put again.
+        if self.making_room || !self.has_log(engine) {
+            return;
+        }
+        let Some(entry) = self.entry(key).filter(|entry| entry.cut == Some(CUT_BELOW)) else { return };
+        let end = PageIndex(entry.size / PAGE_BYTES as u64);
+        if !self.log.as_ref().is_none_or(|log| log.cache.is_dirty(key, end)) {
+            let _ = self.trim(engine, key).and_then(|()| self.note_trimmed(engine, key));
+        }
     }
 
     /// Does for the first open of a file, whose record was made when it was stranded, what remains of a comparison with its entry: a
@@ -256,8 +301,7 @@ impl Worker {
                 cut => cut?,
             }
             record.size().store(entry.size, Ordering::Release);
-            self.drop_pages(engine, key, entry.size.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
-            self.flush_log(engine)?;
+            self.trim_for_good(engine, key)?;
         }
         record.flags().fetch_and(!flag::UNCOMPARED, Ordering::AcqRel);
         Ok(())
@@ -452,7 +496,7 @@ impl Worker {
                 record.succeeded();
             }
             None => {
-                self.drop_pages(engine, key, 0..u64::MAX)?;
+                self.drop_file(engine, key)?;
                 self.flush_log(engine)?;
                 self.forget(engine, key);
             }
@@ -703,6 +747,9 @@ impl Worker {
             let is_synced = self.cut_again(engine, *key).is_ok()
                 && self.below(engine, *key).is_ok_and(|below| below.sync().is_ok())
                 && self.synced_below(engine, *key).is_ok();
+            if is_synced {
+                self.end_trim(engine, *key);
+            }
             let Some(mut entry) = self.entry(*key).filter(|_| is_synced) else {
                 self.leave_entry(*key);
                 continue;
@@ -727,7 +774,7 @@ impl Worker {
                 self.leave_entry(*key);
                 continue;
             }
-            let put = self.put_entry(engine, *key, |_| Entry { stamp, writing: false, through: false, cut: None, ..entry.clone() });
+            let put = self.put_entry(engine, *key, |_| Entry { stamp, writing: false, through: false, ..entry.clone() });
             if put.is_err() {
                 self.leave_entry(*key);
             }
@@ -909,6 +956,20 @@ impl Worker {
         Err(Errno::NOSPC)
     }
 
+    /// Drops all pages of a file from the log, and then its entry: a truncation in it would be repeated after a restart. The next flush
+    /// makes that durable.
+    pub(super) fn drop_file(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        self.drop_pages(engine, key, 0..u64::MAX)?;
+        let is_shared = |(other, known): (&FileKey, &Known)| *other != key && place(*other) == place(key) && known.noted.is_some();
+        if !self.has_log(engine) || self.entry(key).is_none() || self.known.iter().any(is_shared) {
+            return Ok(());
+        }
+        self.drop_pages(engine, CATALOGUE, place(key).0..place(key).0 + 1)?;
+        let known = self.know(key);
+        (known.noted, known.is_read) = (None, true);
+        Ok(())
+    }
+
     /// Drops pages from the log; makes room if necessary.
     pub(super) fn drop_pages(&mut self, engine: &CacheEngine, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         if engine.header.ssd_failed() != 0 {
@@ -1037,6 +1098,77 @@ mod test {
             assert_eq!(worker.clean_frames(&engine, &marked), (1, Ok(())));
             assert_eq!(file.bytes.lock()[..100], [2; 100]);
         }
+    }
+
+    /// Returns a file of five pages of ones, which the SSD has too, after a power failure: the truncation to 5000 bytes was noted, and
+    /// nothing else of it happened. Page 1 is dirty on the SSD if `is_dirty`, and page 0 always. No process has the file open.
+    fn truncation_cut_off(is_dirty: bool) -> (Arc<crate::test_engine::File>, Arc<CacheEngine>) {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        open.write(0, &[1; 20_000]).expect("written");
+        open.sync().expect("on the SSD");
+        open.clean().expect("below");
+        open.write(0, &[2; 100]).expect("written");
+        if is_dirty {
+            open.write(PAGE_BYTES as u64, &[1; PAGE_BYTES]).expect("written");
+        }
+        open.sync().expect("on the SSD");
+        let no = open.no();
+        let mut worker = Worker::begin(&engine);
+        worker.note_cut(&engine, no, 5000).expect("noted");
+        worker.flush_log(&engine).expect("durable");
+        drop(open);
+        restart(&engine, no);
+        (file, engine)
+    }
+
+    /// Forgets what the segment has of a file, as after a loss of power, and leads.
+    fn restart(engine: &Arc<CacheEngine>, no: FileNo) {
+        engine.drop_frames(no, 0..u64::MAX).expect("dropped");
+        engine.records.get(no).set_key(None);
+        engine.lead_inline(Worker::begin(engine));
+    }
+
+    fn opened(engine: &Arc<CacheEngine>) -> crate::engine::Open {
+        let below = engine.world.open(FileKey(7), Path::new("/file"), &[], true).expect("there");
+        let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
+        engine.open(FileKey(7), Path::new("/file"), options, below).expect("opened")
+    }
+
+    #[test]
+    fn bytes_behind_a_truncation_that_was_cut_off_do_not_return_when_the_file_grows() {
+        for (is_dirty, is_written_back) in [(false, false), (true, false), (false, true), (true, true)] {
+            let (file, engine) = truncation_cut_off(is_dirty);
+            if is_written_back {
+                // No process has opened the file.
+                engine.clean_all(&mut |_| {}).expect("below");
+                assert_eq!(file.bytes.lock().len(), 5000);
+            }
+            let open = opened(&engine);
+            assert_eq!(open.size(), 5000);
+            open.set_len(20_000).expect("grown");
+            let mut bytes = vec![9; 20_000];
+            assert_eq!(open.read(0, &mut bytes), Ok(20_000));
+            assert!(bytes[..100] == [2; 100] && bytes[100..5000] == [1; 4900]);
+            let old = bytes[5000..].iter().position(|byte| *byte != 0);
+            assert_eq!(old, None, "dirty {is_dirty}, written back {is_written_back}");
+        }
+    }
+
+    #[test]
+    fn a_truncation_that_was_given_up_with_a_missing_file_is_not_repeated() {
+        let (file, engine) = truncation_cut_off(false);
+        let mut worker = Worker::begin(&engine);
+        let no = worker.ensure_record(&engine, FileKey(7)).expect("a record");
+        engine.records.get(no).flags().fetch_or(flag::MISSING, Ordering::AcqRel);
+        engine.lead_inline(worker);
+        let seen = engine.status().expect("whole").files().into_iter().find(|seen| seen.key == FileKey(7)).expect("one");
+        engine.open_stranded(&seen, None).expect("there").discard_missing().expect("given up");
+        restart(&engine, no);
+        let open = opened(&engine);
+        assert_eq!((open.size(), file.bytes.lock().len()), (20_000, 20_000));
+        let mut bytes = vec![9; 20_000];
+        assert_eq!(open.read(0, &mut bytes), Ok(20_000));
+        assert_eq!(bytes, [1; 20_000]);
     }
 
     #[test]

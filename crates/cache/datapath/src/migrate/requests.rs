@@ -14,7 +14,7 @@ use crate::engine::log::Log;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::Writer;
 use crate::engine::record::{Record, mode_of_number};
-use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, Request, RequestKind, STALLED, flag};
+use crate::engine::{BackingFile, CATALOGUE, CUT_BELOW, CacheEngine, Entry, FileNo, Request, RequestKind, STALLED, flag};
 
 /// Makes the processes find out again which files bypass the cache.
 pub(super) fn count_mode_change(engine: &CacheEngine) {
@@ -240,15 +240,14 @@ impl Worker {
         }
         let Some(log) = &mut self.log else { return Ok(()) };
         let number = log.cache.hold(key);
-        let (pages, dirty) = (log.cache.pages_of(key), log.cache.dirty_of(key));
-        if pages > 0 || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
+        if log.cache.pages_of(key) > 0 || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
             if self.own_stamp(key).is_none()
                 && let Ok(below) = self.below(engine, key)
             {
                 // The record may have been made while a leader that died wrote to the file: its stamp is from before that.
                 self.look_first(engine, key, &*below)?;
             }
-            self.greet(engine, no, key, dirty)?;
+            self.greet(engine, no, key)?;
         }
         self.know(key).is_doubtful = false;
         {
@@ -264,8 +263,12 @@ impl Worker {
     }
 
     /// Compares the entry with the file as it was found.
-    fn greet(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, dirty: u32) -> Result<(), Errno> {
+    fn greet(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         let record = engine.records.get(no);
+        if self.entry(key).is_some_and(|entry| entry.cut == Some(CUT_BELOW)) {
+            self.trim_for_good(engine, key)?;
+        }
+        let dirty = self.log.as_ref().map_or(0, |log| log.cache.dirty_of(key));
         let entry = self.entry(key);
         let own = self.own_stamp(key);
         let now = record.own().get();
@@ -276,7 +279,7 @@ impl Worker {
             Some(entry) if entry.cut.is_some() && is_right => {
                 self.cut_again(engine, key)?;
                 record.size().store(entry.size, Ordering::Release);
-                self.drop_pages(engine, key, entry.size.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
+                self.trim(engine, key)?;
                 if entry.through || is_unsure {
                     self.drop_clean(engine, key, 0..u64::MAX)?;
                 }
@@ -307,6 +310,9 @@ impl Worker {
                 if let Some(entry) = entry {
                     record.own().begin(own.unwrap_or(entry.stamp));
                     record.size().store(entry.size, Ordering::Release);
+                    if entry.cut.is_some() {
+                        self.trim_for_good(engine, key)?;
+                    }
                 }
                 self.strand(engine, key, flag::CONFLICT);
                 Ok(())
@@ -324,10 +330,15 @@ impl Worker {
     /// Drops pages of a file: first on the SSD, durably, then the frames. In the other order a new leader would find the old pages again,
     /// without marks.
     pub(super) fn drop_range(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
-        self.drop_pages(engine, key, pages.clone())?;
+        let is_all = pages == (0..u64::MAX);
+        if is_all {
+            self.drop_file(engine, key)?
+        } else {
+            self.drop_pages(engine, key, pages.clone())?
+        }
         self.flush_log(engine)?;
-        engine.drop_frames(no, pages.clone())?;
-        if pages == (0..u64::MAX) {
+        engine.drop_frames(no, pages)?;
+        if is_all {
             self.forget(engine, key);
             self.dirty_since.remove(&key);
         }
@@ -529,7 +540,7 @@ impl Worker {
 
     /// Zeroes the last page of a truncated file on the SSD, after the new end. A clean copy is dropped instead: the backing file is
     /// truncated.
-    fn cut_tail(&mut self, engine: &CacheEngine, key: FileKey, len: u64) -> Result<(), Errno> {
+    pub(super) fn cut_tail(&mut self, engine: &CacheEngine, key: FileKey, len: u64) -> Result<(), Errno> {
         let (page, offset) = (PageIndex(len / PAGE_BYTES as u64), (len % PAGE_BYTES as u64) as usize);
         let Some(log) = &mut self.log else { return Ok(()) };
         if offset == 0 || log.cache.lookup(key, page) == ssdcache::LookupResult::Miss {

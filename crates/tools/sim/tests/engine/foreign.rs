@@ -617,6 +617,8 @@ impl Run {
                     assert_eq!(failed, OpenFileError::Conflict);
                     (self.theirs, self.is_reported) = (Some(self.below()), true);
                     self.ours.fill(None);
+                    // What was to be given up may be gone from the SSD; then a power cut ends the conflict.
+                    self.is_owed &= forces;
                 }
             }
         }
@@ -758,6 +760,9 @@ impl Run {
     }
 }
 
+/// A run that failed once: a process died while it gave up pages of a conflict, and then the power was cut.
+const KEPT: [u64; 1] = [1_799];
+
 #[test]
 fn another_programs_bytes_and_ours_are_kept_apart_at_any_moment() {
     super::hide_deaths();
@@ -768,9 +773,11 @@ fn another_programs_bytes_and_ours_are_kept_apart_at_any_moment() {
         false if cfg!(debug_assertions) => 60,
         false => 600,
     };
-    let seeds = number("SIM_SEED").map_or(0..many, |seed| seed..seed + 1);
+    let from = number("SIM_FROM").unwrap_or(0);
+    let one = number("SIM_SEED");
+    let seeds = one.map_or(from..from + many, |seed| seed..seed + 1);
     let mut counts = [0; 3];
-    for seed in seeds {
+    for seed in KEPT.into_iter().filter(|_| one.is_none()).chain(seeds) {
         let run = std::panic::catch_unwind(|| {
             let mut run = Run::new(seed);
             (0..150).for_each(|_| run.act());
@@ -780,5 +787,5 @@ fn another_programs_bytes_and_ours_are_kept_apart_at_any_moment() {
         counts.iter_mut().zip(of_it).for_each(|(all, one)| *all += one);
     }
     println!("{counts:?} conflicts, deaths, power cuts");
-    assert!(number("SIM_SEED").is_some() || counts.iter().all(|count| *count > 10), "{counts:?}: this proves nothing");
+    assert!(one.is_some() || counts.iter().all(|count| *count > 10), "{counts:?}: this proves nothing");
 }

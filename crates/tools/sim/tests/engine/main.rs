@@ -184,6 +184,10 @@ fn check_remains(label: u32, remains: Remains, mut files: Files, setup: Setup) {
     let machine = Machine::new(setup.kind, label, remains);
     let region = setup.segment();
     let process = Process::start(&machine, &region, &setup.processes(&region), setup);
+    if label.is_multiple_of(2) {
+        // The leader may write to files that no process has opened since.
+        process.engine.clean_all(&mut |_| {}).expect("all below");
+    }
     for (key, file) in &mut files {
         let bytes = process.read(*key, 0..CELLS);
         machine.trace(|| {
@@ -192,7 +196,12 @@ fn check_remains(label: u32, remains: Remains, mut files: Files, setup: Setup) {
         });
         file.check_crashed(*key, &bytes, setup.in_pieces());
     }
-    // And it continues: everything is written back.
+    // And it continues: a file that grows shows zeroes behind its old end, and everything is written back.
+    for (key, file) in &mut files {
+        file.truncate(CELLS);
+        process.with(*key, |open| open.set_len((CELLS * CELL) as u64)).expect("grown");
+        file.check_now(*key, &process.read(*key, 0..CELLS), 0);
+    }
     process.engine.clean_all(&mut |_| {}).expect("all below");
     let reports = machine.reports.lock();
     assert!(reports.is_empty(), "{reports:?}");
