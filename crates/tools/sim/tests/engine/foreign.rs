@@ -309,6 +309,8 @@ struct Run {
     is_owed: bool,
     /// The other program changed the file, and no check happened since.
     is_unseen: bool,
+    /// `theirs` is such a change: pages became dirty before a check.
+    was_unseen: bool,
     graves: Vec<mpsc::Sender<()>>,
     /// Number of conflicts, deaths and power cuts.
     counts: [u32; 3],
@@ -337,6 +339,7 @@ impl Run {
             is_reported: false,
             is_owed: false,
             is_unseen: false,
+            was_unseen: false,
             graves: Vec::new(),
             counts: [0; 3],
         };
@@ -408,7 +411,7 @@ impl Run {
     /// Records that one of us has pages newer than the file.
     fn dirtied(&mut self) {
         if self.is_unseen {
-            self.is_unseen = false;
+            (self.is_unseen, self.was_unseen) = (false, true);
             self.is_owed = false;
             self.theirs = Some(self.below());
         }
@@ -490,6 +493,7 @@ impl Run {
         }
         if is_dirty {
             let is_older = |(cell, version): (usize, &u64)| !self.history[cell][self.safe[cell]..].contains(version);
+            self.was_unseen = false;
             self.is_owed = before.iter().enumerate().any(is_older);
             self.theirs = Some(self.below());
             self.counts[0] += 1;
@@ -702,7 +706,8 @@ impl Run {
                 assert!(!(self.is_reported && self.is_owed), "a conflict was forgotten");
                 for (cell, is) in now.iter().enumerate() {
                     // After an interrupted write-back the last change has an unknown origin: dirty data is written again.
-                    let from = if self.is_unseen { 0 } else { self.safe[cell] };
+                    let is_unknown = self.is_unseen || self.theirs.is_some() && self.was_unseen && !self.is_reported;
+                    let from = if is_unknown { 0 } else { self.safe[cell] };
                     let safe = &self.history[cell][from..];
                     let is_theirs = self.theirs.as_ref().is_some_and(|theirs| theirs[cell] == *is);
                     assert!(safe.contains(is) || is_theirs, "cell {cell}: {is}, not one of {safe:?}");
