@@ -70,6 +70,28 @@ mkdir "$slow/dir"
 "$HOTSHELF" cache create "$cache" --name "cached-many-$$" --size 256MiB --memory 64MiB >/dev/null
 use_many "$slow/dir"
 
+# Programs may have more than a quarter of the limit open, though the kernel knows more files than the limit allows descriptors.
+mkdir "$slow/dir/open"
+(files=2000 && make_tree "$slow/dir/open")
+(ulimit -n $limit && "$HOTSHELF" mount --cache "$cache" "$slow/dir" "$MNT")
+find "$MNT/open" -type f -size -2 >/dev/null
+python3 - "$MNT/open" <<'END' || fail "more open files than a quarter of the limit"
+import os, sys
+names = [f"{dir}/{name}" for dir, _, names in os.walk(sys.argv[1]) for name in names][:290]
+files = [open(name, "r+b", buffering=0) for name in names]
+for file in files:
+    file.seek(0, 2)
+    file.write(b"more")
+    os.fsync(file.fileno())
+os.link(names[0], f"{sys.argv[1]}/link")
+os.rename(f"{sys.argv[1]}/link", f"{sys.argv[1]}/renamed")
+os.unlink(f"{sys.argv[1]}/renamed")
+assert len(os.listdir(sys.argv[1])) == 4
+new = [open(f"{sys.argv[1]}/new-{number}", "w+b", buffering=0) for number in range(10)]
+END
+[[ $(grep -rl more "$slow/dir/open" | wc -l) == 290 ]] || fail "not all appends are below"
+"$HOTSHELF" unmount "$MNT"
+
 # Random calls while nearly every descriptor is closed at once.
 mkdir "$slow/plain"
 rm -rf "${slow:?}/dir"

@@ -15,9 +15,10 @@ use rustix::io::Errno;
 use shm::{AttachError, ProcessSlots, Region};
 use ssdcache::Shape;
 
-use crate::below::{CacheEnvironment, Listed};
+use crate::below::{CacheEnvironment, OpenLocals};
 use crate::config::Config;
 use crate::error::{Error, Kind};
+use crate::find::Listed;
 use crate::note::NoteContent;
 use crate::place::InstancePaths;
 use crate::rules::Rules;
@@ -354,7 +355,8 @@ impl Found {
         }
         let group = place.as_ref().and_then(|place| place.sharing.group);
         let (note, listed) = (note_of(&running), Listed::default());
-        let around = Arc::new(CacheEnvironment { direct: running.direct, notes: Mutex::default(), note, group, listed });
+        let opened = OpenLocals::default();
+        let around = Arc::new(CacheEnvironment { direct: running.direct, notes: Mutex::default(), note, group, listed, opened });
         if let Some(error) = &without {
             around.report(&format!("the cache goes on without its SSD: {error}"));
         }

@@ -1,25 +1,21 @@
-//! Access of the cache engine to backing files, and the search for a file of which only the key and the last path are known.
+//! Access of the cache engine to backing files.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::fs;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock, Weak};
 
 use datapath::engine::{BackingFile, Stamp};
 use parking_lot::Mutex;
-use rustix::fs::{
-    CWD, FallocateFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens, openat, openat2,
-};
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, fstat, futimens, openat};
 use rustix::io::Errno;
 use ssdcache::FileKey;
 
 use crate::descriptor::{is_removed, path_of, reopen};
-use crate::key::key_of;
+use crate::find::{Listed, find};
 use crate::note::{Note, NoteContent};
 
 /// The alignment for `O_DIRECT` that every drive accepts.
@@ -204,151 +200,6 @@ impl BackingFile for Local {
     }
 }
 
-/// Finds the file of a key: at its last path, else where a process has it open, else in the same directory under another name, else below
-/// a directory that was renamed within its parent.
-///
-/// # Errors
-/// ENOENT: it was not found. Otherwise the kernel's: it exists, but may not be opened.
-pub fn find(key: FileKey, path: &Path, pids: &[u32], writable: bool, listed: &Listed) -> Result<OwnedFd, Errno> {
-    let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    let is_it = |path: &Path| file_at(path).filter(|(_, found)| *found == key).map(|(fd, _)| fd);
-    let of_pid = |pid: &u32| entries(&PathBuf::from(format!("/proc/{pid}/fd"))).find_map(|path| is_it(&path));
-    let dir = path.parent().and_then(|dir| Some((dir, identity(dir)?)));
-    let at_path = is_it(path);
-    if let Some((dir, identity)) = dir.filter(|_| at_path.is_some()) {
-        listed.know(dir, identity);
-    }
-    let found = at_path.or_else(|| pids.iter().find_map(of_pid)).or_else(|| listed.find(key, path.parent()?));
-    let found = found.or_else(|| find_in_renamed_directory(key, path, listed));
-    reopen(found.ok_or(Errno::NOENT)?.as_fd(), flags)
-}
-
-/// Opens a regular file with O_PATH and returns it with its key.
-fn file_at(path: &Path) -> Option<(OwnedFd, FileKey)> {
-    with_key(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?)
-}
-
-/// Returns a descriptor with the key of its file, if it is of a regular file.
-fn with_key(fd: OwnedFd) -> Option<(OwnedFd, FileKey)> {
-    let is_file = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::RegularFile;
-    let key = key_of(fd.as_fd()).ok().filter(|_| is_file)?;
-    Some((fd, key))
-}
-
-/// Finds a file whose directory, or one further up, has another name in its parent now. It examines at most [`BESIDE_MAX`] directories of
-/// the file system that the nearest remaining directory is on, and no mount point or automount in it. A directory that is still the one
-/// where files were found was not renamed, nor were those above it.
-fn find_in_renamed_directory(key: FileKey, path: &Path, listed: &Listed) -> Option<OwnedFd> {
-    let (mut left, mut device) = (BESIDE_MAX, None);
-    for dir in path.ancestors().skip(1) {
-        if listed.is_unchanged(dir) {
-            return None;
-        }
-        let Ok(parent) = openat(CWD, dir.parent()?, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else { continue };
-        let on = fstat(&parent).ok()?.st_dev;
-        if *device.get_or_insert(on) != on {
-            return None;
-        }
-        let rest = path.strip_prefix(dir).ok()?;
-        let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-        for beside in fs::read_dir(dir.parent()?).ok()?.flatten().filter(is_directory) {
-            left = left.checked_sub(1)?;
-            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-            let path = Path::new(&beside.file_name()).join(rest);
-            let opened = openat2(&parent, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok();
-            if let Some((fd, _)) = opened.and_then(with_key).filter(|(_, found)| *found == key) {
-                return Some(fd);
-            }
-        }
-    }
-    None
-}
-
-/// Returns the device and the inode of a directory.
-fn identity(dir: &Path) -> Option<(u64, u64)> {
-    rustix::fs::stat(dir).ok().map(|stat| (stat.st_dev, stat.st_ino))
-}
-
-fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
-}
-
-/// What is known of directories from earlier searches.
-#[derive(Debug, Default)]
-pub struct Listed {
-    /// The keys of the directory that was searched last, because several files of it may be searched for in a row.
-    last: Mutex<Option<Listing>>,
-    /// The device and the inode of directories in which files were found.
-    known: Mutex<HashMap<PathBuf, (u64, u64)>>,
-}
-
-#[derive(Debug)]
-struct Listing {
-    dir: PathBuf,
-    /// The directory as it was when the listing started.
-    stamp: DirStamp,
-    files: HashMap<FileKey, OsString>,
-}
-
-/// Device, inode and modification time.
-type DirStamp = (u64, u64, i64, i64);
-
-/// A change so shortly before the listing may hide a later one with the same time.
-const SETTLED: Duration = Duration::from_millis(50);
-/// Maximum number of directories that a search for a renamed directory examines.
-const BESIDE_MAX: usize = 512;
-/// Maximum number of directories whose identity is kept: of others it is learned again.
-const KNOWN_MAX: usize = 1024;
-/// Maximum number of entries that are kept; larger directories are listed each time.
-const LISTED_MAX: usize = 1 << 17;
-
-impl Listing {
-    fn find(&self, key: FileKey) -> Option<OwnedFd> {
-        file_at(&self.dir.join(self.files.get(&key)?)).filter(|(_, found)| *found == key).map(|(fd, _)| fd)
-    }
-}
-
-impl Listed {
-    /// Records the identity of a directory in which a file was found.
-    fn know(&self, dir: &Path, identity: (u64, u64)) {
-        let mut known = self.known.lock();
-        if known.get(dir) == Some(&identity) {
-            return;
-        }
-        if known.len() >= KNOWN_MAX {
-            known.clear();
-        }
-        known.insert(dir.to_owned(), identity);
-    }
-
-    /// Returns whether a directory is known to be the one in which files were found. False if nothing is known of it.
-    fn is_unchanged(&self, dir: &Path) -> bool {
-        let known = self.known.lock().get(dir).copied();
-        known.is_some_and(|known| identity(dir) == Some(known))
-    }
-
-    fn find(&self, key: FileKey, dir: &Path) -> Option<OwnedFd> {
-        let stamp = || {
-            let stat = rustix::fs::stat(dir).ok()?;
-            Some((stat.st_dev, stat.st_ino, stat.st_mtime, stat.st_mtime_nsec as i64))
-        };
-        let mut last = self.last.lock();
-        let before = stamp()?;
-        if last.as_ref().is_none_or(|last| last.dir != dir || last.stamp != before) {
-            let changed = UNIX_EPOCH.checked_add(Duration::new(u64::try_from(before.2).unwrap_or(0), before.3 as u32));
-            let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
-            let all = entries(dir).filter_map(|path| Some((file_at(&path)?.1, path.file_name()?.to_owned())));
-            let files: HashMap<FileKey, OsString> = all.collect();
-            let is_kept = age.is_some_and(|age| age > SETTLED) && files.len() <= LISTED_MAX;
-            let listing = Listing { dir: dir.to_owned(), stamp: before, files };
-            let found = listing.find(key);
-            *last = is_kept.then_some(listing);
-            return found;
-        }
-        last.as_ref()?.find(key)
-    }
-}
-
 /// The environment of the engine in this process.
 #[derive(Debug)]
 pub struct CacheEnvironment {
@@ -362,6 +213,41 @@ pub struct CacheEnvironment {
     pub group: Option<u32>,
     /// The directory that was searched last.
     pub listed: Listed,
+    /// The files that this process has open.
+    pub opened: OpenLocals,
+}
+
+/// The backing files that a process has open, by key.
+#[derive(Debug, Default)]
+pub struct OpenLocals(Mutex<HashMap<FileKey, Vec<Weak<Local>>>>);
+
+impl OpenLocals {
+    /// Adds a file that was opened just now.
+    pub fn add(&self, key: FileKey, file: &Arc<Local>) {
+        self.0.lock().entry(key).or_default().push(Arc::downgrade(file));
+    }
+
+    /// Removes a file that is about to be closed.
+    pub fn remove(&self, key: FileKey, file: &Arc<Local>) {
+        let mut all = self.0.lock();
+        if let Entry::Occupied(mut files) = all.entry(key) {
+            let of_one = files.get().iter().position(|open| std::ptr::eq(open.as_ptr(), Arc::as_ptr(file)));
+            of_one.map(|at| files.get_mut().swap_remove(at));
+            if files.get().is_empty() {
+                files.remove();
+            }
+        }
+    }
+
+    /// Returns a descriptor that this process has open for reading, and if `writable` for writing, too.
+    fn get(&self, key: FileKey, writable: bool) -> Option<Arc<Local>> {
+        let is_fit = |file: &Arc<Local>| {
+            let flags = rustix::fs::fcntl_getfl(&file.fd).unwrap_or(OFlags::PATH);
+            let access = flags & OFlags::RWMODE;
+            !flags.contains(OFlags::PATH) && (access == OFlags::RDWR || access == OFlags::RDONLY && !writable)
+        };
+        self.0.lock().get(&key)?.iter().filter_map(Weak::upgrade).find(is_fit)
+    }
 }
 
 /// Minimum and maximum number of files that the leader has open.
@@ -372,7 +258,13 @@ const NOTES_MAX: usize = 32;
 
 impl datapath::engine::Environment for CacheEnvironment {
     fn open(&self, key: FileKey, path: &Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn BackingFile>> {
-        let Some(group) = self.group else { return Ok(Arc::new(Local::new(find(key, path, pids, writable, &self.listed)?, self.direct))) };
+        let Some(group) = self.group else {
+            return match find(key, path, pids, writable, &self.listed) {
+                // The file system may refuse this process what it granted when the file was opened in the name of another user.
+                Err(errno @ (Errno::ACCESS | Errno::PERM)) => Ok(self.opened.get(key, writable).ok_or(errno)?),
+                found => Ok(Arc::new(Local::new(found?, self.direct))),
+            };
+        };
         // A member can write to the segment. Check that it may itself access the file that this process is to read or write for it.
         let found = find(key, path, pids, false, &self.listed)?;
         if !crate::group::can_reach(found.as_fd(), group, false) {

@@ -14,10 +14,10 @@ use pagecache::Pin;
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, fstat};
 use rustix::io::Errno;
-use ssdcache::{Mode, PAGE_BYTES};
+use ssdcache::{FileKey, Mode, PAGE_BYTES};
 
 use crate::attach::Attachment;
-use crate::below::Local;
+use crate::below::{CacheEnvironment, Local};
 use crate::descriptor::{is_removed, path_of};
 use crate::watch::Watched;
 
@@ -63,12 +63,26 @@ const REFUSES_WRITES: u64 = 1 << 34;
 /// It was just opened, and compared with the backing file.
 const IS_NEW: u64 = 1 << 35;
 
-/// Counts an open file of this process until it is dropped.
-struct Counted(Arc<AtomicUsize>);
+/// Counts an open file of this process, and offers its descriptor to the leader, until it is dropped.
+struct Counted {
+    count: Arc<AtomicUsize>,
+    around: Arc<CacheEnvironment>,
+    key: FileKey,
+    local: Arc<Local>,
+}
+
+impl Counted {
+    fn new(count: &Arc<AtomicUsize>, to: &Attachment, key: FileKey, local: &Arc<Local>) -> Counted {
+        count.fetch_add(1, Ordering::AcqRel);
+        to.around.opened.add(key, local);
+        Counted { count: Arc::clone(count), around: Arc::clone(&to.around), key, local: Arc::clone(local) }
+    }
+}
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.around.opened.remove(self.key, &self.local);
+        self.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -110,6 +124,7 @@ impl Cached {
             how.mode = how.mode.within(Mode::WriteThrough);
         }
         let changes = to.engine.mode_changes();
+        let counted = Counted::new(count, to, key, local);
         let open = || to.engine.open(key, &path, how, Arc::clone(local) as Arc<dyn BackingFile>);
         let open = match open() {
             Err(OpenFileError::Conflict) if *discard => {
@@ -118,8 +133,6 @@ impl Cached {
             }
             opened => opened?,
         };
-        count.fetch_add(1, Ordering::AcqRel);
-        let counted = Counted(Arc::clone(count));
         let made = Arc::new(Cached {
             settled: AtomicU64::new(u64::from(changes.wrapping_sub(1)) | IS_NEW),
             settling: Mutex::new(()),

@@ -15,7 +15,7 @@ use crate::attach::Attachment;
 use crate::below::Local;
 use crate::cached::{Cached, Opening};
 use crate::config::Config;
-use crate::descriptor::{path_of, reopen};
+use crate::descriptor::{is_shortage, path_of, reopen};
 use crate::error::{Error, Kind};
 use crate::forks::PerProcess;
 use crate::key::key_of;
@@ -104,8 +104,12 @@ impl Instance {
             // Whoever opened it so may do so again.
             reopen(fd.as_fd(), access | flags & OFlags::NOATIME)
         };
-        // A process that may only write or append bypasses the cache; others notice its writes as changes by another program.
-        let Ok(below) = below else { return Ok(None) };
+        let below = match below {
+            Err(errno) if is_shortage(errno) => return Err(errno),
+            // A process that may only write or append bypasses the cache; others notice its writes as changes by another program.
+            Err(_) => return Ok(None),
+            Ok(below) => below,
+        };
         let Some(path) = path_of(fd.as_fd()) else { return Ok(None) };
         if !part.may_share(fd.as_fd()) {
             // The file may have been shared before. The next flush reports pages that could not be written back.
@@ -186,13 +190,14 @@ impl Instance {
     /// # Errors
     /// As unlinkat(2).
     pub fn unlink(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<(), Error> {
-        let known = if flags.contains(AtFlags::REMOVEDIR) { None } else { self.known(at, path) };
+        let failed = |errno| Error::system(errno, "unlinking", &path.into());
+        let known = if flags.contains(AtFlags::REMOVEDIR) { None } else { self.known(at, path).map_err(failed)? };
         let call = || rustix::fs::unlinkat(at, path, flags);
         let done = match &known {
             Some(known) => known.open.ours(call),
             None => call(),
         };
-        done.map_err(|errno| Error::system(errno, "unlinking", &path.into()))?;
+        done.map_err(failed)?;
         // At once: if all processes that have it open are killed now, nobody else can know that it was removed.
         if let Some(known) = &known {
             known.look_for_name();
@@ -213,20 +218,21 @@ impl Instance {
         flags: RenameFlags,
     ) -> Result<(), Error> {
         // The replaced file has no name afterwards. This process may be the last to close it, and then drops its pages.
-        let (moved, replaced) = (self.known(at, from), self.known(to_at, to));
-        let known: Vec<&Open> = moved.iter().chain(&replaced).map(|known| &known.open).collect();
+        let failed = |errno| Error::system(errno, "renaming", &from.into());
+        let known = |at, path| self.known(at, path).map_err(failed);
+        let (moved, replaced) = (known(at, from)?, known(to_at, to)?);
+        let opens: Vec<&Open> = moved.iter().chain(&replaced).map(|known| &known.open).collect();
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
         let directories = [
-            if moved.is_none() { directory(at, from) } else { None },
-            if replaced.is_none() && is_exchange { directory(to_at, to) } else { None },
+            if moved.is_none() { directory(at, from).map_err(failed)? } else { None },
+            if replaced.is_none() && is_exchange { directory(to_at, to).map_err(failed)? } else { None },
         ];
-        let done = Open::ours_of(&known, || rustix::fs::renameat_with(at, from, to_at, to, flags));
-        done.map_err(|errno| Error::system(errno, "renaming", &from.into()))?;
+        Open::ours_of(&opens, || rustix::fs::renameat_with(at, from, to_at, to, flags)).map_err(failed)?;
         moved.iter().chain(&replaced).for_each(|known| known.look_for_name());
         if directories.iter().all(Option::is_none) {
             // Files that another process opened in the cache while they were renamed: it may have recorded the old names.
-            let met = [moved.is_none().then(|| self.known(to_at, to)), (replaced.is_none() && is_exchange).then(|| self.known(at, from))];
-            met.into_iter().flatten().flatten().for_each(|known| known.look_for_name());
+            let met = [moved.is_none().then_some((to_at, to)), (replaced.is_none() && is_exchange).then_some((at, from))];
+            met.into_iter().flatten().filter_map(|(at, path)| known(at, path).ok()?).for_each(|known| known.look_for_name());
         } else if let Ok(part) = self.part() {
             // Where not all members of the group may look, no name is recorded.
             let shared: Vec<_> = directories.into_iter().flatten().filter(|(fd, _)| part.may_share(fd.as_fd())).collect();
@@ -250,25 +256,33 @@ impl Instance {
         }
     }
 
-    /// Opens a file by its name if the cache has a record of it.
-    fn known(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path) -> Option<Arc<Cached>> {
-        let fd = named(at, path, true).ok()?;
-        if !fstat(&fd).is_ok_and(|stat| is_regular(&stat)) {
-            return None;
+    /// Registers a file by its name, for one call, if the cache has a record of it.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    fn known(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path) -> Result<Option<Arc<Cached>>, Errno> {
+        match named(at, path, true) {
+            Ok(fd) if fstat(&fd).is_ok_and(|stat| is_regular(&stat)) => self.known_file(fd.as_fd()),
+            Err(errno) if is_shortage(errno) => Err(errno),
+            _ => Ok(None),
         }
-        if !self.part().ok()?.engine.knows(key_of(fd.as_fd()).ok()?) {
-            return None;
-        }
-        self.take_known(fd.as_fd())
     }
 
-    /// Registers a file that the cache has a record of, for one call. `file` may be an `O_PATH` descriptor.
-    pub(crate) fn take_known(&self, file: BorrowedFd<'_>) -> Option<Arc<Cached>> {
-        let below = reopen(file, OFlags::RDWR).or_else(|_| reopen(file, OFlags::RDONLY)).ok()?;
+    /// Registers a file, for one call, if the cache has a record of it. `file` may be an `O_PATH` descriptor: the call needs the stamp and
+    /// the path only, and the process may not be allowed to open the file.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub(crate) fn known_file(&self, file: BorrowedFd<'_>) -> Result<Option<Arc<Cached>>, Errno> {
+        let (Ok(part), Ok(key)) = (self.part(), key_of(file)) else { return Ok(None) };
+        if !part.engine.knows(key) {
+            return Ok(None);
+        }
+        let below = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
         let path = path_of(file).unwrap_or_default();
         let local = Arc::new(Local::new(below, false));
         let opening = Opening { local, how: OpenOptions::default(), advice: Advice::Normal, pin: false, discard: false, dirty_age: None };
-        self.take_in(&opening, &path.into()).ok()
+        Ok(self.take_in(&opening, &path.into()).ok())
     }
 
     /// Returns the mode of the instance; pass-through if this process is not attached.
@@ -449,11 +463,17 @@ fn key_at(at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<FileKey, Er
 }
 
 /// Opens a directory by its name with O_PATH, and returns it with its path. None: it is no directory.
-fn directory(at: BorrowedFd<'_>, path: &Path) -> Option<(OwnedFd, PathBuf)> {
-    let fd = named(at, path, true).ok()?;
-    let is_one = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::Directory;
-    let path = path_of(fd.as_fd()).filter(|_| is_one)?;
-    Some((fd, path))
+///
+/// # Errors
+/// The process has no descriptor left.
+fn directory(at: BorrowedFd<'_>, path: &Path) -> Result<Option<(OwnedFd, PathBuf)>, Errno> {
+    let fd = match named(at, path, true) {
+        Err(errno) if is_shortage(errno) => return Err(errno),
+        Err(_) => return Ok(None),
+        Ok(fd) => fd,
+    };
+    let is_one = fstat(&fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
+    Ok(path_of(fd.as_fd()).filter(|_| is_one).map(|path| (fd, path)))
 }
 
 /// Opens a file by its name with O_PATH.

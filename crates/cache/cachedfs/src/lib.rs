@@ -21,6 +21,7 @@ mod config;
 mod descriptor;
 mod error;
 mod file;
+mod find;
 mod forks;
 mod group;
 pub mod image;

@@ -8,7 +8,6 @@ use rustix::fs::{AtFlags, Stat};
 use rustix::io::Errno;
 use ssdcache::Mode;
 
-use crate::cached::Cached;
 use crate::file::{File, IoPath};
 use crate::instance::Instance;
 use crate::key::key_of;
@@ -18,9 +17,9 @@ impl Instance {
     /// `file` may be an `O_PATH` descriptor.
     ///
     /// # Errors
-    /// Those of the change.
+    /// Those of the change. EMFILE, ENFILE: the process has no descriptor left, and nothing is changed.
     pub fn change_attributes<T>(self: &Arc<Self>, file: BorrowedFd<'_>, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-        match self.known_file(file) {
+        match self.known_file(file)? {
             Some(cached) => cached.open.ours(change),
             None => change(),
         }
@@ -29,9 +28,9 @@ impl Instance {
     /// Runs a change of a file's times after writing all its dirty pages back, since a later write-back would change them again.
     ///
     /// # Errors
-    /// Those of the change and of the write-back.
+    /// Those of the change and of the write-back. EMFILE, ENFILE: the process has no descriptor left, and nothing is changed.
     pub fn change_times<T>(self: &Arc<Self>, file: BorrowedFd<'_>, change: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-        let Some(cached) = self.known_file(file) else { return change() };
+        let Some(cached) = self.known_file(file)? else { return change() };
         let written = cached.open.written_ns();
         cached.open.clean()?;
         let changed = cached.open.ours_timed(change)?;
@@ -50,18 +49,13 @@ impl Instance {
     }
 
     /// Compares a file that the cache has a record of with its backing file: pages that another program made stale are dropped. A conflict
-    /// is marked, and reported by the next sync. Returns false if the file could not be opened to compare it.
-    pub fn compare(self: &Arc<Self>, file: BorrowedFd<'_>) -> bool {
-        let Ok(part) = self.part() else { return false };
-        key_of(file).is_ok_and(|key| !part.engine.knows(key) || self.take_known(file).is_some())
-    }
-
-    /// Opens a file for a change if the cache has a record of it.
-    pub(crate) fn known_file(self: &Arc<Self>, file: BorrowedFd<'_>) -> Option<Arc<Cached>> {
-        if !self.part().ok()?.engine.knows(key_of(file).ok()?) {
-            return None;
-        }
-        self.take_known(file)
+    /// is marked, and reported by the next sync. Returns false if that failed. `file` may be an `O_PATH` descriptor.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE: the process has no descriptor left.
+    pub fn compare(self: &Arc<Self>, file: BorrowedFd<'_>) -> Result<bool, Errno> {
+        let (Ok(part), Ok(key)) = (self.part(), key_of(file)) else { return Ok(false) };
+        Ok(!part.engine.knows(key) || self.known_file(file)?.is_some())
     }
 }
 

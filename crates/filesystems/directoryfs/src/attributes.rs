@@ -17,8 +17,8 @@ impl<C: FileCache> DirectoryFs<C> {
     ///
     /// # Errors
     /// ESTALE, or as statx(2).
-    pub fn getattr(&self, number: u64) -> Result<Stat> {
-        self.stat_of(&self.node(number)?)
+    pub fn getattr(&self, caller: Caller, number: u64) -> Result<Stat> {
+        self.stat_of(&self.node(caller, number)?)
     }
 
     /// Reads the attributes of a node as [`DirectoryFs::getattr`] does.
@@ -38,7 +38,7 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// EPERM, or as chown(2), chmod(2), utimensat(2).
     pub fn setattr(&self, caller: Caller, number: u64, set: &SetAttr) -> Result<()> {
-        let node = self.node(number)?;
+        let node = self.node(caller, number)?;
         self.may_change(caller, &node.stat()?, set)?;
         if set.uid.is_some() || set.gid.is_some() {
             self.take_set_id(caller, &node)?;
@@ -48,7 +48,11 @@ impl<C: FileCache> DirectoryFs<C> {
         let file = node.as_fd();
         let mut change = || self.also_as_caller(caller, || apply(file, set));
         let is_timed = set.atime.is_some() || set.mtime.is_some();
-        if is_timed && node.is_file() { self.cache.change_times(file, &mut change) } else { self.cache.change(file, &mut change) }
+        let has_data = is_timed && node.is_file();
+        self.nodes.with_descriptors(|| match has_data {
+            true => self.cache.change_times(file, &mut change),
+            false => self.cache.change(file, &mut change),
+        })
     }
 
     /// Compares the caller with the present owner. The kernel has compared the owner that it remembers.

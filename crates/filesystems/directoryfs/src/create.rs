@@ -24,27 +24,28 @@ pub enum NewNode<'a> {
     Symlink(&'a OsStr),
 }
 
-/// Returns the mode of a new file: a default access control list of the directory replaces the umask.
-fn masked(dir: BorrowedFd<'_>, mode: u32, umask: u32) -> u32 {
-    if umask == 0 || mode & umask & 0o777 == 0 || xattrs::has(dir, xattrs::DEFAULT_LIST) { mode } else { mode & !umask }
-}
-
 impl<C: FileCache> DirectoryFs<C> {
+    /// Returns the mode of a new file: a default access control list of the directory replaces the umask.
+    fn masked(&self, caller: Caller, dir: BorrowedFd<'_>, mode: u32, umask: u32) -> u32 {
+        let is_unmasked = umask == 0 || mode & umask & 0o777 == 0 || self.has_xattr(caller, dir, xattrs::DEFAULT_LIST);
+        if is_unmasked { mode } else { mode & !umask }
+    }
+
     /// Creates a directory, special file or symbolic link, and adds one reference of the kernel.
     ///
     /// # Errors
     /// As mkdirat(2), mknodat(2), symlinkat(2).
     pub fn make(&self, caller: Caller, parent: u64, name: &OsStr, what: NewNode<'_>, umask: u32) -> Result<(Node, Stat)> {
         check_name(name)?;
-        let dir = self.node(parent)?;
+        let dir = self.node(caller, parent)?;
         let at = dir.as_fd();
         let made = match what {
             NewNode::Directory(mode) => {
-                let mode = Mode::from_raw_mode(masked(at, mode & 0o7777, umask));
+                let mode = Mode::from_raw_mode(self.masked(caller, at, mode & 0o7777, umask));
                 self.as_caller(caller, || rustix::fs::mkdirat(at, name, mode))
             }
             NewNode::Node(mode, rdev) => {
-                let bits = masked(at, self.without_foreign_set_gid(caller, at, mode & 0o7777)?, umask);
+                let bits = self.masked(caller, at, self.without_foreign_set_gid(caller, at, mode & 0o7777)?, umask);
                 let kind = match FileType::from_raw_mode(mode) {
                     FileType::Unknown => FileType::RegularFile,
                     kind => kind,
@@ -64,11 +65,12 @@ impl<C: FileCache> DirectoryFs<C> {
     /// opened. Otherwise as openat(2).
     pub fn create(&self, caller: Caller, parent: u64, name: &OsStr, mode: (u32, u32), is_exclusive: bool) -> Result<(Node, Stat, OwnedFd)> {
         check_name(name)?;
-        let dir = self.node(parent)?;
+        let dir = self.node(caller, parent)?;
         let at = dir.as_fd();
-        let bits = self.without_foreign_set_gid(caller, at, masked(at, mode.0, mode.1) & 0o7777)?;
+        let bits = self.without_foreign_set_gid(caller, at, self.masked(caller, at, mode.0, mode.1) & 0o7777)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let made = self.as_caller(caller, || rustix::fs::openat(at, name, flags, Mode::from_raw_mode(bits)));
+        let open = || rustix::fs::openat(at, name, flags, Mode::from_raw_mode(bits));
+        let made = self.as_caller(caller, || self.nodes.with_descriptors(open));
         let file = match made {
             // The kernel checked no permission, as it took the name for free.
             Err(Errno::EXIST) if !is_exclusive => return Err(Errno::STALE),
@@ -76,7 +78,8 @@ impl<C: FileCache> DirectoryFs<C> {
         };
         let stat = Stat::of(file.as_fd())?;
         // The name may be another file's by now: the node is of the descriptor.
-        let name_only = rustix::fs::open(&*proc_path(file.as_fd()), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let open = || rustix::fs::open(&*proc_path(file.as_fd()), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let name_only = self.nodes.with_descriptors(open)?;
         Ok((self.nodes.remember(name_only, &stat, parent, name), stat, file))
     }
 

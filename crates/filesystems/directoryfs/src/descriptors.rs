@@ -10,6 +10,8 @@ use shm::FileHandle;
 
 /// The minimum number of descriptors that may stay open.
 const HELD_MIN: usize = 64;
+/// The maximum number of descriptors that are kept free for what opens files without closing others: the cache's leader, among others.
+const RESERVED_MAX: usize = 64;
 
 /// An open descriptor, which counts while it is open.
 #[derive(Debug)]
@@ -83,6 +85,8 @@ impl Descriptor {
 pub(crate) struct Descriptors {
     /// Number of open descriptors beyond which unused ones are closed.
     pub max: usize,
+    /// The number of a descriptor from which on the process has few left.
+    pub reserved_from: usize,
     /// The number of open descriptors.
     open: Arc<AtomicUsize>,
     /// The numbers of all nodes that have a descriptor, and of some that have none any more. Those at the front are closed first.
@@ -98,8 +102,9 @@ impl Descriptors {
     /// directory, opened for reading, if the process may open files by handle.
     pub fn new(by_handle: Option<OwnedFd>) -> Descriptors {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let max = limit.map_or(usize::MAX, |limit| usize::try_from(limit / 2).unwrap_or(usize::MAX)).max(HELD_MIN);
-        Descriptors { max, open: Arc::default(), queue: Mutex::default(), searched: Mutex::default(), by_handle }
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        let (max, reserved_from) = ((limit / 2).max(HELD_MIN), limit - (limit / 16).min(RESERVED_MAX));
+        Descriptors { max, reserved_from, open: Arc::default(), queue: Mutex::default(), searched: Mutex::default(), by_handle }
     }
 
     /// Returns the number of open descriptors.

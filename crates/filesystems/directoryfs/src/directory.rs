@@ -62,12 +62,13 @@ impl<C: FileCache> DirectoryFs<C> {
         Ok(DirectoryFs { nodes: Nodes::new(root, &stat, descriptors), cache, honours_set_id, is_privileged, set_id: Mutex::default() })
     }
 
-    /// Returns the node of an inode number.
+    /// Returns the node of an inode number. If its descriptor was closed, the file is opened again, in a directory that perhaps only the
+    /// caller may search.
     ///
     /// # Errors
     /// ESTALE: the kernel does not know the number, or the file was removed. Otherwise as openat(2).
-    pub fn node(&self, number: u64) -> Result<Node> {
-        self.nodes.get(number)
+    pub fn node(&self, caller: Caller, number: u64) -> Result<Node> {
+        self.also_as_caller(caller, || self.nodes.get(number))
     }
 
     /// Subtracts `times` from the kernel's lookup count of an inode.
@@ -79,6 +80,20 @@ impl<C: FileCache> DirectoryFs<C> {
     /// programs have removed. Returns the names that the kernel should drop.
     pub fn close_removed(&self, count: usize) -> Vec<RemovedName> {
         self.nodes.close_removed(count)
+    }
+
+    /// Runs a call that opens files. If the process has no descriptor left, closes those of known files that nobody uses and runs the call
+    /// again: it must not have changed anything by then.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn with_descriptors<T>(&self, call: impl FnMut() -> Result<T>) -> Result<T> {
+        self.nodes.with_descriptors(call)
+    }
+
+    /// Closes descriptors of known files that nobody uses, if `newest`, which was just opened, shows that the process has few left.
+    pub fn keep_reserve(&self, newest: impl AsFd) {
+        self.nodes.keep_reserve(newest);
     }
 
     /// Drops all nodes when the mount ends.
@@ -115,24 +130,6 @@ impl<C: FileCache> DirectoryFs<C> {
     /// As fstatvfs(3).
     pub fn statfs(&self) -> Result<StatVfs> {
         rustix::fs::fstatvfs(self.nodes.get(crate::ROOT)?.as_fd())
-    }
-
-    /// Makes the names of a directory durable.
-    ///
-    /// # Errors
-    /// As fsync(2).
-    pub fn sync_dir(&self, number: u64) -> Result<()> {
-        let dir = self.node(number)?;
-        match rustix::fs::openat(dir.as_fd(), c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(readable) => rustix::fs::fsync(readable),
-            // A user may own a directory without being allowed to read it.
-            Err(Errno::ACCESS) => {
-                let root = self.nodes.get(crate::ROOT)?;
-                let top = rustix::fs::openat(root.as_fd(), c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-                rustix::fs::syncfs(top)
-            }
-            Err(error) => Err(error),
-        }
     }
 }
 

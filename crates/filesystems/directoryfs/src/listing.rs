@@ -42,16 +42,28 @@ impl Entry {
     }
 }
 
+impl Listing {
+    /// Makes the names of the directory durable.
+    ///
+    /// # Errors
+    /// As fsync(2).
+    pub fn sync(&self) -> Result<()> {
+        // By the descriptor that the caller opened: the daemon may not be allowed to open the directory.
+        rustix::fs::fsync(&*self.dir.lock())
+    }
+}
+
 impl<C: FileCache> DirectoryFs<C> {
     /// Opens a directory for listing.
     ///
     /// # Errors
     /// As openat(2).
     pub fn open_listing(&self, caller: Caller, number: u64) -> Result<Listing> {
-        let node = self.node(number)?;
+        let node = self.node(caller, number)?;
         self.may_open(caller, &node, true, false)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = self.also_as_caller(caller, || rustix::fs::openat(node.as_fd(), c".", flags, Mode::empty()))?;
+        let open = || self.nodes.with_descriptors(|| rustix::fs::openat(node.as_fd(), c".", flags, Mode::empty()));
+        let dir = self.also_as_caller(caller, open)?;
         Ok(Listing { node, dir: Mutex::new(dir) })
     }
 

@@ -32,7 +32,7 @@ impl<C: FileCache> DirectoryFs<C> {
     /// ENOENT, or as openat(2).
     pub fn lookup(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<(Node, Stat)> {
         check_name(name)?;
-        let dir = self.node(parent)?;
+        let dir = self.node(caller, parent)?;
         self.also_as_caller(caller, || self.find(&dir, name))
     }
 
@@ -42,7 +42,7 @@ impl<C: FileCache> DirectoryFs<C> {
         const TRIES: u32 = 3;
         let mut tries = 0;
         loop {
-            let file = open_name(dir.as_fd(), name)?;
+            let file = self.nodes.with_descriptors(|| open_name(dir.as_fd(), name))?;
             let mut stat = Stat::of(file.as_fd())?;
             tries += 1;
             if stat.nlink == 0 && tries < TRIES {
@@ -59,9 +59,10 @@ impl<C: FileCache> DirectoryFs<C> {
     ///
     /// # Errors
     /// As readlinkat(2).
-    pub fn readlink(&self, number: u64) -> Result<Vec<u8>> {
-        let node = self.node(number)?;
-        Ok(rustix::fs::readlinkat(node.as_fd(), c"", Vec::with_capacity(256))?.into_bytes())
+    pub fn readlink(&self, caller: Caller, number: u64) -> Result<Vec<u8>> {
+        let node = self.node(caller, number)?;
+        let read = || rustix::fs::readlinkat(node.as_fd(), c"", Vec::with_capacity(256));
+        Ok(self.also_as_caller(caller, read)?.into_bytes())
     }
 
     /// Adds a name to a file, and one reference of the kernel.
@@ -70,20 +71,21 @@ impl<C: FileCache> DirectoryFs<C> {
     /// As linkat(2).
     pub fn link(&self, caller: Caller, number: u64, parent: u64, name: &OsStr) -> Result<(Node, Stat)> {
         check_name(name)?;
-        let (node, dir) = (self.node(number)?, self.node(parent)?);
+        let (node, dir) = (self.node(caller, number)?, self.node(caller, parent)?);
         let stat = node.stat()?;
         if stat.nlink == 0 && stat.is_file() {
             // The kernel below would link a file of O_TMPFILE; by its number this one is gone.
             return Err(Errno::NOENT);
         }
         let mut link = || rustix::fs::linkat(rustix::fs::CWD, &*proc_path(node.as_fd()), dir.as_fd(), name, AtFlags::SYMLINK_FOLLOW);
-        self.cache.change(node.as_fd(), &mut || self.also_as_caller(caller, &mut link))?;
-        let (found, stat) = self.also_as_caller(caller, || self.find(&dir, name))?;
-        if found.number() == number {
-            return Ok((found, stat));
-        }
-        self.forget(found.number(), 1);
-        Err(Errno::STALE)
+        let mut change = || self.also_as_caller(caller, &mut link);
+        self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change))?;
+        // The link is there, so the call succeeds. The new name may already be another file's, or have another inode number, as it does
+        // where a file system numbers names: the kernel finds out at its next lookup.
+        self.note_name(caller, &dir, name);
+        self.nodes.add_lookup(&node);
+        let linked = self.stat_of(&node).unwrap_or(Stat { nlink: stat.nlink + 1, ..stat });
+        Ok((node, linked))
     }
 
     /// Removes a name that is not a directory.
@@ -92,8 +94,9 @@ impl<C: FileCache> DirectoryFs<C> {
     /// As unlinkat(2).
     pub fn unlink(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
         check_name(name)?;
-        let dir = self.node(parent)?;
-        self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], || self.cache.unlink(dir.as_fd(), name)))
+        let dir = self.node(caller, parent)?;
+        let unlink = || self.nodes.with_descriptors(|| self.cache.unlink(dir.as_fd(), name));
+        self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], unlink))
     }
 
     /// Removes an empty directory.
@@ -102,7 +105,7 @@ impl<C: FileCache> DirectoryFs<C> {
     /// As unlinkat(2).
     pub fn rmdir(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
         check_name(name)?;
-        let dir = self.node(parent)?;
+        let dir = self.node(caller, parent)?;
         let remove = || rustix::fs::unlinkat(dir.as_fd(), name, AtFlags::REMOVEDIR);
         self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], remove))
     }
@@ -118,22 +121,23 @@ impl<C: FileCache> DirectoryFs<C> {
         if !(flags - RenameFlags::NOREPLACE - RenameFlags::EXCHANGE).is_empty() {
             return Err(Errno::INVAL);
         }
-        let (old, new) = (self.node(from.0)?, self.node(to.0)?);
+        let (old, new) = (self.node(caller, from.0)?, self.node(caller, to.0)?);
         if from.0 != to.0 {
             self.may_move_away(caller, old.as_fd(), from.1)?;
             if flags.contains(RenameFlags::EXCHANGE) {
                 self.may_move_away(caller, new.as_fd(), to.1)?;
             }
         }
-        let rename = || self.cache.rename((old.as_fd(), from.1), (new.as_fd(), to.1), flags);
+        let rename = || self.nodes.with_descriptors(|| self.cache.rename((old.as_fd(), from.1), (new.as_fd(), to.1), flags));
         self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename))?;
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
-        Ok([self.note_name(&new, to.1), if is_exchange { self.note_name(&old, from.1) } else { None }])
+        Ok([self.note_name(caller, &new, to.1), if is_exchange { self.note_name(caller, &old, from.1) } else { None }])
     }
 
     /// Records what has a name now, so that the file is found again, and returns its number if the kernel knows it.
-    fn note_name(&self, dir: &Node, name: &OsStr) -> Option<u64> {
-        let file = open_name(dir.as_fd(), name).ok()?;
+    fn note_name(&self, caller: Caller, dir: &Node, name: &OsStr) -> Option<u64> {
+        let open = || self.also_as_caller(caller, || open_name(dir.as_fd(), name));
+        let file = self.nodes.with_descriptors(open).ok()?;
         self.nodes.set_location(&Stat::of(file.as_fd()).ok()?, dir.number(), name)
     }
 
@@ -143,9 +147,9 @@ impl<C: FileCache> DirectoryFs<C> {
         if !self.is_privileged || caller.is_root() {
             return Ok(());
         }
-        let file = self.also_as_caller(caller, || open_name(dir, name))?;
+        let file = self.nodes.with_descriptors(|| self.also_as_caller(caller, || open_name(dir, name)))?;
         let stat = Stat::of(file.as_fd())?;
-        let may = || caller.may_write_directory(stat.permissions()) || crate::xattrs::has(file.as_fd(), crate::xattrs::ACCESS_LIST);
+        let may = || caller.may_write_directory(stat.permissions()) || self.has_xattr(caller, file.as_fd(), crate::xattrs::ACCESS_LIST);
         if !stat.is_dir() || may() { Ok(()) } else { Err(Errno::ACCESS) }
     }
 

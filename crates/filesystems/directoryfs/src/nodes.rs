@@ -221,7 +221,7 @@ impl Nodes {
         let held = record.descriptor.lock().held();
         let file = match held {
             Some(file) => file,
-            None => self.reopen(&record)?,
+            None => self.with_descriptors(|| self.reopen(&record))?,
         };
         Ok(Node { record, file })
     }
@@ -268,6 +268,13 @@ impl Nodes {
         record.set_location(parent, name);
         let file = self.hold(&record, file);
         Node { record, file }
+    }
+
+    /// Adds one lookup by the kernel to a file that it knows already.
+    pub fn add_lookup(&self, node: &Node) {
+        let mut table = self.table.write();
+        let new = || Known { record: Arc::clone(&node.record), lookups: 0 };
+        table.by_number.entry(node.number()).or_insert_with(new).lookups += 1;
     }
 
     /// Returns the number of a removed file whose inode number a new one has. Without birth times both look the same, and a server does not

@@ -5,7 +5,7 @@
 //! kernel looks its name up again.
 
 use std::collections::HashSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,36 @@ use crate::directory::open_name;
 use crate::nodes::{InodeId, Location, NodeRecord, Nodes, ROOT};
 use crate::{Result, Stat};
 
+/// How many descriptors are closed at once where the process has none left: the cache and other threads need some, too.
+const CLOSED_AT_ONCE: usize = 64;
+
 impl Nodes {
+    /// Runs a call that opens files. If the process or the system has no descriptor left, closes unused ones and runs the call again: it
+    /// must not have changed anything by then.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn with_descriptors<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+        // Other threads may take what was closed.
+        const TRIES: usize = 16;
+        for _ in 0..TRIES {
+            match call() {
+                Err(Errno::MFILE | Errno::NFILE) if self.close_some() => {}
+                outcome => return outcome,
+            }
+        }
+        call()
+    }
+
+    /// Closes unused descriptors while the process has few left. `newest` is the last one that was opened: the kernel gives the lowest free
+    /// number.
+    pub fn keep_reserve(&self, newest: impl AsFd) {
+        let number = usize::try_from(newest.as_fd().as_raw_fd()).unwrap_or(0);
+        if number >= self.descriptors.reserved_from {
+            self.close_some();
+        }
+    }
+
     /// Gives a node its descriptor, unless it has one, and closes others beyond the limit.
     pub(crate) fn hold(&self, record: &Arc<NodeRecord>, file: OwnedFd) -> Arc<HeldFile> {
         let file = {
@@ -37,6 +66,7 @@ impl Nodes {
         }
         drop(queue);
         self.close_unused();
+        self.keep_reserve(&*file);
         file
     }
 
@@ -44,36 +74,53 @@ impl Nodes {
         self.record(number).is_some_and(|record| record.descriptor.lock().file.is_some())
     }
 
-    /// Closes unused descriptors beyond the limit. A node that was used since the last search has a second chance.
+    /// Closes unused descriptors beyond the limit.
     fn close_unused(&self) {
         const TRIES: usize = 64;
-        let mut tries = 0;
-        while self.descriptors.count() > self.descriptors.max && tries < TRIES {
-            let Some(number) = self.descriptors.queue.lock().pop_front() else { return };
-            let Some(record) = self.record(number) else { continue };
-            tries += 1;
-            if record.is_used.swap(false, Ordering::Relaxed) || !self.close_if_unused(&record) {
-                self.descriptors.queue.lock().push_back(number);
-            }
-        }
+        self.close_while(TRIES, |_| self.descriptors.count() > self.descriptors.max);
     }
 
-    /// Closes the descriptor of a node that can be recognized when it is opened again. Returns whether it is closed.
-    fn close_if_unused(&self, record: &NodeRecord) -> bool {
+    /// Closes some unused descriptors, whatever the limit. Returns whether it closed any.
+    fn close_some(&self) -> bool {
+        // Each node has its second chance.
+        let tries = 2 * self.descriptors.queue.lock().len();
+        self.close_while(tries, |closed| closed < CLOSED_AT_ONCE) > 0
+    }
+
+    /// Closes unused descriptors while `is_wanted`, which gets the number of those that it has closed, and returns that number. A node that
+    /// was used since the last search has a second chance.
+    fn close_while(&self, tries_max: usize, is_wanted: impl Fn(usize) -> bool) -> usize {
+        let (mut tries, mut closed) = (0, 0);
+        while tries < tries_max && is_wanted(closed) {
+            let Some(number) = self.descriptors.queue.lock().pop_front() else { break };
+            let Some(record) = self.record(number) else { continue };
+            tries += 1;
+            let outcome = if record.is_used.swap(false, Ordering::Relaxed) { Closing::Used } else { self.close_if_unused(&record) };
+            match outcome {
+                Closing::Used => self.descriptors.queue.lock().push_back(number),
+                Closing::Closed => closed += 1,
+                Closing::WasClosed => {}
+            }
+        }
+        closed
+    }
+
+    /// Closes the descriptor of a node that can be recognized when it is opened again.
+    fn close_if_unused(&self, record: &NodeRecord) -> Closing {
         let mut descriptor = record.descriptor.lock();
         if descriptor.file.is_none() {
-            return true;
+            return Closing::WasClosed;
         }
-        let Some(file) = descriptor.unused() else { return false };
+        let Some(file) = descriptor.unused() else { return Closing::Used };
         let handle = FileHandle::of(file).ok();
         if handle.is_none() && !record.id.is_unique() {
-            return false;
+            return Closing::Used;
         }
         descriptor.handle = handle.map(Box::new);
         let file = descriptor.file.take();
         drop(descriptor);
         drop(file);
-        true
+        Closing::Closed
     }
 
     /// Opens a node whose descriptor was closed, and its directories.
@@ -157,4 +204,14 @@ impl Nodes {
         let is_absent = open_name(self.get(parent).ok()?.as_fd(), &name).err() == Some(Errno::NOENT);
         is_absent.then_some(RemovedName { parent, name, number: record.number })
     }
+}
+
+/// The outcome of closing a node's descriptor.
+enum Closing {
+    /// It was closed.
+    Closed,
+    /// There was none.
+    WasClosed,
+    /// It stays open: it is in use, or the file could not be recognized later.
+    Used,
 }

@@ -2,16 +2,16 @@
 //!
 //! The kernel leaves this to the daemon (FUSE_HANDLE_KILLPRIV_V2), which has root's capabilities: the file system below keeps the bits.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
-use fusedev::{Caller, SET_GID, SET_UID, without_set_id};
+use fusedev::{Caller, Identity, SET_GID, SET_UID, without_set_id};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use crate::cache::FileCache;
 use crate::directory::{DirectoryFs, proc_path};
 use crate::nodes::Node;
-use crate::{Result, xattrs};
+use crate::{Result, Stat, xattrs};
 
 impl<C: FileCache> DirectoryFs<C> {
     /// Notes that a file was opened for writing.
@@ -47,11 +47,20 @@ impl<C: FileCache> DirectoryFs<C> {
         if kept == stat.mode & 0o7777 {
             return Ok(false);
         }
-        self.set_mode(node.as_fd(), kept).map(|()| true)
+        self.set_mode(node, &stat, kept).map(|()| true)
     }
 
-    pub(crate) fn set_mode(&self, file: BorrowedFd<'_>, mode: u32) -> Result<()> {
-        self.cache.change(file, &mut || rustix::fs::chmod(&*proc_path(file), Mode::from_raw_mode(mode & 0o7777)))
+    /// Takes bits from the mode of a file whose attributes are `stat`.
+    fn set_mode(&self, node: &Node, stat: &Stat, mode: u32) -> Result<()> {
+        let path = proc_path(node.as_fd());
+        let set = || rustix::fs::chmod(&*path, Mode::from_raw_mode(mode & 0o7777));
+        // Where the file system refuses root, only the owner may. The caller is whoever writes.
+        let owner = Identity { uid: stat.uid, gid: stat.gid };
+        let mut change = || match set() {
+            Err(Errno::ACCESS | Errno::PERM) if self.is_privileged => owner.act(set)?,
+            other => other,
+        };
+        self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change))
     }
 
     /// Handles a request that changes no attribute. The kernel does not say which of two it is: `chown(path, -1, -1)`, which takes set-ID
@@ -92,7 +101,7 @@ impl<C: FileCache> DirectoryFs<C> {
         }
         let is_taken = without_set_id(stat.mode, caller.in_group(stat.gid)) != stat.mode & 0o7777;
         // A truncation by name needs no open file.
-        let may_write = || caller.may_write_by_mode(stat.permissions()) || xattrs::has(node.as_fd(), xattrs::ACCESS_LIST);
+        let may_write = || caller.may_write_by_mode(stat.permissions()) || self.has_xattr(caller, node.as_fd(), xattrs::ACCESS_LIST);
         if !is_taken || caller.uid == stat.uid || self.has_writers(node.number()) || may_write() { Ok(()) } else { Err(Errno::PERM) }
     }
 
@@ -102,6 +111,6 @@ impl<C: FileCache> DirectoryFs<C> {
         if stat.mode & SET_GID == 0 || caller.is_root() || caller.in_group(stat.gid) {
             return Ok(());
         }
-        self.set_mode(node.as_fd(), stat.mode & 0o7777 & !SET_GID)
+        self.set_mode(node, &stat, stat.mode & 0o7777 & !SET_GID)
     }
 }

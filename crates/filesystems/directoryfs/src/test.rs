@@ -51,13 +51,16 @@ fn a_number_stands_for_its_file_whatever_happens_to_the_name() {
     rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, RenameFlags::EXCHANGE).expect("exchanged");
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     fs.setattr(me(), node.number(), &set).expect("set");
-    assert_eq!((std::fs::metadata(&b).expect("there").mode() & 0o777, fs.getattr(node.number()).expect("there").ino), (0o600, stat.ino));
+    assert_eq!(
+        (std::fs::metadata(&b).expect("there").mode() & 0o777, fs.getattr(me(), node.number()).expect("there").ino),
+        (0o600, stat.ino)
+    );
     assert_ne!(std::fs::metadata(&a).expect("there").mode() & 0o777, 0o600);
     std::fs::remove_file(&b).expect("removed");
-    assert_eq!(fs.getattr(node.number()).expect("held").nlink, 0);
+    assert_eq!(fs.getattr(me(), node.number()).expect("held").nlink, 0);
     assert_eq!(fs.link(me(), node.number(), ROOT, OsStr::new("again")).map(drop), Err(Errno::NOENT));
     fs.forget(node.number(), 1);
-    assert_eq!(fs.getattr(node.number()).map(drop), Err(Errno::STALE));
+    assert_eq!(fs.getattr(me(), node.number()).map(drop), Err(Errno::STALE));
 }
 
 #[test]
@@ -67,9 +70,9 @@ fn references_are_counted() {
     let number = look();
     assert_eq!(look(), number);
     fs.forget(number, 1);
-    assert!(fs.getattr(number).is_ok());
+    assert!(fs.getattr(me(), number).is_ok());
     fs.forget(number, 5);
-    assert_eq!(fs.getattr(number).map(drop), Err(Errno::STALE));
+    assert_eq!(fs.getattr(me(), number).map(drop), Err(Errno::STALE));
 }
 
 #[test]
@@ -86,7 +89,7 @@ fn a_link_is_never_followed() {
     let (temp, fs) = directory(&["secret"]);
     std::os::unix::fs::symlink("secret", temp.path().join("link")).expect("made");
     let (node, stat) = fs.lookup(me(), ROOT, OsStr::new("link")).expect("there");
-    assert!(!stat.is_file() && fs.readlink(node.number()) == Ok(b"secret".to_vec()));
+    assert!(!stat.is_file() && fs.readlink(me(), node.number()) == Ok(b"secret".to_vec()));
     let set = SetAttr { mtime: Some(SetTime::At(5, 6)), ..SetAttr::default() };
     fs.setattr(me(), node.number(), &set).expect("set");
     let link = std::fs::symlink_metadata(temp.path().join("link")).expect("there");
@@ -216,16 +219,16 @@ fn a_known_file_is_found_again_after_its_descriptor_was_closed() {
     let numbers: Vec<u64> = (0..40).map(|n| look(b, &format!("{n:02}"))).collect();
     assert!(fs.nodes.descriptors.count() <= 4, "{} are open", fs.nodes.descriptors.count());
     // A node in use keeps its descriptor.
-    let used = fs.node(numbers[7]).expect("known");
+    let used = fs.node(me(), numbers[7]).expect("known");
     for (n, number) in numbers.iter().enumerate() {
-        let stat = fs.getattr(*number).expect("found again");
+        let stat = fs.getattr(me(), *number).expect("found again");
         assert_eq!(stat.ino, std::fs::metadata(top.join(&names[n])).expect("there").ino());
     }
     assert!(fs.nodes.descriptors.count() <= 4 && used.stat().is_ok());
     // Renames through the mount, of the file and of its directory, are followed.
     fs.rename(me(), (b, OsStr::new("05")), (ROOT, OsStr::new("moved")), RenameFlags::empty()).expect("renamed");
     fs.rename(me(), (a, OsStr::new("b")), (ROOT, OsStr::new("c")), RenameFlags::empty()).expect("renamed");
-    let ino = |number: u64| fs.getattr(number).map(|stat| stat.ino);
+    let ino = |number: u64| fs.getattr(me(), number).map(|stat| stat.ino);
     let use_others = || (8..30).for_each(|n| assert!(ino(numbers[n]).is_ok()));
     use_others();
     let on_disk = |path: &str| Ok(std::fs::metadata(top.join(path)).expect("there").ino());
@@ -247,7 +250,7 @@ fn a_known_file_is_found_again_after_its_descriptor_was_closed() {
 fn a_file_that_another_program_removed_is_closed() {
     let (temp, fs) = directory(&["file", "open", "kept", "d/x"]);
     let look = |name: &str| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
-    let (file, open, kept, dir) = (look("file"), fs.node(look("open")).expect("known"), look("kept"), look("d"));
+    let (file, open, kept, dir) = (look("file"), fs.node(me(), look("open")).expect("known"), look("kept"), look("d"));
     assert_eq!(fs.close_removed(100), []);
     ["file", "open", "d/x"].iter().for_each(|name| std::fs::remove_file(temp.path().join(name)).expect("removed"));
     std::fs::remove_dir(temp.path().join("d")).expect("removed");
@@ -257,11 +260,63 @@ fn a_file_that_another_program_removed_is_closed() {
     let mut wanted = vec![(ROOT, file), (ROOT, dir)];
     wanted.sort_unstable();
     assert_eq!((found, fs.nodes.descriptors.count()), (wanted, count - 1));
-    assert_eq!(fs.getattr(file).map(drop), Err(Errno::STALE));
-    assert_eq!((fs.getattr(dir).expect("held").nlink, open.stat().expect("open").nlink), (0, 0));
-    assert!(fs.getattr(kept).is_ok());
+    assert_eq!(fs.getattr(me(), file).map(drop), Err(Errno::STALE));
+    assert_eq!((fs.getattr(me(), dir).expect("held").nlink, open.stat().expect("open").nlink), (0, 0));
+    assert!(fs.getattr(me(), kept).is_ok());
     // The name of a removed file is another's by now: the kernel keeps it.
     std::fs::write(temp.path().join("open"), "another").expect("written");
     drop(open);
     assert_eq!(fs.close_removed(100).iter().filter(|name| name.number != dir).count(), 0);
+}
+
+#[test]
+fn without_descriptors_unused_ones_are_closed_and_the_call_is_made_again() {
+    let names: Vec<String> = (0..40).map(|n| format!("{n:02}")).collect();
+    let (_temp, fs) = directory(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let look = |name: &String| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
+    let numbers: Vec<u64> = names.iter().map(look).collect();
+    let used = fs.node(me(), numbers[7]).expect("known");
+    for error in [Errno::MFILE, Errno::NFILE] {
+        let before = fs.nodes.descriptors.count();
+        assert_eq!(before, 40);
+        let mut calls = 0;
+        let outcome = fs.with_descriptors(|| {
+            calls += 1;
+            if fs.nodes.descriptors.count() == before { Err(error) } else { Ok(()) }
+        });
+        assert_eq!((outcome, calls), (Ok(()), 2));
+        assert!(fs.nodes.descriptors.count() < before && used.stat().is_ok());
+        // The files are found again, and what no call can be helped by is the caller's error.
+        assert!(numbers.iter().all(|number| fs.getattr(me(), *number).is_ok()));
+    }
+    let held: Vec<_> = numbers.iter().map(|number| fs.node(me(), *number).expect("known")).collect();
+    assert_eq!(fs.with_descriptors(|| Err::<(), _>(Errno::MFILE)), Err(Errno::MFILE));
+    assert_eq!(fs.with_descriptors(|| Err::<(), _>(Errno::NOENT)), Err(Errno::NOENT));
+    assert_eq!(fs.nodes.descriptors.count(), held.len());
+}
+
+#[test]
+fn unused_descriptors_are_closed_while_the_process_has_few_left() {
+    let (temp, mut fs) = directory(&["a", "b", "c"]);
+    fs.nodes.descriptors.reserved_from = 0;
+    for name in ["a", "b", "c"] {
+        let number = fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
+        assert!(fs.nodes.descriptors.count() <= 1);
+        assert_eq!(fs.getattr(me(), number).expect("found again").ino, std::fs::metadata(temp.path().join(name)).expect("there").ino());
+    }
+}
+
+#[test]
+fn a_link_has_the_attributes_of_its_file() {
+    let (temp, fs) = directory(&["file"]);
+    let number = fs.lookup(me(), ROOT, OsStr::new("file")).expect("there").0.number();
+    let (linked, stat) = fs.link(me(), number, ROOT, OsStr::new("link")).expect("linked");
+    assert_eq!((linked.number(), stat.nlink), (number, 2));
+    assert_eq!(fs.link(me(), number, ROOT, OsStr::new("link")).map(drop), Err(Errno::EXIST));
+    // The kernel has two references, and the file is found by its new name.
+    fs.forget(number, 1);
+    std::fs::remove_file(temp.path().join("file")).expect("removed");
+    assert_eq!(fs.getattr(me(), number).expect("known").nlink, 1);
+    fs.forget(number, 1);
+    assert_eq!(fs.getattr(me(), number).map(drop), Err(Errno::STALE));
 }

@@ -19,11 +19,6 @@ pub(crate) const ACCESS_LIST: &str = "system.posix_acl_access";
 /// The access control list that new files of a directory get.
 pub(crate) const DEFAULT_LIST: &str = "system.posix_acl_default";
 
-/// Returns whether a file has an attribute.
-pub(crate) fn has(file: BorrowedFd<'_>, name: &str) -> bool {
-    rustix::fs::getxattr(&*proc_path(file), name, &mut [0u8; 0][..]).is_ok()
-}
-
 /// Repeats a query with larger buffers until the answer fits.
 fn whole(mut query: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut buffer = vec![0; 256];
@@ -41,18 +36,23 @@ fn whole(mut query: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
 }
 
 impl<C: FileCache> DirectoryFs<C> {
+    /// Returns whether a file has an attribute.
+    pub(crate) fn has_xattr(&self, caller: Caller, file: BorrowedFd<'_>, name: &str) -> bool {
+        self.also_as_caller(caller, || rustix::fs::getxattr(&*proc_path(file), name, &mut [0u8; 0][..])).is_ok()
+    }
+
     /// Returns the value of an extended attribute.
     ///
     /// # Errors
     /// ENODATA, or as getxattr(2).
-    pub fn getxattr(&self, number: u64, name: &OsStr) -> Result<Vec<u8>> {
-        let node = self.node(number)?;
+    pub fn getxattr(&self, caller: Caller, number: u64, name: &OsStr) -> Result<Vec<u8>> {
+        let node = self.node(caller, number)?;
         let hides_capabilities = || Ok(rustix::fs::fstatvfs(node.as_fd())?.f_flag.contains(StatVfsMountFlags::NOSUID));
         if name == "security.capability" && self.honours_set_id && hides_capabilities()? {
             return Err(Errno::NODATA);
         }
         let path = proc_path(node.as_fd());
-        whole(|buffer| rustix::fs::getxattr(&*path, name, buffer))
+        self.also_as_caller(caller, || whole(|buffer| rustix::fs::getxattr(&*path, name, buffer)))
     }
 
     /// Returns the names of the extended attributes, each ended by a zero byte. Only root sees those of root.
@@ -60,8 +60,9 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// As listxattr(2).
     pub fn listxattr(&self, caller: Caller, number: u64) -> Result<Vec<u8>> {
-        let path = proc_path(self.node(number)?.as_fd());
-        let all = whole(|buffer| rustix::fs::listxattr(&*path, buffer))?;
+        let node = self.node(caller, number)?;
+        let path = proc_path(node.as_fd());
+        let all = self.also_as_caller(caller, || whole(|buffer| rustix::fs::listxattr(&*path, buffer)))?;
         if caller.is_root() {
             return Ok(all);
         }
@@ -73,11 +74,12 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// As setxattr(2).
     pub fn setxattr(&self, caller: Caller, number: u64, name: &OsStr, value: &[u8], flags: u32) -> Result<()> {
-        let node = self.node(number)?;
+        let node = self.node(caller, number)?;
         self.may_change_attribute(caller, &node, name)?;
         let path = proc_path(node.as_fd());
         let mut set = || rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags));
-        self.cache.change(node.as_fd(), &mut || self.also_as_caller(caller, &mut set))?;
+        let mut change = || self.also_as_caller(caller, &mut set);
+        self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change))?;
         if name == ACCESS_LIST { self.take_foreign_set_gid(caller, &node) } else { Ok(()) }
     }
 
@@ -86,14 +88,15 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// As removexattr(2).
     pub fn removexattr(&self, caller: Caller, number: u64, name: &OsStr) -> Result<()> {
-        let node = self.node(number)?;
+        let node = self.node(caller, number)?;
         self.may_change_attribute(caller, &node, name)?;
         if name == "security.capability" {
             self.may_take_capabilities(caller, &node)?;
         }
         let path = proc_path(node.as_fd());
         let mut remove = || rustix::fs::removexattr(&*path, name);
-        self.cache.change(node.as_fd(), &mut || self.also_as_caller(caller, &mut remove))
+        let mut change = || self.also_as_caller(caller, &mut remove);
+        self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change))
     }
 
     /// Checks the present owner and mode: only the owner changes access control lists, and whoever may write changes attributes of users.

@@ -124,31 +124,39 @@ impl CachedShared {
             let opened = self.instance.open_file(rustix::fs::CWD, Path::new(&path), flags, rustix::fs::Mode::empty(), &options);
             opened.map_err(|error| errno(&error))
         };
-        let opened = self.fs.also_as_caller(caller, || match open(flags | OFlags::NOATIME) {
-            // Only the owner may ask for that.
-            Err(Errno::PERM) => open(flags),
-            opened => opened,
-        })?;
+        let mut is_refused = false;
+        let mut open = || {
+            let opened = match open(flags | OFlags::NOATIME) {
+                // Only the owner may ask for that.
+                Err(Errno::PERM) => open(flags),
+                opened => opened,
+            };
+            is_refused |= matches!(opened, Err(Errno::ACCESS | Errno::PERM));
+            opened
+        };
+        let opened = self.fs.with_descriptors(|| self.fs.also_as_caller(caller, &mut open))?;
         let is_written_later = self.mode == Mode::WriteBack && flags.intersects(OFlags::WRONLY | OFlags::RDWR);
-        if is_written_later && opened.prepare_to_write().is_err() {
-            // The daemon's user may not write the file, as root may not on NFS: the data would stay in the cache for ever.
+        if is_written_later && (is_refused || opened.prepare_to_write().is_err()) {
+            // The daemon's user may not write the file, as root may not on NFS: after the last close the data would stay in the cache for
+            // ever.
             opened.set_mode(Mode::WriteThrough).map_err(|error| errno(&error))?;
         }
         Ok(opened)
     }
 
-    /// Opens a file that was just created. Its mode may not allow what the call that created it may do.
+    /// Opens a file that was just created. Its mode may not allow what the call that created it may do, and the file system may not find
+    /// it again. The call must not fail for that: the file is there.
     fn open_created(&self, caller: Caller, file: OwnedFd, flags: OFlags) -> Result<File, Errno> {
-        match self.open_file(caller, &file, flags) {
-            Err(Errno::ACCESS) => {
-                let is_uncached = rustix::fs::fstat(&file)?.st_dev != self.device;
-                let options = Options { mode: Some(Mode::WriteThrough), is_uncached, ..Options::default() };
-                // Without the flags that make the cache open it again.
-                let flags = (flags - OFlags::NONBLOCK - OFlags::RWMODE) | OFlags::RDWR;
+        self.open_file(caller, &file, flags).or_else(|_| {
+            let is_uncached = rustix::fs::fstat(&file)?.st_dev != self.device;
+            let options = Options { mode: Some(Mode::WriteThrough), is_uncached, ..Options::default() };
+            // Without the flags that make the cache open it again.
+            let flags = (flags - OFlags::NONBLOCK - OFlags::RWMODE) | OFlags::RDWR;
+            self.fs.with_descriptors(|| {
+                let file = rustix::io::fcntl_dupfd_cloexec(&file, 0)?;
                 self.instance.open_descriptor(file, flags, &options).map_err(|error| errno(&error))
-            }
-            opened => opened,
-        }
+            })
+        })
     }
 
     fn add(&self, opener: Caller, file: File, node: Node, flags: i32) -> u64 {
@@ -157,6 +165,7 @@ impl CachedShared {
             self.fs.add_writer(node.number());
         }
         let pages = self.pages.open(node.number(), &self.direct_writes);
+        self.fs.keep_reserve(file.fd());
         self.opened.add(OpenCachedFile { file, node, is_written, opener, pages })
     }
 
@@ -193,7 +202,8 @@ impl CachedShared {
         if !self.is_remote {
             return Ok(());
         }
-        close_and_report(rustix::io::fcntl_dupfd_cloexec(opened.file.written_fd(), 0)?)
+        let again = || rustix::io::fcntl_dupfd_cloexec(opened.file.written_fd(), 0);
+        close_and_report(self.fs.with_descriptors(again)?)
     }
 
     /// Returns the flags of a reply to an open(2).
@@ -246,7 +256,7 @@ impl CachedShared {
     }
 
     fn setattr(&self, caller: Caller, number: u64, changes: &AttrChanges) -> Result<Stat, Errno> {
-        let node = self.fs.node(number)?;
+        let node = self.fs.node(caller, number)?;
         let set: SetAttr = changes.set;
         if let Some(size) = set.size {
             let open = changes.fh.and_then(|fh| self.opened.get(fh).ok());
@@ -308,13 +318,14 @@ impl CachedShared {
     fn compare(&self, node: &Node, stat: &Stat) {
         node.set_shown_time(stat);
         let is_cached = node.is_file() && stat.dev == self.device;
-        if is_cached && !node.is_compared(stat) && self.pages.is_open(node.number()) && self.instance.compare(node.as_fd()) {
+        let compare = || self.fs.with_descriptors(|| self.instance.compare(node.as_fd())) == Ok(true);
+        if is_cached && !node.is_compared(stat) && self.pages.is_open(node.number()) && compare() {
             node.set_compared(stat);
         }
     }
 
-    fn getattr(&self, number: u64) -> Result<Stat, Errno> {
-        let node = self.fs.node(number)?;
+    fn getattr(&self, caller: Caller, number: u64) -> Result<Stat, Errno> {
+        let node = self.fs.node(caller, number)?;
         let stat = self.fs.stat_of(&node)?;
         self.compare(&node, &stat);
         Ok(stat)
@@ -397,8 +408,8 @@ impl FileSystem for CachedFilesystem {
         self.inner.fs.forget(ino, times);
     }
 
-    fn getattr(&self, _req: &Request<'_>, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
-        self.attr(reply, ino, self.inner.getattr(ino));
+    fn getattr(&self, req: &Request<'_>, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
+        self.attr(reply, ino, self.inner.getattr(caller(req), ino));
     }
 
     fn setattr(&self, req: &Request<'_>, ino: u64, changes: &AttrChanges, reply: ReplyAttr) {
@@ -409,8 +420,8 @@ impl FileSystem for CachedFilesystem {
         if is_slow { req.run_blocking(change) } else { change() }
     }
 
-    fn readlink(&self, _req: &Request<'_>, ino: u64, reply: ReplyData) {
-        match self.inner.fs.readlink(ino) {
+    fn readlink(&self, req: &Request<'_>, ino: u64, reply: ReplyData) {
+        match self.inner.fs.readlink(caller(req), ino) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(error),
         }
@@ -456,7 +467,7 @@ impl FileSystem for CachedFilesystem {
         let (caller, flags) = (caller(req), flags.0);
         let inner = &self.inner;
         let open = || {
-            let node = inner.fs.node(ino)?;
+            let node = inner.fs.node(caller, ino)?;
             let access = flags & O_ACCMODE;
             inner.fs.may_open(caller, &node, access != O_WRONLY, access != 0)?;
             // An older version only costs the kernel its pages at the next open; a newer one would keep old pages.
@@ -618,7 +629,7 @@ impl FileSystem for CachedFilesystem {
         let (caller, inner) = (caller(req), &self.inner);
         let mut any = false;
         let listed = inner.listings.get(fh).and_then(|listing| {
-            let own = inner.fs.getattr(ino)?;
+            let own = inner.fs.getattr(caller, ino)?;
             inner.fs.list(&listing, offset, &mut |entry| {
                 if entry.is_dots() {
                     // The kernel takes no reference for these two, and believes nothing of them.
@@ -658,9 +669,11 @@ impl FileSystem for CachedFilesystem {
         reply.ok();
     }
 
-    fn fsyncdir(&self, req: &Request<'_>, ino: u64, _fh: u64, _datasync: bool, reply: ReplyEmpty) {
-        let inner = Arc::clone(&self.inner);
-        req.run_blocking(move || empty(reply, inner.fs.sync_dir(ino)));
+    fn fsyncdir(&self, req: &Request<'_>, _ino: u64, fh: u64, _datasync: bool, reply: ReplyEmpty) {
+        match self.inner.listings.get(fh) {
+            Ok(listing) => req.run_blocking(move || empty(reply, listing.sync())),
+            Err(error) => reply.error(error),
+        }
     }
 
     fn statfs(&self, _req: &Request<'_>, reply: ReplyStatfs) {
@@ -679,8 +692,8 @@ impl FileSystem for CachedFilesystem {
         empty(reply, set);
     }
 
-    fn getxattr(&self, _req: &Request<'_>, ino: u64, name: &OsStr, size: u32, reply: ReplyXattr) {
-        xattr_reply(reply, size, label_or_unsupported(name, self.inner.fs.getxattr(ino, name)));
+    fn getxattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, size: u32, reply: ReplyXattr) {
+        xattr_reply(reply, size, label_or_unsupported(name, self.inner.fs.getxattr(caller(req), ino, name)));
     }
 
     fn listxattr(&self, req: &Request<'_>, ino: u64, size: u32, reply: ReplyXattr) {

@@ -1,0 +1,146 @@
+#!/bin/bash
+# TIMEOUT: 120
+# A cached mount of directories that behave as network file systems do: one that numbers names instead of files, and one that refuses root
+# what it grants the owner of a file (`root_squash` of NFS).
+# shellcheck source=tests/system/lib.sh
+source "$(dirname "$0")/lib.sh"
+root_only
+need python3 setpriv
+mkdir -p "$MNT"
+cache=$SCRATCH/cache name=cached-odd-$$
+trap '"$HOTSHELF" unmount "$MNT" 2>/dev/null || true; "$HOTSHELF" cache destroy "$cache" >/dev/null 2>&1 || true' EXIT
+tested=0
+
+# sshfs gives each name of a file an inode number of its own. What is made is there, and the call says so: a retry would find it.
+server=/usr/lib/openssh/sftp-server
+if command -v sshfs >/dev/null && [[ -x $server ]]; then
+    mkdir "$SCRATCH/behind" "$SCRATCH/sshfs"
+    python3 - "$server" "$SCRATCH/behind" "$SCRATCH/sshfs" <<'END'
+import socket, subprocess, sys
+ours, theirs = socket.socketpair()
+subprocess.Popen([sys.argv[1]], stdin=theirs, stdout=theirs, start_new_session=True)
+theirs.close()
+client = ["sshfs", "-f", "-o", "passive,allow_other", ":" + sys.argv[2], sys.argv[3]]
+subprocess.Popen(client, stdin=ours, stdout=ours, start_new_session=True)
+END
+    wait_until 10 is_mounted "$SCRATCH/sshfs"
+    echo data >"$SCRATCH/sshfs/file"
+    "$HOTSHELF" cache create "$cache" --name "$name" --size 64MiB --memory 16MiB >/dev/null
+    "$HOTSHELF" mount --cache "$cache" "$SCRATCH/sshfs" "$MNT" --allow-other
+    ln "$MNT/file" "$MNT/link" || fail "a link that was made is an error"
+    [[ $(cat "$MNT/link") == data && $(cat "$SCRATCH/behind/link") == data ]] || fail "the link is not there"
+    refused 1 'File exists' ln "$MNT/file" "$MNT/link"
+    mkdir "$MNT/dir" && ln -s file "$MNT/symlink" && echo new >"$MNT/new" && mv "$MNT/new" "$MNT/dir/moved" && mv "$MNT/dir" "$MNT/moved" ||
+        fail "a call that makes something failed"
+    [[ $(cat "$MNT/moved/moved") == new && $(readlink "$MNT/symlink") == file ]] || fail "what was made and moved"
+    # After the kernel has looked the names up again, too.
+    sleep 1.2
+    [[ $(cat "$MNT/file" "$MNT/link" "$MNT/moved/moved") == $'data\ndata\nnew' ]] || fail "a name is lost"
+    echo more >>"$MNT/link"
+    [[ $(cat "$SCRATCH/behind/file") == $'data\nmore' ]] || fail "a write by the other name"
+    "$HOTSHELF" unmount "$MNT"
+    umount "$SCRATCH/sshfs"
+    "$HOTSHELF" cache destroy "$cache" >/dev/null
+    tested=$((tested + 1))
+fi
+
+# The root of a user namespace has no rights over files whose group the namespace does not map; their owner has.
+mkdir "$SCRATCH/squash"
+cat >"$SCRATCH/squashed.py" <<'END'
+import ctypes, os, sys
+GROUP = 5000
+CLONE_NEWUSER, CLONE_NEWNS = 0x10000000, 0x00020000
+(begun, tell), (mapped, go) = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    if ctypes.CDLL(None).unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0:
+        os._exit(77)
+    os.write(tell, b"x")
+    os.read(mapped, 1)
+    os.execvp(sys.argv[1], sys.argv[1:])
+os.close(tell)
+if os.read(begun, 1):
+    for name, text in ("uid_map", "0 0 70000\n"), ("gid_map", f"0 0 {GROUP}\n{GROUP + 1} {GROUP + 1} 65000\n"):
+        with open(f"/proc/{child}/{name}", "w") as file:
+            file.write(text)
+    os.write(go, b"x")
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+END
+cat >"$SCRATCH/squashed.sh" <<'END'
+set -eu
+# Not ours to read: otherwise this tests nothing.
+if cat "$DIR/secret" >/dev/null 2>&1; then exit 77; fi
+"$HOTSHELF" mount --cache "$CACHE" --cache-mode "$1" "$DIR" "$MNT" --allow-other
+trap '"$HOTSHELF" unmount "$MNT"' EXIT
+setpriv --reuid 1000 --regid 1000 --clear-groups python3 - "$DIR" "$MNT" <<'PYTHON'
+import os, sys, time
+below, seen = sys.argv[1:]
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+file = os.open(f"{seen}/secret", os.O_RDWR)
+assert os.pread(file, 100, 0) == b"secret\n"
+os.pwrite(file, b"SEC", 0)
+os.fsync(file)
+assert content(f"{below}/secret") == b"SECret\n"
+os.ftruncate(file, 3)
+os.truncate(f"{seen}/secret", 6)
+os.posix_fallocate(file, 0, 100)
+os.fsync(file)
+assert content(f"{below}/secret") == b"SEC" + bytes(97)
+# Other programs' changes are seen behind an open file, and attributes change beside it.
+os.chmod(f"{seen}/secret", 0o640)
+with open(f"{below}/secret", "wb") as other:
+    other.write(b"changed below")
+time.sleep(1.2)
+assert os.stat(f"{seen}/secret").st_size == 13 and os.pread(file, 100, 0) == b"changed below"
+os.pwrite(file, b"C", 0)
+os.utime(f"{seen}/secret", (5, 5))
+assert os.stat(f"{below}/secret").st_mtime == os.stat(f"{seen}/secret").st_mtime == 5
+os.setxattr(f"{seen}/secret", "user.name", b"value")
+assert os.getxattr(f"{seen}/secret", "user.name") == b"value" and os.listxattr(f"{seen}/secret") == ["user.name"]
+os.link(f"{seen}/secret", f"{seen}/link")
+os.rename(f"{seen}/link", f"{seen}/renamed")
+os.unlink(f"{seen}/renamed")
+os.close(file)
+# A directory, and new files, one of a mode that lets nobody open it.
+os.mkdir(f"{seen}/dir", 0o700)
+dir = os.open(f"{seen}/dir", os.O_RDONLY)
+for mode in (0o600, 0o400, 0):
+    file = os.open(f"{seen}/dir/{mode:o}", os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+    os.write(file, b"new")
+    os.fsync(file)
+    os.close(file)
+os.fsync(dir)
+assert content(f"{below}/dir/600") == content(f"{seen}/dir/400") == b"new"
+# A write takes set-ID bits.
+file = os.open(f"{seen}/program", os.O_RDWR | os.O_CREAT, 0o755)
+os.fchmod(file, 0o4755)
+os.write(file, b"x")
+assert os.stat(f"{below}/program").st_mode & 0o7777 == 0o755
+os.close(file)
+# Closed, and changed beside the kernel's memory of it.
+with open(f"{seen}/secret", "r+b") as file:
+    file.write(b"last")
+os.chmod(f"{seen}/secret", 0o600)
+assert content(f"{seen}/secret") == b"lastged below"
+PYTHON
+END
+for mode in write-through write-back; do
+    mkdir "$SCRATCH/squash/$mode"
+    echo secret >"$SCRATCH/squash/$mode/secret"
+    chmod 600 "$SCRATCH/squash/$mode/secret"
+    chown 1000:5000 "$SCRATCH/squash/$mode/secret" "$SCRATCH/squash/$mode"
+    # New files have the directory's group.
+    chmod 2770 "$SCRATCH/squash/$mode"
+    "$HOTSHELF" cache create "$cache" --name "$name" --size 64MiB --memory 16MiB >/dev/null
+    got=0
+    DIR=$SCRATCH/squash/$mode CACHE=$cache MNT=$MNT HOTSHELF=$HOTSHELF python3 "$SCRATCH/squashed.py" bash "$SCRATCH/squashed.sh" "$mode" \
+        >"$SCRATCH/out" 2>&1 || got=$?
+    "$HOTSHELF" cache destroy "$cache" >/dev/null
+    [[ $got == 77 ]] && break
+    [[ $got == 0 ]] || fail "$mode, where root is nobody: $(cat "$SCRATCH/out")"
+    [[ $(cat "$SCRATCH/squash/$mode/secret") == "lastged below" ]] || fail "$mode: the last write is not below after unmount"
+    tested=$((tested + 1))
+done
+((tested > 0)) || skip "neither sshfs nor user namespaces are here"
