@@ -145,6 +145,31 @@ assert len(times) == 100, len(times)
 os.ftruncate(file, 3 << 20)
 os.fsync(file)
 END
+# A file that was opened by one name, and again by another after the first was removed, is one file.
+python3 - "$MNT/named" "$MNT/other" <<'END'
+import mmap, os, sys
+name, other = sys.argv[1:]
+first = os.open(name, os.O_RDWR | os.O_CREAT)
+os.pwrite(first, b"0" * 5000, 0)
+os.fsync(first)
+os.link(name, other)
+os.unlink(name)
+second = os.open(other, os.O_RDWR | os.O_DIRECT)
+page = mmap.mmap(-1, 4096)
+def seen():
+    os.preadv(second, [page], 0)
+    return page[:3]
+os.pwrite(first, b"one", 0)
+assert seen() == b"one", seen()
+os.unlink(other)
+os.utime(second, (1 << 31, 1 << 31))
+os.pwrite(first, b"two", 0)
+assert os.fstat(second).st_mtime < 1 << 31
+os.close(first)
+assert seen() == b"two", seen()
+os.fchown(second, 0, 0)
+assert os.fstat(second).st_mtime < 1 << 31, os.fstat(second)
+END
 kill -9 "$(pgrep -f -- "mount --cache $cache" | head -1)"
 umount -l "$MNT"
 mount_cached --cache-mode write-back

@@ -18,7 +18,7 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES};
 
 use crate::attach::Attachment;
 use crate::below::{CacheEnvironment, Local};
-use crate::descriptor::{is_removed, path_of};
+use crate::descriptor::{is_removed, lost_path_of, path_of};
 use crate::watch::Watched;
 
 /// An open file of the cache in this process.
@@ -117,8 +117,9 @@ impl Cached {
     pub fn open(to: &Arc<Attachment>, opening: &Opening, count: &Arc<AtomicUsize>) -> Result<Arc<Cached>, OpenFileError> {
         let Opening { local, how, advice, pin, discard, dirty_age } = opening;
         let key = crate::key::key_of(local.fd()).map_err(OpenFileError::Failed)?;
-        // A file that has no name any more is cached while it is open.
-        let path = path_of(local.fd()).or_else(|| to.engine.known_path(key)).ok_or(OpenFileError::Failed(Errno::NOENT))?;
+        // A file that has no name any more is cached while it is open. One that has another name is written back at its last close.
+        let path = path_of(local.fd()).or_else(|| to.engine.known_path(key)).or_else(|| lost_path_of(local.fd()));
+        let path = path.ok_or(OpenFileError::Failed(Errno::NOENT))?;
         let mut how = *how;
         if to.engine.has_ssd() && !crate::key::is_lasting(local.fd()).map_err(OpenFileError::Failed)? {
             how.mode = how.mode.within(Mode::WriteThrough);
@@ -542,6 +543,40 @@ mod test {
         let file = instance.open_file(CWD, &dir.join("file"), flags, rustix::fs::Mode::empty(), &Options::default()).expect("opened");
         let cached = Arc::clone(file.to_read().expect("through the cache"));
         (instance, file, cached)
+    }
+
+    /// A file that was opened by a name that is gone is the same file in the cache, with another name or without one.
+    #[test]
+    fn a_file_that_has_lost_a_name_is_cached() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (instance, file, _cached) = instance_with_file(dir.path());
+        let name_only = OFlags::PATH | OFlags::CLOEXEC;
+        let node = rustix::fs::open(dir.path().join("file"), name_only, rustix::fs::Mode::empty()).expect("opened");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&node));
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        std::fs::hard_link(dir.path().join("file"), dir.path().join("other")).expect("linked");
+        for name in ["file", "other"] {
+            instance.unlink(CWD, &dir.path().join(name), rustix::fs::AtFlags::empty()).expect("removed");
+            let again = instance.open_file(CWD, Path::new(&path), flags, rustix::fs::Mode::empty(), &Options::default()).expect("opened");
+            assert!(again.is_cached(), "without the name `{name}`");
+            file.write_at(0, name.as_bytes()).expect("written");
+            assert!(again.view(0..100).expect("read").starts_with(name.as_bytes()));
+        }
+        drop(file);
+        // Without a record of it, too, as long as it has a name.
+        std::fs::write(dir.path().join("new"), "content").expect("written");
+        let node = rustix::fs::open(dir.path().join("new"), name_only, rustix::fs::Mode::empty()).expect("opened");
+        std::fs::rename(dir.path().join("new"), dir.path().join("moved")).expect("renamed");
+        std::fs::hard_link(dir.path().join("moved"), dir.path().join("kept")).expect("linked");
+        std::fs::remove_file(dir.path().join("moved")).expect("removed");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&node));
+        let open = || instance.open_file(CWD, Path::new(&path), flags, rustix::fs::Mode::empty(), &Options::default()).expect("opened");
+        let lost = open();
+        assert!(lost.is_cached());
+        lost.write_at(0, b"CONTENT").expect("written");
+        drop(lost);
+        assert_eq!(std::fs::read(dir.path().join("kept")).expect("read"), b"CONTENT");
+        assert_eq!(&*open().view(0..100).expect("read"), b"CONTENT");
     }
 
     #[test]

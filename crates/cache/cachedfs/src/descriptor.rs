@@ -1,7 +1,9 @@
 //! Descriptors of open files: opening the file again, and where it is now.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
@@ -26,6 +28,14 @@ pub fn path_of(fd: BorrowedFd<'_>) -> Option<PathBuf> {
     let path = fs::read_link(in_proc(fd)).ok()?;
     let is_there = path.is_absolute() && !path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)");
     is_there.then_some(path)
+}
+
+/// Returns the last name that is known of an open file that has another name now: the name by which it was opened was removed.
+pub fn lost_path_of(fd: BorrowedFd<'_>) -> Option<PathBuf> {
+    let path = fs::read_link(in_proc(fd)).ok()?;
+    let path = path.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
+    let has_name = path.starts_with(b"/") && fstat(fd).is_ok_and(|stat| stat.st_nlink > 0);
+    has_name.then(|| OsStr::from_bytes(path).into())
 }
 
 /// Returns whether an open file has no name any more. The link count alone does not suffice: some file systems do not maintain it.

@@ -15,7 +15,7 @@ use crate::attach::Attachment;
 use crate::below::Local;
 use crate::cached::{Cached, Opening};
 use crate::config::Config;
-use crate::descriptor::{is_shortage, path_of, reopen};
+use crate::descriptor::{is_shortage, lost_path_of, path_of, reopen};
 use crate::error::{Error, Kind};
 use crate::forks::PerProcess;
 use crate::key::key_of;
@@ -110,7 +110,9 @@ impl Instance {
             Err(_) => return Ok(None),
             Ok(below) => below,
         };
-        let Some(path) = path_of(fd.as_fd()) else { return Ok(None) };
+        // A file that has lost its name is cached while others use it by the cache: a call past that would miss their writes.
+        let known = || part.engine.known_path(key_of(fd.as_fd()).ok()?);
+        let Some(path) = path_of(fd.as_fd()).or_else(known).or_else(|| lost_path_of(fd.as_fd())) else { return Ok(None) };
         if !part.may_share(fd.as_fd()) {
             // The file may have been shared before. The next flush reports pages that could not be written back.
             let _ = part.withdraw(fd.as_fd());
