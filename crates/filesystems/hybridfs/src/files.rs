@@ -3,7 +3,7 @@
 mod write;
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -378,9 +378,21 @@ impl TieredFs {
     pub fn fsync(&self, handle: &FileHandle, data_only: bool) -> Result<()> {
         let io = handle.inode.io.read();
         let synced = if data_only { rustix::fs::fdatasync(io.any()) } else { rustix::fs::fsync(io.any()) };
+        self.keep_failure(handle, &io, synced)
+    }
+
+    /// Returns the error of earlier writes that the file system tells when a file is closed. `close` closes a duplicate of a descriptor.
+    pub fn close_errors(&self, handle: &FileHandle, close: impl FnOnce(BorrowedFd<'_>) -> Result<()>) -> Result<()> {
+        let Some(io) = handle.inode.writable_io().filter(|_| handle.write) else { return Ok(()) };
+        let closed = close(io.must_rw()?.as_fd());
+        self.keep_failure(handle, &io, closed)
+    }
+
+    /// Keeps the error of writes that were lost. Returns the first one since the file was opened.
+    fn keep_failure(&self, handle: &FileHandle, io: &OpenDescriptors, outcome: Result<()>) -> Result<()> {
         // The kernel tells a lost write once per descriptor, and ours is shared by all handles.
         let mut failed = handle.inode.failed.lock();
-        if let Err(error) = synced {
+        if let Err(error) = outcome {
             self.note_failure_at(io.tier, io.any().as_fd(), error);
             if matches!(error, Errno::NOSPC | Errno::DQUOT) {
                 // A disk that promised more room than it has: what was taken for written is lost.

@@ -4,7 +4,7 @@ mod convert;
 mod handles;
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use crate::direct_writes::DirectWrites;
 use crate::handles::{Handles, OpenFile};
 use crate::kernel_notifier::KernelNotifier;
+use crate::late_errors::close_and_report;
 use crate::modes::BypassModes;
 use crate::wire::{
     AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
@@ -58,6 +59,8 @@ pub(crate) struct MountShared {
     pub gathers: bool,
     /// How long the kernel may use names and attributes.
     pub ttl: Duration,
+    /// Whether a side's file system may tell an error of a write not before the file is closed.
+    pub is_remote: bool,
     /// The kernel checks permissions by mode and ACL.
     pub checked: bool,
     /// Tells the kernel which cached attributes are stale.
@@ -260,13 +263,13 @@ impl FileSystem for FuseFilesystem {
                 let register = |file: &OwnedFd| fs.as_bypassing(&handle, || reply.open_backing(file))?;
                 let new = || self.inner.direct_writes.cached();
                 let (backing, cached) = self.inner.modes.enter(&inode, || false, register, new);
-                let fopen = FopenFlags::FOPEN_NOFLUSH | self.write_only(&handle, flags & O_ACCMODE);
+                let no_flush = self.no_flush(&handle, backing.is_some());
+                let fopen = no_flush | self.write_only(&handle, flags & O_ACCMODE);
                 let fh = self.inner.handles.files.add(OpenFile { handle, bypass: backing.is_some(), cached });
                 match backing {
                     None => reply.created(self.inner.ttl, self.inner.ttl, &to_wire_attr(&attr), fh, fopen, None),
                     Some(backing) => {
-                        let flags = FopenFlags::FOPEN_NOFLUSH;
-                        reply.created(Duration::ZERO, Duration::ZERO, &to_wire_attr(&attr), fh, flags, Some(&backing));
+                        reply.created(Duration::ZERO, Duration::ZERO, &to_wire_attr(&attr), fh, no_flush, Some(&backing));
                     }
                 }
             }
@@ -337,6 +340,19 @@ impl FileSystem for FuseFilesystem {
             self.inner.fs.release(&file.handle, stat.as_ref());
         }
         reply.ok();
+    }
+
+    fn flush(&self, req: &Request<'_>, fh: u64, reply: ReplyEmpty) {
+        match self.file(fh) {
+            // The kernel asks for each file while it caches writes.
+            Ok(file) if self.no_flush(&file.handle, file.bypass).contains(FopenFlags::FOPEN_NOFLUSH) => reply.ok(),
+            Ok(file) => {
+                let fs = self.inner.fs.clone();
+                let close = |file: BorrowedFd<'_>| close_and_report(rustix::io::fcntl_dupfd_cloexec(file, 0)?);
+                req.run_blocking(move || Self::empty(reply, fs.close_errors(&file.handle, close)));
+            }
+            Err(error) => reply.error(error),
+        }
     }
 
     fn fsync(&self, req: &Request<'_>, fh: u64, datasync: bool, reply: ReplyEmpty) {

@@ -12,6 +12,7 @@ mod direct_writes;
 mod filesystem;
 mod handles;
 mod kernel_notifier;
+mod late_errors;
 mod modes;
 pub mod options;
 pub mod raw;

@@ -19,6 +19,7 @@ use crate::direct_writes::DirectWrites;
 use crate::filesystem::{FuseFilesystem, MountShared};
 use crate::handles::Handles;
 use crate::kernel_notifier::KernelNotifier;
+use crate::late_errors::directory_may_be_late;
 use crate::modes::BypassModes;
 use crate::options::{Options, PassthroughMode};
 use crate::source;
@@ -170,6 +171,8 @@ fn shared_state(fs: &Arc<hybridfs::TieredFs>, options: &Options) -> MountShared 
         modes: BypassModes::new(why_not),
         gathers: options.passthrough == PassthroughMode::WriteBack,
         ttl: Duration::from_secs(options.cache_ttl_s),
+        // If that is unknown, a request more does no harm.
+        is_remote: [&options.hybrid.ssd, &options.hybrid.hdd].iter().any(|side| directory_may_be_late(side).unwrap_or(true)),
         checked: options.kernel_checks_permissions(),
         changed: changed.clone(),
         direct_writes: DirectWrites::new(changed),

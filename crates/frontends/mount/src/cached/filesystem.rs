@@ -16,11 +16,11 @@ use rustix::io::Errno;
 
 use super::data::{InstanceCache, errno};
 use super::kernel_pages::{KernelPages, OpenFilePages};
-use super::late_errors::close_and_report;
 use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
 use crate::filesystem::{caller, fuse_rdev, kind, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
+use crate::late_errors::close_and_report;
 use crate::options::MountFlags;
 use crate::wire::{
     Attr, AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
@@ -204,6 +204,15 @@ impl CachedShared {
         }
         let again = || rustix::io::fcntl_dupfd_cloexec(opened.file.written_fd(), 0);
         close_and_report(self.fs.with_descriptors(again)?)
+    }
+
+    /// Makes the written data of an open file durable.
+    fn sync(&self, opened: &OpenCachedFile, data_only: bool) -> Result<(), Errno> {
+        // A file system in another process may tell the error of a write only to the descriptor that made it; the leader has its own.
+        if self.is_remote && opened.is_written {
+            rustix::fs::fsync(opened.file.written_fd())?;
+        }
+        opened.file.sync(data_only).map_err(|error| errno(&error))
     }
 
     /// Returns the flags of a reply to an open(2).
@@ -603,7 +612,10 @@ impl FileSystem for CachedFilesystem {
 
     fn fsync(&self, req: &Request<'_>, fh: u64, datasync: bool, reply: ReplyEmpty) {
         match self.opened(fh) {
-            Ok(opened) => req.run_blocking(move || empty(reply, opened.file.sync(datasync).map_err(|error| errno(&error)))),
+            Ok(opened) => {
+                let inner = Arc::clone(&self.inner);
+                req.run_blocking(move || empty(reply, inner.sync(&opened, datasync)));
+            }
             Err(error) => reply.error(error),
         }
     }

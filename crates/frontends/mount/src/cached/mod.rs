@@ -3,7 +3,6 @@
 mod data;
 mod filesystem;
 mod kernel_pages;
-mod late_errors;
 mod presence;
 mod removed_files;
 mod session;

@@ -11,12 +11,12 @@ use rustix::io::Errno;
 
 use super::data::InstanceCache;
 use super::filesystem::{CachedFilesystem, CachedShared};
-use super::late_errors::may_be_late;
 use super::presence::Presence;
 use super::removed_files::RemovedFiles;
 use crate::direct_writes::DirectWrites;
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
+use crate::late_errors::may_be_late;
 use crate::session::{MountError, check_mountpoint};
 use crate::simple_session::{self, SessionOptions};
 use crate::source;

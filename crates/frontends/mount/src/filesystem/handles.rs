@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::{FuseFilesystem, O_ACCMODE, O_WRONLY, WRITE_ONLY};
 use crate::direct_writes::CompletedDirectWrite;
 use crate::handles::OpenFile;
+use crate::late_errors::may_be_late;
 use crate::wire::{self, ReplyDirectory, ReplyDirectoryPlus, ReplyOpen, ReplyWrite};
 
 impl FuseFilesystem {
@@ -28,7 +29,7 @@ impl FuseFilesystem {
         let register = |file: &OwnedFd| fs.as_bypassing(&handle, || reply.open_backing(file))?;
         let new = || self.inner.direct_writes.cached();
         let (backing, cached) = self.inner.modes.enter(&inode, || fs.may_bypass(&handle), register, new);
-        let mut fopen = FopenFlags::FOPEN_NOFLUSH;
+        let mut fopen = self.no_flush(&handle, backing.is_some());
         match backing {
             Some(backing) => {
                 if write {
@@ -49,6 +50,14 @@ impl FuseFilesystem {
                 reply.opened(fh, fopen);
             }
         }
+    }
+
+    /// Returns the flag that spares a request at each close(2); none where the file system may tell an error of a write not before that.
+    pub(super) fn no_flush(&self, handle: &FileHandle, bypass: bool) -> FopenFlags {
+        // A file whose data bypasses the daemon stays on its side; others may move while they are open.
+        let may_move = || !bypass && self.inner.is_remote;
+        let has_late_errors = handle.write && (may_move() || may_be_late(&*handle.inode.any_fd().1).unwrap_or(true));
+        if has_late_errors { FopenFlags::empty() } else { FopenFlags::FOPEN_NOFLUSH }
     }
 
     /// How a handle that goes through us and was opened with this access is written to.

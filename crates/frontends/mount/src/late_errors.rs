@@ -1,7 +1,9 @@
 //! Errors of writes that a file system does not tell before the file is closed.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// File systems that send data over a network or to another process (statfs(2)): NFS, three of SMB, Ceph, FUSE, 9P, two of AFS, Coda,
@@ -32,6 +34,14 @@ pub fn may_be_late(directory: impl AsFd) -> Result<bool, Errno> {
     Ok(REMOTE.contains(&kind))
 }
 
+/// Returns whether the file system of the directory with this path may do so.
+///
+/// # Errors
+/// As open(2).
+pub fn directory_may_be_late(path: &Path) -> Result<bool, Errno> {
+    may_be_late(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
 /// Closes one of several descriptors of an open file, and returns what the file system has to say of earlier writes.
 ///
 /// # Errors
@@ -47,7 +57,7 @@ mod test {
     #[test]
     fn a_local_file_system_tells_errors_at_once() {
         let file = tempfile::tempfile().expect("a file");
-        assert_eq!(may_be_late(&file), Ok(false));
+        assert_eq!((may_be_late(&file), directory_may_be_late(Path::new("/proc"))), (Ok(false), Ok(false)));
         assert_eq!(close_and_report(file.into()), Ok(()));
     }
 }
