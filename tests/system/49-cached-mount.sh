@@ -145,6 +145,21 @@ assert len(times) == 100, len(times)
 os.ftruncate(file, 3 << 20)
 os.fsync(file)
 END
+# Two mounts of the directory show each change of each other, also within a tick of the clock.
+mkdir -p "$SCRATCH/second"
+"$HOTSHELF" mount --cache "$cache" --cache-mode write-back --cache-ttl 0 "$slow/dir" "$SCRATCH/second" --allow-other
+python3 - "$MNT/two" "$SCRATCH/second/two" <<'END'
+import os, sys
+writers = [os.open(path, os.O_RDWR | os.O_CREAT) for path in sys.argv[1:]]
+times = set()
+for n in range(200):
+    os.pwrite(writers[0], b"%04d" % n, 0)
+    times.add(os.fstat(writers[1]).st_mtime_ns)
+    assert os.pread(writers[1], 4, 0) == b"%04d" % n, n
+assert len(times) == 200, len(times)
+END
+"$HOTSHELF" unmount "$SCRATCH/second"
+
 # A file that was opened by one name, and again by another after the first was removed, is one file.
 python3 - "$MNT/named" "$MNT/other" <<'END'
 import mmap, os, sys

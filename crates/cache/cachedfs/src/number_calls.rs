@@ -60,15 +60,12 @@ impl Instance {
 }
 
 impl File {
-    /// Makes the modification time of a file that was just written later than `seen`, in seconds and nanoseconds, the last time that a
-    /// program was shown. The engine's clock ticks every few milliseconds: the write may have come within the same tick.
-    pub fn move_write_time(&self, seen: (i64, u32)) {
+    /// Gives a file that was just written the exact time. The engine's clock only ticks every few milliseconds: a program, here or at
+    /// another mount of the directory, may have seen a time of the same tick, and has to see that the file changed since.
+    pub fn note_exact_write_time(&self) {
         let Some(IoPath::Cached(cached)) = self.settled_path() else { return };
-        let Some(seen_ns) = u64::try_from(seen.0).ok().and_then(|seconds| seconds.checked_mul(1_000_000_000)?.checked_add(seen.1.into()))
-        else {
-            return;
-        };
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        cached.open.note_exact_time(seen_ns, (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64));
+        // Whatever was seen.
+        cached.open.note_exact_time(u64::MAX, (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64));
     }
 }

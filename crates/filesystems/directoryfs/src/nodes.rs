@@ -80,8 +80,6 @@ pub(crate) struct NodeRecord {
     cached: Mutex<Option<Version>>,
     /// The version that the cache of file data compared its pages with.
     compared: Mutex<Option<Version>>,
-    /// The latest time of a change that the kernel got.
-    shown_time: Mutex<(i64, u32)>,
 }
 
 impl NodeRecord {
@@ -96,7 +94,6 @@ impl NodeRecord {
             is_used: AtomicBool::new(false),
             cached: Mutex::default(),
             compared: Mutex::default(),
-            shown_time: Mutex::default(),
         }
     }
 
@@ -145,17 +142,6 @@ impl Node {
     /// Returns whether the cache of file data compared its pages with this version.
     pub fn is_compared(&self, stat: &Stat) -> bool {
         *self.record.compared.lock() == Some((stat.size, stat.mtime, stat.ctime))
-    }
-
-    /// Remembers that the kernel gets the times of these attributes, perhaps after later ones.
-    pub fn set_shown_time(&self, stat: &Stat) {
-        let mut shown = self.record.shown_time.lock();
-        *shown = stat.mtime.max(stat.ctime).max(*shown);
-    }
-
-    /// Returns the time of the last change that the kernel got.
-    pub fn shown_time(&self) -> (i64, u32) {
-        *self.record.shown_time.lock()
     }
 
     /// Remembers the version of the file that the kernel's pages are of.

@@ -185,14 +185,14 @@ impl CachedShared {
         let written = self.fs.as_caller(opened.opener, || {
             if is_append { self.append(opened, data) } else { Ok((self.write_at(opened, offset, data)?, offset)) }
         });
-        self.move_write_time(&opened.file, &opened.node);
+        self.note_write_time(&opened.file);
         written
     }
 
     /// Lets programs see a change by its time. Writes that go through have the time of the file system.
-    fn move_write_time(&self, file: &File, node: &Node) {
+    fn note_write_time(&self, file: &File) {
         if self.mode == Mode::WriteBack {
-            file.move_write_time(node.shown_time());
+            file.note_exact_write_time();
         }
     }
 
@@ -255,12 +255,12 @@ impl CachedShared {
         let to_errno = |error: cachedfs::Error| errno(&error);
         if let Some(open) = open.filter(|open| open.is_written) {
             open.file.set_len(size).map_err(to_errno)?;
-            self.move_write_time(&open.file, node);
+            self.note_write_time(&open.file);
             return Ok(());
         }
         let file = self.open_file(caller, node, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK)?;
         file.set_len(size).map_err(to_errno)?;
-        self.move_write_time(&file, node);
+        self.note_write_time(&file);
         file.close().map_err(to_errno)
     }
 
@@ -282,7 +282,6 @@ impl CachedShared {
             self.fs.setattr(caller, number, &rest)?;
         }
         let stat = self.fs.stat_of(&node)?;
-        node.set_shown_time(&stat);
         Ok(stat)
     }
 
@@ -312,7 +311,7 @@ impl CachedShared {
             plain if plain.is_empty() => file.allocate(range, keep_size),
             _ => return Err(Errno::OPNOTSUPP),
         };
-        self.move_write_time(file, &opened.node);
+        self.note_write_time(file);
         done.map_err(|error| errno(&error))
     }
 
@@ -325,7 +324,6 @@ impl CachedShared {
     /// Makes the cache compare its pages of an open file that seems changed, before the kernel drops its own with these attributes and
     /// reads them again. A file that is not open is compared when it is opened.
     fn compare(&self, node: &Node, stat: &Stat) {
-        node.set_shown_time(stat);
         let is_cached = node.is_file() && stat.dev == self.device;
         let compare = || self.fs.with_descriptors(|| self.instance.compare(node.as_fd())) == Ok(true);
         if is_cached && !node.is_compared(stat) && self.pages.is_open(node.number()) && compare() {
@@ -517,7 +515,6 @@ impl FileSystem for CachedFilesystem {
             Ok((node, stat, file)) => {
                 let attr = to_wire_attr(node.number(), &stat, inner.flags);
                 node.set_cached(&stat);
-                node.set_shown_time(&stat);
                 let fopen = inner.fopen_flags(flags);
                 let fh = inner.add(caller, file, node, flags);
                 reply.created(inner.ttl, inner.ttl, &attr, fh, fopen, None);
