@@ -40,7 +40,7 @@ impl<C: FileCache> DirectoryFs<C> {
     /// As chmod(2).
     pub fn take_set_id(&self, caller: Caller, node: &Node) -> Result<bool> {
         let stat = node.stat()?;
-        if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
+        if stat.is_dir() || stat.mode & (SET_UID | SET_GID) == 0 {
             return Ok(false);
         }
         let kept = without_set_id(stat.mode, caller.is_root() || caller.in_group(stat.gid));
@@ -67,7 +67,7 @@ impl<C: FileCache> DirectoryFs<C> {
     /// bits and is refused to strangers; or the announcement of a change of data, which takes the bits itself.
     pub(crate) fn owner_to_what_it_is(&self, caller: Caller, node: &Node) -> Result<bool> {
         let stat = node.stat()?;
-        if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
+        if stat.is_dir() || stat.mode & (SET_UID | SET_GID) == 0 {
             return Ok(false);
         }
         let number = node.number();

@@ -320,3 +320,19 @@ fn a_link_has_the_attributes_of_its_file() {
     fs.forget(number, 1);
     assert_eq!(fs.getattr(me(), number).map(drop), Err(Errno::STALE));
 }
+
+#[test]
+fn a_stranger_takes_no_set_id_bits_of_special_files() {
+    if !is_root() {
+        return;
+    }
+    let (_temp, fs) = directory(&[]);
+    let what = NewNode::Node(0o014_711, 0);
+    let (node, _) = fs.make(me(), ROOT, OsStr::new("socket"), what, 0).expect("made");
+    let mode = || fs.getattr(me(), node.number()).expect("there").mode & 0o7777;
+    assert_eq!(mode(), 0o4711);
+    // chown(path, -1, -1).
+    let set = SetAttr::default();
+    assert_eq!((fs.setattr(stranger(), node.number(), &set), mode()), (Err(Errno::PERM), 0o4711));
+    assert_eq!((fs.setattr(me(), node.number(), &set), mode()), (Ok(()), 0o711));
+}
