@@ -1,7 +1,7 @@
 #!/bin/bash
 # TIMEOUT: 120
 # A cached mount of directories that behave as network file systems do: one that numbers names instead of files, and one that refuses root
-# what it grants the owner of a file (`root_squash` of NFS).
+# what it grants the owner of a file (`root_squash` of NFS). And of one with bind mounts below.
 # shellcheck source=tests/system/lib.sh
 source "$(dirname "$0")/lib.sh"
 root_only
@@ -43,6 +43,37 @@ END
     "$HOTSHELF" cache destroy "$cache" >/dev/null
     tested=$((tested + 1))
 fi
+
+# A bind mount below leads to the same files, with its own restrictions; one of the whole directory shows it once more.
+mkdir -p "$SCRATCH/bound/dir" "$SCRATCH/bound/read-only" "$SCRATCH/bound/whole"
+echo one >"$SCRATCH/bound/dir/file"
+mount --bind "$SCRATCH/bound/dir" "$SCRATCH/bound/read-only"
+mount -o remount,bind,ro "$SCRATCH/bound/read-only"
+mount --bind "$SCRATCH/bound" "$SCRATCH/bound/whole"
+"$HOTSHELF" cache create "$cache" --name "$name" --size 64MiB --memory 16MiB >/dev/null
+"$HOTSHELF" mount --cache "$cache" "$SCRATCH/bound" "$MNT" --allow-other
+for order in "dir read-only" "read-only dir"; do
+    for dir in $order; do
+        [[ $(cat "$MNT/$dir/file") == one ]] || fail "$dir/file by a bind mount"
+    done
+    fails_with 'Read-only file system' tee -a "$MNT/read-only/file" </dev/null
+    fails_with 'Read-only file system' chmod 700 "$MNT/read-only/file"
+    fails_with 'Read-only file system' ln "$MNT/read-only/file" "$MNT/read-only/link"
+    echo two >>"$MNT/dir/file" || fail "$order: a file that a read-only bind mount leads to, too"
+    ln "$MNT/dir/file" "$MNT/dir/link" && mv "$MNT/dir/link" "$MNT/dir/moved" && rm "$MNT/dir/moved" ||
+        fail "$order: names beside a bind mount"
+    wait_until 10 grep -q two "$MNT/read-only/file"
+    [[ $(ls "$MNT/whole") == "$(ls "$MNT")" ]] || fail "a bind mount of the whole"
+    [[ $(cat "$MNT/whole/dir/file") == $'one\ntwo' ]] || fail "a file in a bind mount of the whole"
+    [[ $(cd "$MNT/dir" && cat "$MNT/read-only/file" >/dev/null && pwd -P) == "$MNT/dir" ]] || fail "a directory has changed places"
+    echo one >"$MNT/dir/file"
+    "$HOTSHELF" unmount "$MNT"
+    "$HOTSHELF" mount --cache "$cache" "$SCRATCH/bound" "$MNT" --allow-other
+done
+"$HOTSHELF" unmount "$MNT"
+"$HOTSHELF" cache destroy "$cache" >/dev/null
+umount "$SCRATCH/bound/whole" "$SCRATCH/bound/read-only"
+tested=$((tested + 1))
 
 # The root of a user namespace has no rights over files whose group the namespace does not map; their owner has.
 mkdir "$SCRATCH/squash"
@@ -143,4 +174,4 @@ for mode in write-through write-back; do
     [[ $(cat "$SCRATCH/squash/$mode/secret") == "lastged below" ]] || fail "$mode: the last write is not below after unmount"
     tested=$((tested + 1))
 done
-((tested > 0)) || skip "neither sshfs nor user namespaces are here"
+echo "$tested kinds of directories"

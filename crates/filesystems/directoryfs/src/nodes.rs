@@ -23,17 +23,19 @@ use crate::{Result, Stat};
 
 /// The number of the top directory in the protocol.
 pub const ROOT: u64 = 1;
-/// Numbers of files on file systems that are mounted below, and those that would be given twice.
+/// Numbers of files that mounts below lead to, and those that would be given twice.
 const COMPUTED: u64 = 1 << 63;
 
 /// The size and the times of a file when the kernel's cached pages of it were right.
 type Version = (u64, (i64, u32), (i64, u32));
 
-/// What distinguishes a file from all others that exist at the same time.
+/// What distinguishes a file from all others that exist at the same time. A file that two mounts lead to (a bind mount below) is two: one
+/// of them may be read-only, or give no power to set-ID bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct InodeId {
     /// The device number of the file system.
     pub dev: u64,
+    mount: u64,
     ino: u64,
     birth: (i64, u32),
 }
@@ -41,7 +43,7 @@ pub(crate) struct InodeId {
 impl InodeId {
     /// Returns the identity of the file with these attributes.
     pub fn of(stat: &Stat) -> InodeId {
-        InodeId { dev: stat.dev, ino: stat.ino, birth: stat.birth }
+        InodeId { dev: stat.dev, mount: stat.mount, ino: stat.ino, birth: stat.birth }
     }
 
     /// Returns whether a later file with the same inode number has another identity.
@@ -284,7 +286,8 @@ impl Nodes {
 
     /// Returns a number that no other known file has.
     fn free_number(&self, stat: &Stat, taken: &HashMap<u64, Known>) -> u64 {
-        let natural = stat.dev == self.root.record.id.dev && stat.ino > ROOT && stat.ino & COMPUTED == 0;
+        let root = &self.root.record.id;
+        let natural = (stat.dev, stat.mount) == (root.dev, root.mount) && stat.ino > ROOT && stat.ino & COMPUTED == 0;
         if natural && !taken.contains_key(&stat.ino) {
             return stat.ino;
         }

@@ -12,6 +12,8 @@ use crate::Result;
 pub struct Stat {
     /// Device number of the file system.
     pub dev: u64,
+    /// The mount that the file was reached by, of several of one file system; zero where the kernel does not tell.
+    pub mount: u64,
     /// Inode number on that file system.
     pub ino: u64,
     /// Time of birth: seconds and nanoseconds; zero where the file system does not tell.
@@ -61,7 +63,7 @@ impl Stat {
 
     fn by(file: BorrowedFd<'_>, flags: AtFlags) -> Result<Stat> {
         let flags = flags | AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
-        let found = statx(file, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        let found = statx(file, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID)?;
         let time = |time: &StatxTimestamp| (time.tv_sec, time.tv_nsec);
         let mode = u32::from(found.stx_mode);
         let kind = FileType::from_raw_mode(mode);
@@ -73,11 +75,12 @@ impl Stat {
             let has_bits = kind == FileType::RegularFile && mode & (SET_UID | SET_GID) != 0;
             has_bits && rustix::fs::fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::NOSUID)
         };
-        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let has = |field: StatxFlags| found.stx_mask & field.bits() != 0;
         Ok(Stat {
             dev: rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor),
             ino: found.stx_ino,
-            birth: if has_birth { time(&found.stx_btime) } else { (0, 0) },
+            mount: if has(StatxFlags::MNT_ID) { found.stx_mnt_id } else { 0 },
+            birth: if has(StatxFlags::BTIME) { time(&found.stx_btime) } else { (0, 0) },
             mode,
             nlink: found.stx_nlink,
             uid: found.stx_uid,
