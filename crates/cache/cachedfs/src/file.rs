@@ -3,6 +3,7 @@
 mod pinned;
 mod position;
 mod read;
+mod residency;
 mod write;
 
 use std::ops::Range;

@@ -48,6 +48,7 @@ mod watch;
 
 pub use attach::machine_memory_bytes;
 pub use config::{Admit, Config, RuleConfig, mode_name, mode_of};
+pub use datapath::engine::{Residency, ResidencyPart};
 pub use error::{Error, Kind};
 pub use file::{File, Pinned, PinnedPage, Whence};
 pub use instance::Instance;
