@@ -23,6 +23,7 @@ NOT_RUN = [
     (r"^hotshelf queue record", "needs a recording of a drive; 76-vfio-user.sh makes one"),
     (r"^mount -t fuse", "needs the helper in /sbin; 13-life.sh installs it and does this"),
     (r"^hotshelf cache (export|discard|force)", "needs a file in conflict with the cache; crates/cache/cachedfs/tests/ours.rs makes some"),
+    (r"hotshelf cache (warm|evict) (/data|--list)", "needs files of the reader's; 49-cached-look.sh runs these"),
     (r"^hotshelf (generate|ahead)", "for the build and for the daemon alone"),
 ]
 # What this machine has less of than the reader's: the command is run with the other size.

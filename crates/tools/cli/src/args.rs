@@ -63,6 +63,8 @@ pub enum Command {
     #[command(after_help = "Example:\n  hotshelf status /pool\n  hotshelf status --json | jq .[0].hit_ratio\n  hotshelf status /ssd/cache")]
     Status(StatusArgs),
     /// Tell where a file lives, why, and what would move it
+    ///
+    /// Of a file of a cached mount: how much of it is in memory and on the SSD, from its start to its end (# all, + some, . none).
     #[command(after_help = "Example:\n  hotshelf why /pool/photos/2024.tar\n  hotshelf why /pool/db /pool/photos")]
     Why(WhyArgs),
     /// Keep a file, or all below a directory, on the SSD

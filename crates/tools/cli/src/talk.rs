@@ -237,9 +237,18 @@ fn caches(complete: &mut bool) -> Vec<cache::Report> {
 pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
     let mut all = Vec::new();
     let well = for_each(&args.paths, |path| {
+        if let Some(found) = cached_mount::containing(path) {
+            let report = cache::why::look(&found, path)?;
+            if args.json {
+                all.push(report.as_json());
+            } else {
+                report.show();
+            }
+            return Ok(true);
+        }
         let (mounted, relative) = locate(path)?;
         match request(&mounted, &ControlRequest::Why { path: escape(&relative) })? {
-            ControlReply::Why(why) if args.json => all.push(why),
+            ControlReply::Why(why) if args.json => all.push(serde_json::to_value(why)?),
             ControlReply::Why(why) => show::why(&why),
             _ => bail!("the daemon sent an unexpected reply"),
         }

@@ -60,6 +60,17 @@ pub enum CacheCommand {
     #[command(after_help = "Example:\n  hotshelf cache force /data/table.db\n\n\
                       Pages that are newer in the cache replace those of the file, which gets the length that it has in the cache.")]
     Force(StrandedArgs),
+    /// Read files into the cache now, so that they are on its SSD when they are needed
+    #[command(after_help = "Example:\n  hotshelf cache warm /data/models --limit 200MiB\n  \
+                      find /data -name '*.parquet' -mtime -7 | hotshelf cache warm --list -\n\n\
+                      What the SSD has already is not read again: a command that was interrupted goes on where it was. A cache without an \
+                      SSD gets them into its memory.")]
+    Warm(WarmArgs),
+    /// Write files back and remove them from the cache's memory and SSD
+    #[command(after_help = "Example:\n  hotshelf cache evict /data/old-project\n\n\
+                      Nothing is lost: dirty data is written to the slow side first, and stays where that fails. Later reads come from the \
+                      slow side.")]
+    Evict(EvictArgs),
     /// Change what becomes of writes, while the cache is in use
     #[command(after_help = "Example:\n  hotshelf cache mode /ssd/cache write-through\n\n\
                       write-back     writes are on the SSD (without one: in memory) first, and below later\n\
@@ -299,6 +310,34 @@ pub struct StrandedArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Selects the cache that holds the file.
+    #[command(flatten)]
+    pub of: CacheOf,
+}
+
+/// Holds the arguments of `hotshelf cache warm`.
+#[derive(Debug, Args)]
+pub struct WarmArgs {
+    /// Files, or directories with all files below
+    #[arg(value_name = "PATH", required_unless_present = "list")]
+    pub paths: Vec<PathBuf>,
+    /// Read further paths from this file, one a line; - for the standard input
+    #[arg(long, value_name = "FILE")]
+    pub list: Option<PathBuf>,
+    /// Most that is read in a second [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    pub limit: Option<Size>,
+    /// Selects the cache, for files that are not below a cached mount.
+    #[command(flatten)]
+    pub of: CacheOf,
+}
+
+/// Holds the arguments of `hotshelf cache evict`.
+#[derive(Debug, Args)]
+pub struct EvictArgs {
+    /// Files, or directories with all files below
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Selects the cache, for files that are not below a cached mount.
     #[command(flatten)]
     pub of: CacheOf,
 }

@@ -4,6 +4,8 @@ pub mod args;
 mod check;
 mod create;
 mod destroy;
+mod evict;
+mod files;
 pub mod locate;
 mod prometheus;
 mod report;
@@ -14,6 +16,8 @@ mod show;
 mod status;
 mod stranded;
 mod top;
+mod warm;
+pub mod why;
 mod work;
 
 use self::args::{CacheArgs, CacheCommand};
@@ -36,6 +40,8 @@ pub fn cache(args: &CacheArgs) -> anyhow::Result<bool> {
         CacheCommand::Export(args) => stranded::export(args),
         CacheCommand::Discard(args) => stranded::discard(args),
         CacheCommand::Force(args) => stranded::force(args),
+        CacheCommand::Warm(args) => warm::warm(args),
+        CacheCommand::Evict(args) => evict::evict(args),
         CacheCommand::Mode(args) => work::mode(args),
         CacheCommand::Resize(args) => resize::resize(args),
         CacheCommand::Check(args) => check::check(args),
