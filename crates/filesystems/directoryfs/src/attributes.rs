@@ -86,7 +86,7 @@ fn apply(file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
     if set.changes_nothing() {
         // A change of the owner to what it is updates the time of the last change, and takes set-ID bits, which may have to stay.
         let stat = Stat::of(file)?;
-        if stat.is_dir() || stat.mode & (SET_UID | SET_GID) == 0 {
+        if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
             rustix::fs::chownat(file, c"", None, None, AtFlags::EMPTY_PATH)?;
         }
     }

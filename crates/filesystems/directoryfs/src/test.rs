@@ -335,4 +335,11 @@ fn a_stranger_takes_no_set_id_bits_of_special_files() {
     let set = SetAttr::default();
     assert_eq!((fs.setattr(stranger(), node.number(), &set), mode()), (Err(Errno::PERM), 0o4711));
     assert_eq!((fs.setattr(me(), node.number(), &set), mode()), (Ok(()), 0o711));
+    // The group's bit stays without execution by the group, and the time of the last change is that of the call.
+    let bits = SetAttr { mode: Some(0o2600), ..SetAttr::default() };
+    fs.setattr(me(), node.number(), &bits).expect("set");
+    let before = fs.getattr(me(), node.number()).expect("there").ctime;
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!((fs.setattr(me(), node.number(), &set), mode()), (Ok(()), 0o2600));
+    assert!(fs.getattr(me(), node.number()).expect("there").ctime > before);
 }
