@@ -106,6 +106,22 @@ impl Worker {
         self.known.entry(key).or_default()
     }
 
+    /// Forgets everything about a file that has no dirty pages, also on the SSD, durably: another program has changed the file, and a later
+    /// leader must not repeat a truncation of ours over that.
+    pub(super) fn forget_for_good(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+        if self.entry(key).is_some_and(|entry| entry.cut.is_some())
+            && let Ok(below) = self.below(engine, key)
+        {
+            // The truncation may have been acknowledged as durable, because its entry was.
+            below.sync().map_err(|error| errno_of(&error))?;
+        }
+        self.drop_entry(engine, key)?;
+        self.flush_log(engine)?;
+        self.forget(engine, key);
+        self.dirty_since.remove(&key);
+        Ok(())
+    }
+
     /// Forgets everything about a file that was removed or changed.
     pub(super) fn forget(&mut self, engine: &CacheEngine, key: FileKey) {
         self.close_handle(engine, key);
@@ -960,6 +976,10 @@ impl Worker {
     /// makes that durable.
     pub(super) fn drop_file(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
         self.drop_pages(engine, key, 0..u64::MAX)?;
+        self.drop_entry(engine, key)
+    }
+
+    fn drop_entry(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
         let is_shared = |(other, known): (&FileKey, &Known)| *other != key && place(*other) == place(key) && known.noted.is_some();
         if !self.has_log(engine) || self.entry(key).is_none() || self.known.iter().any(is_shared) {
             return Ok(());
@@ -1169,6 +1189,28 @@ mod test {
         let mut bytes = vec![9; 20_000];
         assert_eq!(open.read(0, &mut bytes), Ok(20_000));
         assert_eq!(bytes, [1; 20_000]);
+    }
+
+    /// Another program changes a closed file that we have truncated, before the entry of that is settled.
+    #[test]
+    fn a_truncation_before_a_change_by_another_program_is_not_repeated() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        open.write(0, &[1; 20_000]).expect("written");
+        open.sync().expect("on the SSD");
+        open.clean().expect("below");
+        let (no, mut worker) = (open.no(), Worker::begin(&engine));
+        worker.truncate(&engine, no, FileKey(7), 0).expect("truncated");
+        assert_eq!(worker.entry(FileKey(7)).expect("an entry").cut, Some(0));
+        drop(open);
+        // Another file gets the record.
+        engine.drop_frames(no, 0..u64::MAX).expect("dropped");
+        engine.records.get(no).set_key(None);
+        engine.lead_inline(worker);
+        file.write_at(0, &[3; 9000]).expect("written");
+        drop(opened(&engine));
+        restart(&engine, no);
+        let open = opened(&engine);
+        assert_eq!((open.size(), file.bytes.lock().len()), (9000, 9000));
     }
 
     #[test]

@@ -365,8 +365,7 @@ impl Worker {
         engine.drop_not_dirty(no, &mut |_| self.drop_clean_for_good(engine, key))?;
         let is_dirty = self.is_dirty(engine, no, key);
         if !is_dirty {
-            self.forget(engine, key);
-            self.dirty_since.remove(&key);
+            self.forget_for_good(engine, key)?;
         }
         Ok(!is_dirty)
     }
@@ -556,7 +555,7 @@ impl Worker {
 
     /// Truncates a file. The entry records it first, durably: a process that finds the file not truncated knows that it was ours, and
     /// finishes it.
-    fn truncate(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, len: u64) -> Result<(), Errno> {
+    pub(super) fn truncate(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, len: u64) -> Result<(), Errno> {
         let cut = self.cut(engine, no, key, len);
         self.cutting = None;
         let record = engine.records.get(no);

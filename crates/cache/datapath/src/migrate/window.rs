@@ -191,10 +191,19 @@ impl Worker {
 
     fn end_other(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) {
         // The holder of the lock is writing through, and finishes that itself.
-        let Some(_held) = self.try_lock(engine, no) else { return };
+        let Some(held) = self.try_lock(engine, no) else { return };
         let below = match self.below(engine, key) {
             Ok(below) => below,
-            Err(Errno::NOENT) => return self.end_not_found(engine, no, key),
+            Err(Errno::NOENT) => {
+                let is_over = self.end_not_found(engine, no, key);
+                // The lock is a part of the record.
+                drop(held);
+                if is_over && let Ok(_table) = engine.lock_records() {
+                    // The next open takes the present stamp.
+                    engine.free_closed(no, key);
+                }
+                return;
+            }
             Err(_) => return,
         };
         if below.sync().is_err() {
@@ -213,19 +222,18 @@ impl Worker {
     }
 
     /// Finishes a write to a file that cannot be found, so that it is not searched for each second. Dirty pages of it wait until it is
-    /// found, unless it was removed. Without dirty pages, a closed file is forgotten. What fails is tried again.
-    fn end_not_found(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) {
+    /// found, unless it was removed. Without dirty pages, a closed file is forgotten: the caller frees its record if this returns true.
+    /// What fails is tried again.
+    fn end_not_found(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> bool {
         if self.is_removed(engine, key) {
             let _ = self.drop_removed(engine, key);
-        } else if self.is_dirty(engine, no, key) {
-            self.strand(engine, key, flag::MISSING);
-        } else if engine.records.get(no).open_by().load(Ordering::Acquire) == 0
-            && self.drop_all_clean(engine, no, key) == Ok(true)
-            && let Ok(_held) = engine.lock_records()
-        {
-            // The next open takes the present stamp, and compares the entry on the SSD with it.
-            engine.free_closed(no, key);
+            return false;
         }
+        if self.is_dirty(engine, no, key) {
+            self.strand(engine, key, flag::MISSING);
+            return false;
+        }
+        engine.records.get(no).open_by().load(Ordering::Acquire) == 0 && self.drop_all_clean(engine, no, key) == Ok(true)
     }
 }
 
