@@ -1,3 +1,4 @@
+// long: the state of the leader, and all that it does in one step.
 //! The migration worker: promotion, demotion and write-back, in one place.
 //!
 //! (Paper 000, section III.B, "The Migration Worker".) It runs in a thread of the leader process. Every operation is idempotent: a new
@@ -94,6 +95,10 @@ pub struct Worker {
     unended_failed: Option<u32>,
     /// The record that was last checked for whether it may stay.
     looked_at: u32,
+    /// Since when opens wait for the lock of the table, in ms.
+    table_kept: Option<u32>,
+    /// Whether the leader has waited for that lock in this step.
+    is_table_kept: bool,
     /// Slots of the requests in progress: if the worker panics, they fail.
     at_hand: Vec<usize>,
     /// Slots that are watched because they make no progress.
@@ -159,6 +164,8 @@ impl Worker {
             unended_failed: None,
             last_due: FileKey(0),
             looked_at: 0,
+            table_kept: None,
+            is_table_kept: false,
             at_hand: Vec::new(),
             stale: StaleSlots::default(),
             own_words: [0; OWN_WORDS.len()],

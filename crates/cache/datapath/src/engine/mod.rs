@@ -23,6 +23,7 @@ mod catalogue;
 mod counters;
 mod fast_path;
 mod flush;
+pub(crate) mod kept_record;
 pub(crate) mod layout;
 pub(crate) mod log;
 pub(crate) mod open;

@@ -648,17 +648,7 @@ impl Drop for Open {
             // Do it while this process still has the file open, wherever it was moved. If it fails, the file is found by its name.
             let _ = engine.ask(RequestKind::Hold, self.no, 0, 0);
         }
-        let is_last = {
-            let mut opens = engine.opens.lock();
-            let Some(count) = opens.get_mut(&self.no) else { return };
-            *count -= 1;
-            let is_last = *count == 0;
-            if is_last {
-                opens.remove(&self.no);
-            }
-            // Under the lock: an open in another thread sets the bit after us.
-            is_last && record.open_by().fetch_and(!(1 << engine.me.0), Ordering::AcqRel) == 1 << engine.me.0
-        };
+        let is_last = engine.close_record(self.no);
         if is_last && record.has(flag::UNLINKED) && record.key() == Some(self.key) {
             if engine.stopping.load(Ordering::Acquire) {
                 let _ = engine.drop_frames(self.no, 0..u64::MAX);

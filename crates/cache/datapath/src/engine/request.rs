@@ -249,10 +249,13 @@ impl Requests {
 
     /// Posts again the requests that the last leader had taken, for a new leader.
     pub(crate) fn again(&self) {
-        for slot in 0..REQUESTS {
-            self.change(slot, TAKEN, POSTED);
-            self.bury(slot);
-        }
+        (0..REQUESTS).for_each(|slot| self.post_again(slot));
+    }
+
+    /// Posts a request again that was taken: it is taken again in the leader's next step.
+    pub(crate) fn post_again(&self, slot: usize) {
+        self.change(slot, TAKEN, POSTED);
+        self.bury(slot);
     }
 
     /// Frees the slots of a dead process: other processes may have written since what its requests would truncate.

@@ -20,6 +20,8 @@ pub(crate) const STALLED: Errno = Errno::TIMEDOUT;
 /// How long a live process may hold the lock of a file or of the table of records: longer than one call on the slowest disk. Also how long
 /// the leader may make no progress.
 const KEPT_MAX: Duration = Duration::from_secs(600);
+/// How long the leader waits for the lock of the table at a time, before it does other work.
+const SOON: Duration = Duration::from_millis(10);
 /// The interval of checks whether the leader makes progress.
 const CHECK_PERIOD: Duration = Duration::from_secs(5);
 /// The interval at which a leader shows its pulse.
@@ -128,6 +130,11 @@ impl CacheEngine {
                 .report("the table of the cache's files is locked by a process that does not go on (stopped?): files cannot be opened");
             STALLED
         })
+    }
+
+    /// Takes the lock of the table of records for the leader, which others wait for. `None`: it is not free soon.
+    pub(crate) fn lock_records_soon(&self) -> Option<OwnedLockGuard<'_>> {
+        self.records.lock().lock_within(SOON)
     }
 
     /// Takes the file's lock without repairing what a dead owner left.

@@ -1213,6 +1213,24 @@ mod test {
         assert_eq!((open.size(), file.bytes.lock().len()), (9000, 9000));
     }
 
+    /// The leader was stopped after it had taken the request of an open; the process gave up, and another file got the record.
+    #[test]
+    fn an_open_that_was_given_up_changes_no_record_of_another_file() {
+        let (_, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        open.write(0, &[1; 20_000]).expect("written");
+        open.sync().expect("on the SSD");
+        let no = open.no();
+        drop(open);
+        restart(&engine, no);
+        let below = engine.world.open(FileKey(8), Path::new("/file"), &[], true).expect("there");
+        let open = engine.open(FileKey(8), Path::new("/file"), OpenOptions::default(), below).expect("opened");
+        assert_eq!(open.no(), no, "it has the record");
+        engine.records.get(no).set_on_ssd(None);
+        let mut worker = Worker::begin(&engine);
+        assert_eq!((worker.open(&engine, no, FileKey(7)), open.size()), (Err(Errno::BADF), 0));
+        assert_eq!(engine.records.get(no).on_ssd(), None);
+    }
+
     #[test]
     fn directories_from_where_two_paths_part_are_synced() {
         let of = |before: &str, now: &'static str| changed_directories(Path::new(before), Path::new(now)).collect::<Vec<_>>();

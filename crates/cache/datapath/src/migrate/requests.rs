@@ -9,12 +9,16 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex};
 
 use super::files::is_same;
 use super::{STEP_PAGES, Worker};
+use crate::engine::kept_record::KeptRecord;
 use crate::engine::layout::{NEVER_OPENED, Word};
 use crate::engine::log::Log;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::Writer;
 use crate::engine::record::{Record, mode_of_number};
 use crate::engine::{BackingFile, CATALOGUE, CUT_BELOW, CacheEngine, Entry, FileNo, Request, RequestKind, STALLED, flag};
+
+/// How long opens wait for a process that keeps the lock of the table, in ms.
+const TABLE_KEPT_MS: u32 = 5000;
 
 /// Makes the processes find out again which files bypass the cache.
 pub(super) fn count_mode_change(engine: &CacheEngine) {
@@ -41,6 +45,10 @@ impl Worker {
         // Opens seldom wait for a disk, and the other requests do: opens go first.
         let (opens, others): (Vec<Request>, Vec<Request>) = asked.drain(..).partition(|asked| asked.kind == RequestKind::Open);
         self.asked = asked;
+        self.is_table_kept = false;
+        if opens.is_empty() {
+            self.table_kept = None;
+        }
         let (syncs, others): (Vec<Request>, Vec<Request>) = others.into_iter().partition(|asked| asked.kind == RequestKind::Sync);
         self.each(engine, opens);
         if !syncs.is_empty() {
@@ -62,7 +70,11 @@ impl Worker {
             } else {
                 Err(Errno::OWNERDEAD)
             };
-            self.answered(engine, &asked, answer);
+            if asked.kind == RequestKind::Open && answer == Err(STALLED) && self.may_wait_for_table(engine) {
+                engine.requests.post_again(asked.slot);
+            } else {
+                self.answered(engine, &asked, answer);
+            }
             self.at_hand.clear();
         }
     }
@@ -229,8 +241,28 @@ impl Worker {
         if self.is_being_cut(engine, no) { Ok(()) } else { self.synced_below(engine, key) }
     }
 
+    /// Keeps the record of a file that is opened. While another process has the lock of the table, that is tried once in each step.
+    ///
+    /// # Errors
+    /// [`STALLED`]: the lock is not free now. EBADF: the opener has given up, and the record is another file's.
+    fn keep_record<'a>(&mut self, engine: &'a CacheEngine, no: FileNo, key: FileKey) -> Result<KeptRecord<'a>, Errno> {
+        let held = if self.is_table_kept { engine.records.lock().try_lock() } else { engine.lock_records_soon() };
+        self.is_table_kept = held.is_none();
+        if held.is_none() {
+            self.table_kept.get_or_insert_with(|| engine.world.now_ms());
+            return Err(STALLED);
+        }
+        self.table_kept = None;
+        engine.keep_record(no, key).ok_or(Errno::BADF)
+    }
+
+    /// Returns whether an open that needs the lock of the table is tried again in the next step. It delays no other request.
+    fn may_wait_for_table(&self, engine: &CacheEngine) -> bool {
+        self.table_kept.is_some_and(|kept| engine.world.now_ms().wrapping_sub(kept) < TABLE_KEPT_MS)
+    }
+
     /// Prepares a newly opened file: its number, its entry, and whether its cached pages are still valid.
-    fn open(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+    pub(super) fn open(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         let record = engine.records.get(no);
         if record.on_ssd().is_some() {
             return self.open_found(engine, no, key);
@@ -238,6 +270,11 @@ impl Worker {
         if engine.header.get(Word::Unknown) != 0 {
             return Err(Errno::IO);
         }
+        if self.log.is_none() {
+            return Ok(());
+        }
+        // The process may give up and close the file, and nothing of this may then reach another file's record.
+        let _kept = self.keep_record(engine, no, key)?;
         let Some(log) = &mut self.log else { return Ok(()) };
         let number = log.cache.hold(key);
         if log.cache.pages_of(key) > 0 || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
@@ -250,14 +287,7 @@ impl Worker {
             self.greet(engine, no, key)?;
         }
         self.know(key).is_doubtful = false;
-        {
-            let _held = engine.lock_records()?;
-            // The process may have given up and closed the file, and the record may be another file's by now.
-            if record.key() != Some(key) {
-                return Err(Errno::BADF);
-            }
-            record.set_on_ssd(number);
-        }
+        record.set_on_ssd(number);
         self.release_others(engine);
         Ok(())
     }
