@@ -108,6 +108,9 @@ impl BackingFile for File {
         *self.times.lock() = [ns as i64, self.time()];
         Ok(())
     }
+    fn is_removed(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
     fn has_lost_name(&self) -> bool {
         self.name.lock().is_none()
     }

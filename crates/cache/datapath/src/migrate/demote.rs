@@ -427,9 +427,34 @@ fn from_frame(engine: &CacheEngine, item: Item) -> Option<Box<Page>> {
 
 #[cfg(test)]
 mod test {
-    use ssdcache::Mode;
+    use std::path::Path;
+    use std::sync::atomic::Ordering;
+
+    use ssdcache::{Mode, PageIndex};
 
     use super::*;
+    use crate::engine::OpenOptions;
+
+    /// A sweep begins within the pages of a removed file, and its end has the others.
+    #[test]
+    fn a_removed_file_on_both_sides_of_a_sweep_is_not_reported_as_missing() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        let (no, key) = (open.no(), open.key());
+        let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
+        let below = engine.world.open(FileKey(8), Path::new("/file"), &[], true).expect("there");
+        let other = engine.open(FileKey(8), Path::new("/file"), options, below).expect("opened");
+        for open in [&open, &other] {
+            open.write(0, &[1; 3 * PAGE_BYTES]).expect("written");
+            open.sync().expect("on the SSD");
+        }
+        let mut worker = Worker::begin(&engine);
+        worker.hold(&engine, no, key).expect("held");
+        drop(open);
+        file.is_gone.store(true, Ordering::Relaxed);
+        worker.swept = (key, PageIndex(0));
+        assert_eq!(worker.sweep(&engine, SWEEP_PAGES), Ok(6));
+        assert!(!worker.is_dirty(&engine, no, key) && !engine.records.get(no).has(flag::STRANDED));
+    }
 
     /// The pages were written back after they were collected, and a process has written through to the file since.
     #[test]

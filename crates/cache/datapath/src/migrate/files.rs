@@ -389,7 +389,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the backing file, to write dirty pages to it. `None`: the file was removed, and its pages are dropped.
+    /// Returns the backing file, to write dirty pages to it. `None`: the file was removed, and its pages are dropped; or it is not found,
+    /// and no page of it is dirty any more.
     ///
     /// # Errors
     /// ENOENT: its location is not known. Errors of the kernel.
@@ -400,6 +401,14 @@ impl Worker {
             return Ok(None);
         }
         if below.as_ref().is_err_and(|errno| *errno == Errno::NOENT) {
+            let is_dirty = match engine.records.find(key) {
+                Some(no) => self.is_dirty(engine, no, key),
+                None => self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0),
+            };
+            // The caller may have collected pages before this leader dropped them with the removed file.
+            if !is_dirty && !self.is_stranded(engine, key) {
+                return Ok(None);
+            }
             self.strand(engine, key, flag::MISSING);
         }
         below.map(Some)

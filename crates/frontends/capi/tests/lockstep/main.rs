@@ -30,8 +30,8 @@ fn number(name: &str) -> Option<u64> {
 
 /// Runs that found a fault once: a file past the cache was read through it in read-only mode (812, 2127, 6628); a file in a directory that
 /// a process moved was not found by the next leader (21060); closing a directory stream kept record locks (21717); a removed file that only
-/// a killed process had open was missed (28131).
-const FOUND: [u64; 6] = [812, 2127, 6628, 21060, 21717, 28131];
+/// a killed process had open was missed (28131); a removed file stayed in the status as missing (51423).
+const FOUND: [u64; 7] = [812, 2127, 6628, 21060, 21717, 28131, 51423];
 
 /// Not a test by itself: a process of a run.
 #[test]
