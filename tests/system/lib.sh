@@ -98,7 +98,7 @@ wait_until() {
 }
 
 # tier PATH: ssd or hdd.
-tier() { "$HOTSHELF" why --json "$1" | sed -n 's/^ *"tier": "\(.*\)",$/\1/p'; }
+tier() { "$HOTSHELF" why --json "$1" | sed -n 's/^ *"tier": "\([^"]*\)",\{0,1\}$/\1/p'; }
 
 on() { [[ $(tier "$1") == "$2" ]]; }
 
