@@ -133,7 +133,14 @@ impl CacheEngine {
         }
     }
 
-    fn record_for(&self, key: FileKey, path: &Path, how: OpenOptions, below: &dyn BackingFile) -> Result<(FileNo, bool), OpenFileError> {
+    /// Returns the record of a file that this process opens, and whether it was made now.
+    pub(crate) fn record_for(
+        &self,
+        key: FileKey,
+        path: &Path,
+        how: OpenOptions,
+        below: &dyn BackingFile,
+    ) -> Result<(FileNo, bool), OpenFileError> {
         let _held = self.lock_records().map_err(OpenFileError::Failed)?;
         let mut opens = self.opens.lock();
         let found = self.records.find(key);

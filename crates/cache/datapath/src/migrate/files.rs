@@ -769,6 +769,11 @@ impl Worker {
         let keys: Vec<FileKey> = all.filter(|(_, known)| known.is_needed()).map(|(key, _)| *key).take(most).collect();
         self.settled = keys.last().copied().unwrap_or(self.settled);
         for key in &keys {
+            // The stamp of a record that has not been compared with the entry may be of another program's change.
+            let is_uncompared = engine.records.find(*key).is_some_and(|no| engine.records.get(no).on_ssd().is_none());
+            if is_uncompared && self.own_stamp(*key).is_some() {
+                continue;
+            }
             let is_synced = self.cut_again(engine, *key).is_ok()
                 && self.below(engine, *key).is_ok_and(|below| below.sync().is_ok())
                 && self.synced_below(engine, *key).is_ok();
@@ -1238,6 +1243,60 @@ mod test {
         let mut worker = Worker::begin(&engine);
         assert_eq!((worker.open(&engine, no, FileKey(7)), open.size()), (Err(Errno::BADF), 0));
         assert_eq!(engine.records.get(no).on_ssd(), None);
+    }
+
+    /// Makes a record of file 7 as an open does whose process dies before the leader compares the file with its entry.
+    fn open_cut_off(engine: &Arc<CacheEngine>, file: &crate::test_engine::File) -> FileNo {
+        let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
+        let made = engine.record_for(FileKey(7), Path::new("/file"), options, file);
+        let (no, is_new) = made.unwrap_or_else(|_| panic!("no record"));
+        assert!(is_new);
+        engine.records.get(no).open_by().store(0, Ordering::Release);
+        engine.opens.lock().remove(&no);
+        no
+    }
+
+    #[test]
+    fn another_programs_change_is_found_though_an_open_was_cut_off_before_the_comparison() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        open.write(16_384, &[2; 8000]).expect("written");
+        open.sync().expect("on the SSD");
+        let no = open.no();
+        drop(open);
+        *file.reports.lock() = Some(Vec::new());
+        restart(&engine, no);
+        file.write_at(0, &[3; 18_000]).expect("another program's");
+        let no = open_cut_off(&engine, &file);
+        assert_eq!(engine.clean_all(&mut |_| {}), Err(Errno::STALE));
+        assert!(*file.bytes.lock() == [3; 18_000] && engine.records.get(no).has(flag::CONFLICT));
+        let seen = engine.status().expect("whole").files().into_iter().find(|seen| seen.key == FileKey(7)).expect("one");
+        let below = Some(Arc::clone(&file) as Arc<dyn BackingFile>);
+        engine.open_stranded(&seen, below).expect("there").force().expect("written over");
+        let ours = [vec![3; 16_384], vec![2; 8000]].concat();
+        assert!(*file.bytes.lock() == ours, "pages that are not newer are the other program's");
+    }
+
+    #[test]
+    fn a_conflict_outlives_an_open_that_was_cut_off_before_the_comparison() {
+        for is_swept in [false, true] {
+            let (file, engine) = truncation_cut_off(false);
+            *file.reports.lock() = Some(Vec::new());
+            file.write_at(0, &[3; 10_000]).expect("another program's");
+            let mut worker = Worker::begin(&engine);
+            worker.strand(&engine, FileKey(7), flag::CONFLICT);
+            let no = engine.records.find(FileKey(7)).expect("a record");
+            restart(&engine, no);
+            open_cut_off(&engine, &file);
+            let mut worker = Worker::begin(&engine);
+            worker.entry(FileKey(7)).expect("an entry");
+            if is_swept {
+                assert_eq!(worker.sweep(&engine, 64), Err(Errno::STALE));
+            } else {
+                worker.settle_entries(&engine, 16);
+            }
+            let entry = worker.entry(FileKey(7)).expect("an entry");
+            assert_eq!((entry.stamp, entry.cut, file.bytes.lock().len()), (Stamp::NEVER, Some(5000), 20_000));
+        }
     }
 
     #[test]

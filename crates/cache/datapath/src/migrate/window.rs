@@ -13,7 +13,7 @@ use super::{RETRY_MS, Worker};
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::{Difference, Moment, StampCheck, Writer, difference};
 use crate::engine::record::Record;
-use crate::engine::{BackingFile, CacheEngine, FileNo, RequestKind, flag};
+use crate::engine::{BackingFile, CacheEngine, Entry, FileNo, RequestKind, Stamp, flag};
 
 /// Attempts to read the state of a file that keeps changing.
 const CHECKS_MAX: usize = 1000;
@@ -68,7 +68,12 @@ impl Worker {
             }
             match record.own().look(stamp)? {
                 StampCheck::Ours(moment) => {
-                    self.note_doubt(engine, key, Some(record.own().get()));
+                    let now = record.own().get();
+                    self.note_doubt(engine, key, Some(now));
+                    if let Some(entry) = self.left_otherwise(record, key, now) {
+                        self.strand_uncompared(engine, no, &entry)?;
+                        return Err(Errno::STALE);
+                    }
                     return Ok(Some(moment));
                 }
                 StampCheck::Busy => {
@@ -110,6 +115,38 @@ impl Worker {
     /// then, and the new record has not been compared with the file's entry yet.
     fn is_origin_unknown(&mut self, record: Record<'_>, key: FileKey) -> bool {
         record.on_ssd().is_none() && self.entry(key).is_some() && self.own_stamp(key).is_none()
+    }
+
+    /// Returns the entry of a file with dirty pages on the SSD, if its record was made from the backing file, has not been compared with
+    /// that entry, and the two differ: another program changed the file while it had no record.
+    fn left_otherwise(&mut self, record: Record<'_>, key: FileKey, now: Stamp) -> Option<Entry> {
+        let is_dirty = self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0);
+        if record.on_ssd().is_some() || !is_dirty {
+            return None;
+        }
+        let left = self.own_stamp(key)?;
+        self.entry(key).filter(|_| difference(left, now) == Difference::Content)
+    }
+
+    /// Marks such a file as a conflict. Its record becomes as if it was made from the entry: with the length that the dirty pages need.
+    fn strand_uncompared(&mut self, engine: &CacheEngine, no: FileNo, entry: &Entry) -> Result<(), Errno> {
+        let record = engine.records.get(no);
+        let number = self.log.as_mut().and_then(|log| log.cache.hold(entry.key));
+        {
+            let _held = engine.lock_records()?;
+            if record.key() != Some(entry.key) {
+                return Ok(());
+            }
+            record.size().store(entry.size, Ordering::Release);
+            record.flags().fetch_or(flag::UNCOMPARED, Ordering::AcqRel);
+        }
+        self.strand(engine, entry.key, flag::CONFLICT);
+        // Last: from now on an open does not wait for the leader, and finds the conflict.
+        let _held = engine.lock_records()?;
+        if record.key() == Some(entry.key) {
+            record.set_on_ssd(number);
+        }
+        Ok(())
     }
 
     /// Closes a window: the file's stamp becomes ours. Its entry follows when the leader is idle.
