@@ -36,6 +36,8 @@ pub(crate) struct File {
     pub(crate) at_stamp: Mutex<Option<FileHook>>,
     /// Whether not all processes may see the file.
     pub(crate) is_private: AtomicBool,
+    /// Whether the leader may not open the file.
+    pub(crate) is_refused: AtomicBool,
     /// Whether no name leads to the file.
     pub(crate) is_gone: AtomicBool,
     /// What was reported, where a test expects a report.
@@ -134,6 +136,9 @@ impl Environment for Files {
     fn open(&self, key: FileKey, _: &Path, _: &[u32], _: bool) -> io::Result<Arc<dyn BackingFile>> {
         if key == FileKey(7) && self.1.is_gone.load(Ordering::Relaxed) {
             return Err(rustix::io::Errno::NOENT.into());
+        }
+        if key == FileKey(7) && self.1.is_refused.load(Ordering::Relaxed) {
+            return Err(rustix::io::Errno::ACCESS.into());
         }
         let make = || Arc::new(File { name: Arc::clone(&self.1.name), ..File::default() });
         Ok(Arc::clone(self.0.lock().entry(key).or_insert_with(make)) as Arc<dyn BackingFile>)

@@ -66,6 +66,12 @@ impl SharedPages {
         self.drop_range(file, pages, Some(marks))
     }
 
+    /// Returns whether a frame has a page of a file, while no process inserts one.
+    pub fn has_pages(&self, file: FileNo) -> bool {
+        let frames = self.plan.shards * self.plan.frames as usize;
+        (0..frames).any(|at| self.records[at].word().is_named() && Name::of(self.name_at(at)).file == file)
+    }
+
     /// Zeroes the bytes of all frames that have no page: they may be of pages that other processes must not see any more. Returns whether
     /// it reached every shard.
     #[must_use]

@@ -70,8 +70,8 @@ impl CacheEngine {
 
     /// Writes the dirty pages of a file back, and drops all of its pages. A page that a writer makes dirty meanwhile is not dropped, but
     /// written back, too. `lock` takes the file's lock, which stops writers that extend the file; without it they may delay the end.
-    /// `is_wanted` is called with the lock held. `ask` sends a request and its argument to the leader, or is the leader. Returns false if
-    /// the drop is not wanted any more.
+    /// `is_wanted` is called with the lock held. `ask` sends a request and its argument to the leader, or is the leader. The caller has the
+    /// file open, or keeps its record ([`CacheEngine::keep_record`]). Returns false if the drop is not wanted any more.
     ///
     /// # Errors
     /// Returns what kept pages from being written or dropped; [`STALLED`]: a process makes pages dirty all the time.
@@ -168,6 +168,53 @@ mod test {
             assert!(file.at_sync.lock().is_none(), "all were written");
             assert_eq!(file.bytes.lock()[..11], [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 1]);
             assert!(!engine.knows(key));
+        }
+    }
+
+    /// All users but the withdrawing process close the file meanwhile, and other files need records.
+    #[test]
+    fn the_record_of_a_file_that_is_withdrawn_is_not_given_to_another_file() {
+        let (file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        let (no, key, late, opens) = (open.no(), open.key(), Arc::clone(&engine), Arc::new(parking_lot::Mutex::new(Vec::new())));
+        let (taken, mut open) = (Arc::clone(&opens), Some(open));
+        let hook = move || {
+            drop(open.take());
+            for other in (8..24).map(ssdcache::FileKey) {
+                let below = late.world.open(other, std::path::Path::new("/file"), &[], true).expect("there");
+                let opened = late.open(other, std::path::Path::new("/file"), crate::engine::OpenOptions::default(), below);
+                taken.lock().extend(opened);
+            }
+            false
+        };
+        *file.at_sync.lock() = Some(Box::new(hook));
+        engine.withdraw(key).expect("withdrawn");
+        assert!(file.at_sync.lock().is_none(), "it was closed meanwhile");
+        assert_eq!((opens.lock().len(), engine.knows(key)), (15, false));
+        assert!(opens.lock().iter().all(|open| open.no() != no));
+    }
+
+    /// A process died while it wrote the file through, and the leader may not open the file.
+    #[test]
+    fn a_file_that_the_leader_cannot_open_is_withdrawn_after_a_death() {
+        for is_closed in [false, true] {
+            let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteThrough);
+            *file.bytes.lock() = vec![1; 9000];
+            open.look_below().expect("no conflict");
+            assert_eq!(open.read(0, &mut [0; 9000]), Ok(9000));
+            let (no, key) = (open.no(), open.key());
+            engine.records.get(no).own().open(Writer::LockHolder);
+            file.is_private.store(true, Ordering::Relaxed);
+            file.is_refused.store(true, Ordering::Relaxed);
+            if is_closed {
+                drop(open);
+                Worker::begin(&engine).withdraw_closed(&engine);
+                assert!(!engine.knows(key));
+            } else {
+                engine.withdraw(key).expect("withdrawn");
+                assert_eq!(engine.known_path(key), Some(std::path::PathBuf::new()));
+                assert!(!engine.records.get(no).own().is_open());
+            }
+            assert!(!engine.pages.has_pages(pagecache::FileNo(no.0)));
         }
     }
 

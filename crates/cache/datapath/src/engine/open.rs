@@ -239,7 +239,7 @@ impl CacheEngine {
 
     /// Takes the file's lock as [`CacheEngine::lock_file`] does. `give_up`: the caller drops everything that is cached, so that the stale
     /// pages need not be found first. For a missing file they cannot be.
-    fn lock_file_to(&self, no: FileNo, give_up: bool) -> Result<OwnedLockGuard<'_>, Errno> {
+    pub(super) fn lock_file_to(&self, no: FileNo, give_up: bool) -> Result<OwnedLockGuard<'_>, Errno> {
         let held = self.hold_file(no)?;
         // Truncations and changes of the file need the lock: now that we have it nobody does either, whatever the words say.
         let record = self.records.get(no);

@@ -271,34 +271,66 @@ impl CacheEngine {
     /// Returns an error if dirty data cannot be written: it stays.
     pub fn withdraw(&self, key: FileKey) -> Result<(), Errno> {
         let Some(no) = self.records.find(key) else { return Ok(()) };
-        let record = self.records.get(no);
+        let kept = {
+            let _table = self.lock_records()?;
+            self.keep_record(no, key)
+        };
+        // Its record was freed just now.
+        let Some(kept) = kept else { return Ok(()) };
+        let (record, file) = (self.records.get(no), pagecache::FileNo(no.0));
         if record.mode() != Mode::PassThrough {
             self.ask(RequestKind::Mode, no, Mode::PassThrough as u64, 0)?;
         }
-        let is_marked = || self.pages.marked_of(pagecache::FileNo(no.0));
         let mut ask = |kind, a| match kind {
             // The leader would open and sync the file for nothing.
-            RequestKind::Clean if !is_marked() && !self.is_dirty(no)? => Ok(0),
+            RequestKind::Clean if !self.pages.marked_of(file) && !self.is_dirty(no)? => Ok(0),
             _ => self.ask(kind, no, a, 0),
         };
-        let lock = || match self.lock_file(no) {
+        // The leader may not be able to open the file, and all that may be stale is dropped anyway.
+        let lock = || match self.lock_file_to(no, true) {
             // A process that has stopped does not keep the pages where they may not stay.
             Err(STALLED) => Ok(None),
             held => held.map(Some),
         };
-        self.clean_and_drop(no, &lock, &mut || record.key() == Some(key), &mut ask)?;
-        if !self.pages.wipe_free() {
-            return Err(STALLED);
-        }
-        let _held = self.lock_records()?;
-        if record.key() == Some(key) {
+        for _ in 0..TRIES_MAX {
+            self.clean_and_drop(no, &lock, &mut || true, &mut ask)?;
+            self.close_left_window(no);
+            if !self.pages.wipe_free() {
+                return Err(STALLED);
+            }
+            let _table = self.lock_records()?;
+            if record.key() != Some(key) {
+                // Another process wrote over the record.
+                return Err(Errno::IO);
+            }
+            if self.pages.has_pages(file) {
+                // A process that has not noticed pass-through yet has read the file since.
+                continue;
+            }
             record.set_path(std::path::Path::new(""));
+            drop(kept);
             // In another mode, a process has opened it meanwhile, and the SSD may have dirty pages of it.
             if record.mode() == Mode::PassThrough {
                 self.free_closed(no, key);
             }
+            return Ok(());
         }
-        Ok(())
+        Err(STALLED)
+    }
+
+    /// Closes the window that a dead owner of the file's lock left open. No page of the file is cached; the next check of the file takes
+    /// that owner's change for one by another program.
+    fn close_left_window(&self, no: FileNo) {
+        let own = self.records.get(no).own();
+        if own.is_open_by(Writer::LockHolder)
+            && let Some(held) = self.records.lock_of(no).try_lock()
+        {
+            if held.was_abandoned() {
+                held.abandon();
+            } else {
+                let Ok(()) = own.close(Writer::LockHolder, || Ok::<_, std::convert::Infallible>(own.get()));
+            }
+        }
     }
 
     /// Discards changes that were not written after a conflict: the backing file counts.

@@ -954,12 +954,19 @@ impl Worker {
             if is_open || record.has(flag::OWED | flag::STRANDED) || path.as_os_str().is_empty() || engine.world.may_keep(key, &path) {
                 continue;
             }
+            if self.is_removed(engine, key) {
+                let _ = self.drop_removed(engine, key);
+            }
+            let Some(kept) = engine.lock_records_soon().and_then(|_table| engine.keep_record(no, key)) else { continue };
+            // It mends what a dead owner of the lock left. If that is not possible, what may be stale is dropped, too.
+            drop(self.try_lock(engine, no));
             // Pages that cannot be written stay; a flush reports them.
             let dropped = self.clean_and_drop(engine, no, key);
             // The record stays, and is tried again, as long as free frames have bytes of the file.
             let is_wiped = dropped.is_ok() && engine.pages.wipe_free();
-            let Ok(_held) = engine.lock_records() else { return };
-            if is_wiped && !self.is_dirty(engine, no, key) {
+            let Some(_table) = engine.lock_records_soon() else { return };
+            drop(kept);
+            if is_wiped && !engine.pages.has_pages(pagecache::FileNo(no.0)) && !self.is_dirty(engine, no, key) {
                 engine.free_closed(no, key);
             }
         }

@@ -375,19 +375,18 @@ impl Worker {
         Ok(())
     }
 
-    /// Writes the dirty pages of a file back, and drops all of its pages, as [`CacheEngine::clean_and_drop`] does.
+    /// Writes the dirty pages of a file back, and drops all of its pages, as [`CacheEngine::clean_and_drop`] does. A process that holds the
+    /// file's lock, or died with it, does not prevent that.
     ///
     /// # Errors
-    /// EBUSY: a process holds the file's lock, or died with it. Else as there.
+    /// As there.
     pub(super) fn clean_and_drop(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
-        engine.clean_and_drop(no, &|| engine.try_lock_file(no).map(Some), &mut || true, &mut |kind, _| match kind {
+        engine.clean_and_drop(no, &|| Ok(engine.try_lock_file(no).ok()), &mut || true, &mut |kind, _| match kind {
             RequestKind::Clean => self.clean(engine, no, key).map(|()| 0),
             RequestKind::DropClean => self.drop_clean_for_good(engine, key).map(|()| 0),
             _ => Ok(self.log.as_ref().map_or(0, |log| log.cache.dirty_of(key))),
         })?;
-        self.forget(engine, key);
-        self.dirty_since.remove(&key);
-        Ok(())
+        self.forget_for_good(engine, key)
     }
 
     /// Drops all pages of a file that are not dirty. If none is, the leader's state of the file is forgotten. Returns whether none is.

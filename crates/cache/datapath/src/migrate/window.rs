@@ -235,7 +235,7 @@ impl Worker {
                 let is_over = self.end_not_found(engine, no, key);
                 // The lock is a part of the record.
                 drop(held);
-                if is_over && let Ok(_table) = engine.lock_records() {
+                if is_over && let Some(_table) = engine.lock_records_soon() {
                     // The next open takes the present stamp.
                     engine.free_closed(no, key);
                 }
