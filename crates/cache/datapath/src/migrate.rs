@@ -89,6 +89,8 @@ pub struct Worker {
     /// The file that is to be truncated, and its new length. The entry has that length already; a sync of the file does not make it
     /// durable.
     cutting: Option<(FileKey, u64)>,
+    /// Whether an entry was put since the last flush that says of a truncation of a backing file that it is durable.
+    is_cut_settled: bool,
     /// Files that the last leader was writing to their backing files when it died.
     unended: VecDeque<(FileNo, FileKey)>,
     /// When finishing one of these last failed, in ms.
@@ -160,6 +162,7 @@ impl Worker {
             is_noted_clean: false,
             lost: HashSet::new(),
             cutting: None,
+            is_cut_settled: false,
             unended: VecDeque::new(),
             unended_failed: None,
             last_due: FileKey(0),

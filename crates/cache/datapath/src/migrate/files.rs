@@ -163,7 +163,10 @@ impl Worker {
             match put {
                 Ok(()) => {
                     let known = self.know(key);
+                    let owes_cut = |entry: &Entry| entry.cut.is_some_and(|cut| cut != CUT_BELOW);
+                    let is_cut_settled = known.noted.as_ref().is_some_and(owes_cut) && !owes_cut(&entry);
                     (known.noted, known.is_read) = (Some(entry), true);
+                    self.is_cut_settled |= is_cut_settled;
                     return Ok(());
                 }
                 Err(Stop::Room) => self.make_room(engine)?,
@@ -809,7 +812,18 @@ impl Worker {
                 self.leave_entry(*key);
             }
         }
+        // If that fails, the SSD has failed.
+        let _ = self.flush_settled(engine);
         !keys.is_empty()
+    }
+
+    /// Makes durable that truncations of backing files are. An entry that still had one would have the next leader truncate the file again
+    /// after a power cut, and with it what another program has written since.
+    ///
+    /// # Errors
+    /// The SSD failed just now.
+    pub(super) fn flush_settled(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
+        if self.is_cut_settled { self.flush_log(engine) } else { Ok(()) }
     }
 
     /// Forgets an entry that could not be settled. Its log entry is unchanged, so a later open takes the change for ours. The file stays
@@ -1303,6 +1317,34 @@ mod test {
             }
             let entry = worker.entry(FileKey(7)).expect("an entry");
             assert_eq!((entry.stamp, entry.cut, file.bytes.lock().len()), (Stamp::NEVER, Some(5000), 20_000));
+        }
+    }
+
+    /// After it, another program writes to the file durably, and the power is cut.
+    #[test]
+    fn a_truncation_that_is_durable_is_not_repeated() {
+        for ends_by in ["settling", "cleaning", "withdrawing"] {
+            let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+            let (no, key) = (open.no(), open.key());
+            open.write(0, &[1; 20_000]).expect("written");
+            open.sync().expect("on the SSD");
+            open.clean().expect("below");
+            open.set_len(0).expect("truncated");
+            match ends_by {
+                "settling" => {
+                    drop(open);
+                    let mut worker = Worker::begin(&engine);
+                    assert!(worker.entry(key).is_some_and(|entry| entry.cut == Some(0) && entry.writing), "the truncation is noted");
+                    assert!(worker.settle_entries(&engine, usize::MAX));
+                }
+                "cleaning" => open.clean().expect("below"),
+                _ => engine.withdraw(key).expect("withdrawn"),
+            }
+            restart(&engine, no);
+            file.write_at(0, &[3; 10_000]).expect("written by another program");
+            let open = opened(&engine);
+            let is_theirs = *file.bytes.lock() == [3; 10_000];
+            assert!(open.size() == 10_000 && is_theirs, "{ends_by}: {} bytes", open.size());
         }
     }
 

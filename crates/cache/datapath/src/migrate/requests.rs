@@ -405,7 +405,9 @@ impl Worker {
             return Ok(());
         }
         let flushed = self.log.as_mut().map_or(Ok(()), |log| log.flush());
-        flushed.map_err(|stop| self.stopped(engine, stop))
+        flushed.map_err(|stop| self.stopped(engine, stop))?;
+        self.is_cut_settled = false;
+        Ok(())
     }
 
     /// Makes freed segments durable before newer bytes are written to the backing file: after a crash their clean pages would be back,
@@ -462,7 +464,8 @@ impl Worker {
                 Err(Errno::ACCESS | Errno::NOENT) if self.is_all_below(engine, no, key) => Ok(()),
                 below => {
                     below?.sync().map_err(|error| errno_of(&error))?;
-                    self.synced_below(engine, key)
+                    self.synced_below(engine, key)?;
+                    self.flush_settled(engine)
                 }
             },
         }
@@ -684,9 +687,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Drops clean pages of a file from the SSD, durably.
+    /// Drops clean pages of a file from the SSD, durably. Other programs may change the file from then on.
     pub(super) fn drop_clean_for_good(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        if self.drop_clean(engine, key, 0..u64::MAX)? { self.flush_log(engine) } else { Ok(()) }
+        if self.drop_clean(engine, key, 0..u64::MAX)? { self.flush_log(engine) } else { self.flush_settled(engine) }
     }
 
     /// Resolves a conflict for our version: newer pages here overwrite the current file, and it gets our length.
