@@ -48,6 +48,11 @@ pub fn place(key: FileKey) -> PageIndex {
 }
 
 impl Entry {
+    /// Returns whether a power failure may undo a truncation of the backing file.
+    pub(crate) fn owes_cut(&self) -> bool {
+        self.cut.is_some_and(|cut| cut != CUT_BELOW)
+    }
+
     /// Returns the entry as a page for the log.
     pub fn encode(&self) -> Box<Page> {
         use std::os::unix::ffi::OsStrExt;

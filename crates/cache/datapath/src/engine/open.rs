@@ -72,9 +72,13 @@ impl CacheEngine {
         let record = self.records.kept(no);
         let open = Open { engine: Arc::clone(self), no, key, record, below, stream: Stream::default() };
         open.stream.seen.store(self.records.get(no).failures().0, Ordering::Relaxed);
+        // The leader of an SSD that has just failed may not have named all files yet that have dirty pages there. These words come first:
+        // a file that it has named by then is found to be registered.
+        let is_needed = self.has_ssd() || self.header.get(Word::Unknown) != 0;
         // A caller that finds a record not yet registered sends the request again: the leader answers at once.
-        let is_registered = self.records.get(no).on_ssd().is_some() && !self.records.get(no).has(flag::UNCOMPARED);
-        if self.view.is_some() && !is_registered && self.has_ssd() {
+        let record = self.records.get(no);
+        let is_registered = record.on_ssd().is_some() && !record.has(flag::UNCOMPARED);
+        if self.view.is_some() && !is_registered && (is_needed || record.has(flag::UNCOMPARED)) {
             let outcome = self.ask(RequestKind::Open, no, 0, 0);
             if outcome.is_err() && self.is_unsure(no) {
                 return Err(OpenFileError::Unsure);
@@ -172,7 +176,8 @@ impl CacheEngine {
             self.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
         }
         record.flags().fetch_and(!flag::MISSING, Ordering::AcqRel);
-        if found.is_some() && record.has(flag::OWED) {
+        // Before its truncation is repeated, the backing file may have bytes behind the end.
+        if found.is_some() && record.has(flag::OWED) && !record.has(flag::UNCOMPARED) {
             // The record may have a length that is too short, from a time when no process reported changes.
             let stamp = below.stamp().map_err(|error| OpenFileError::Failed(errno_of(&error)))?;
             record.size().fetch_max(stamp.size, Ordering::AcqRel);

@@ -18,7 +18,7 @@ use crate::engine::layout::{FAILED, NEVER_OPENED, Word};
 use crate::engine::log::Log;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::Writer;
-use crate::engine::{CATALOGUE, CacheEngine, FileNo, flag};
+use crate::engine::{CATALOGUE, CacheEngine, Entry, FileNo, flag};
 
 /// Pages examined in one round.
 const ROUND_PAGES: usize = 4096;
@@ -46,6 +46,8 @@ impl Worker {
                 engine.header.wide(Word::SsdFound).store(log.cache.len().0, Ordering::Relaxed);
                 engine.header.set(Word::RecoveryMs, begun.elapsed().as_millis().min(u32::MAX.into()) as u32);
                 engine.header.set(Word::SsdFailed, 0);
+                // The last leader may have died just before it marked the SSD as failed.
+                engine.header.set(Word::Unknown, 0);
                 self.admission = Some(Admission::new(engine.limits.admission, self.now()));
                 self.log = Some(log);
                 self.damaged(engine, &found);
@@ -82,6 +84,8 @@ impl Worker {
 
     fn lead_without(&mut self, engine: &CacheEngine, why: &str, unknown: u64) {
         if engine.header.ssd_failed() == FAILED {
+            // The last leader may have died before it had done that. Then `Unknown` still counts the files that it had not named.
+            self.name_debts(engine, &[]);
             return;
         }
         let unknown = u32::try_from(unknown).unwrap_or(u32::MAX);
@@ -105,21 +109,38 @@ impl Worker {
             ));
         }
         engine.header.set(Word::SsdErrno, error.errno() as u32);
-        // First: a process that finds the SSD failed does not have the leader compare a file that it opens.
-        self.name_debts(engine);
-        engine.header.set(Word::SsdFailed, FAILED);
+        let counted = self.stop_using(engine);
+        self.name_debts(engine, &counted);
         engine.world.report(&format!("the SSD failed ({why}): from now on reads and writes go to the backing files"));
     }
 
-    /// Gives files with dirty pages on the failed SSD a record that stays: opens of them report it, and status lists them.
-    fn name_debts(&mut self, engine: &CacheEngine) {
-        let keys = self.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
-        for key in keys {
-            if !self.name_debt(engine, key) {
-                let dirty = self.log.as_ref().map_or(0, |log| log.cache.dirty_of(key));
-                engine.header.word(Word::Unknown).fetch_add(dirty, Ordering::AcqRel);
+    /// Makes all processes stop using the SSD. Files that may have dirty pages there and are not registered count as unknown, so that none
+    /// of them is opened before [`Worker::name_debts`] is done, also if this leader dies before that. Returns them.
+    fn stop_using(&mut self, engine: &CacheEngine) -> Vec<FileKey> {
+        let is_registered = |key| engine.records.find(key).is_some_and(|no| engine.records.get(no).on_ssd().is_some());
+        let unnamed: Vec<(FileKey, u32)> = self.debts().into_iter().filter(|(key, _)| !is_registered(*key)).collect();
+        engine.header.word(Word::Unknown).fetch_add(unnamed.iter().map(|(_, dirty)| dirty).sum(), Ordering::AcqRel);
+        engine.header.set(Word::SsdFailed, FAILED);
+        unnamed.into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// Gives files with dirty pages on the failed SSD a record that stays: opens of them report it, and status lists them. The pages of
+    /// files for which there is no record are unknown. `counted`: the files that count as unknown so far.
+    fn name_debts(&mut self, engine: &CacheEngine, counted: &[FileKey]) {
+        let unknown = engine.header.word(Word::Unknown);
+        for (key, dirty) in self.debts() {
+            match (self.name_debt(engine, key), counted.contains(&key)) {
+                (true, true) => _ = unknown.fetch_sub(dirty, Ordering::AcqRel),
+                (false, false) => _ = unknown.fetch_add(dirty, Ordering::AcqRel),
+                _ => {}
             }
         }
+    }
+
+    /// Returns the files with dirty pages on the SSD, and the number of these pages.
+    fn debts(&self) -> Vec<(FileKey, u32)> {
+        let Some(log) = &self.log else { return Vec::new() };
+        log.cache.dirty_files().into_iter().map(|key| (key, log.cache.dirty_of(key))).collect()
     }
 
     fn name_debt(&mut self, engine: &CacheEngine, key: FileKey) -> bool {
@@ -139,6 +160,7 @@ impl Worker {
                 record.set_path(&entry.path);
             }
         }
+        let mut flags = flag::OWED;
         // A process that has just made the record waits for its comparison with the entry, or will find that there is none.
         if record.on_ssd().is_none() {
             let own = record.own();
@@ -155,12 +177,16 @@ impl Worker {
                 own.open(Writer::Leader);
                 self.unended.push_back((no, key));
             }
+            if entry.as_ref().is_some_and(Entry::owes_cut) {
+                // A power failure may have undone the truncation: it is repeated before anything is written to the file.
+                flags |= flag::UNCOMPARED;
+            }
         }
         if found.is_none() {
             record.set_key(Some(key));
         }
+        record.flags().fetch_or(flags, Ordering::AcqRel);
         record.set_on_ssd(Some(number));
-        record.flags().fetch_or(flag::OWED, Ordering::AcqRel);
         true
     }
 
@@ -290,6 +316,8 @@ impl Worker {
             }
             self.over(engine, key);
         }
+        // The lengths of the backing files are valid, too: no truncation is repeated.
+        engine.records.all().for_each(|(_, record)| _ = record.flags().fetch_and(!flag::UNCOMPARED, Ordering::AcqRel));
         self.lost.clear();
         engine
             .world
@@ -300,10 +328,14 @@ impl Worker {
 
 #[cfg(test)]
 mod test {
+    use std::path::Path;
+    use std::sync::Arc;
+
     use ssdcache::Mode;
 
     use super::*;
-    use crate::engine::BackingFile;
+    use crate::engine::{BackingFile, Open, OpenFileError, OpenOptions};
+    use crate::test_engine::File;
 
     /// A process has just made the record of a file, and its request to compare the file with its entry waits while the SSD fails.
     #[test]
@@ -328,5 +360,101 @@ mod test {
             let bytes = if is_changed { vec![2; 10] } else { vec![1; 20_000] };
             assert_eq!((&*file.bytes.lock(), record.has(flag::CONFLICT)), (&bytes, is_changed));
         }
+    }
+
+    /// Returns a file of 20,000 ones below and a process that leads. The log has a dirty page of it and its truncation to 5000 bytes, which
+    /// a power failure undid. It has no record.
+    fn with_truncation_undone() -> (Arc<File>, Arc<CacheEngine>) {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        *file.reports.lock() = Some(Vec::new());
+        open.write(0, &[1; 20_000]).expect("written");
+        open.clean().expect("below");
+        open.write(0, &[2; 100]).expect("written");
+        open.sync().expect("on the SSD");
+        let no = open.no();
+        let mut worker = Worker::begin(&engine);
+        worker.note_cut(&engine, no, 5000).expect("noted");
+        worker.flush_log(&engine).expect("durable");
+        drop(open);
+        engine.drop_frames(no, 0..u64::MAX).expect("dropped");
+        engine.records.get(no).set_key(None);
+        (file, engine)
+    }
+
+    fn open_again(engine: &Arc<CacheEngine>) -> Result<Open, OpenFileError> {
+        let below = engine.world.open(FileKey(7), Path::new("/file"), &[], true).expect("there");
+        let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
+        engine.open(FileKey(7), Path::new("/file"), options, below)
+    }
+
+    fn is_truncated(file: &File) -> bool {
+        let bytes = file.bytes.lock();
+        bytes.len() == 5000 && bytes[..100] == [2; 100] && bytes[100..] == [1; 4900]
+    }
+
+    #[test]
+    fn a_truncation_that_a_failed_ssd_owes_is_repeated_once() {
+        for is_opened in [false, true] {
+            let (file, engine) = with_truncation_undone();
+            let mut worker = Worker::begin(&engine);
+            worker.fail(&engine, Error::Media, "a test");
+            let record = engine.records.get(engine.records.find(FileKey(7)).expect("a record"));
+            assert!(record.has(flag::OWED));
+            if is_opened {
+                engine.lead_inline(worker);
+                let open = open_again(&engine).expect("opened");
+                assert_eq!((open.size(), file.bytes.lock().len()), (5000, 5000));
+                engine.clean_all(&mut |_| {}).expect("below");
+            } else {
+                while worker.evacuate(&engine) {}
+            }
+            assert!(is_truncated(&file) && !record.has(flag::UNCOMPARED | flag::OWED), "opened: {is_opened}");
+            let mut next = Worker::begin(&engine);
+            assert_eq!(next.cut_again(&engine, FileKey(7)), Ok(()));
+            file.bytes.lock().resize(9000, 3);
+            assert_eq!(next.cut_again(&engine, FileKey(7)), Ok(()));
+            assert_eq!(file.bytes.lock().len(), 9000);
+        }
+    }
+
+    #[test]
+    fn a_truncation_that_a_failed_ssd_owes_is_not_repeated_after_its_data_was_given_up() {
+        let (file, engine) = with_truncation_undone();
+        let mut worker = Worker::begin(&engine);
+        worker.fail(&engine, Error::Media, "a test");
+        assert_eq!(worker.accept(&engine), 1);
+        engine.lead_inline(worker);
+        open_again(&engine).expect("opened");
+        assert_eq!(*file.bytes.lock(), [1; 20_000]);
+    }
+
+    /// The next leader does not use the SSD again, and no process reads older data instead of what that has.
+    #[test]
+    fn a_leader_that_dies_while_it_names_the_files_of_a_failed_ssd_leaves_them_unknown() {
+        let (file, engine) = with_truncation_undone();
+        let mut worker = Worker::begin(&engine);
+        assert_eq!(worker.stop_using(&engine), [FileKey(7)]);
+        drop(worker);
+        engine.lead_inline(Worker::begin(&engine));
+        assert!(!engine.has_ssd());
+        assert_eq!(open_again(&engine).err(), Some(OpenFileError::Unsure));
+        assert_eq!(*file.bytes.lock(), [1; 20_000]);
+    }
+
+    /// The process of such a file waits for the leader, which has named it by then.
+    #[test]
+    fn a_file_is_opened_after_the_leader_has_named_it() {
+        let (file, engine) = with_truncation_undone();
+        let mut worker = Worker::begin(&engine);
+        let counted = worker.stop_using(&engine);
+        let dirty = worker.debts()[0].1;
+        assert_eq!(engine.header.get(Word::Unknown), dirty);
+        worker.name_debts(&engine, &counted);
+        assert_eq!(engine.header.get(Word::Unknown), 0);
+        engine.lead_inline(worker);
+        let open = open_again(&engine).expect("opened");
+        assert_eq!(open.size(), 5000);
+        open.clean().expect("below");
+        assert!(is_truncated(&file));
     }
 }

@@ -163,8 +163,7 @@ impl Worker {
             match put {
                 Ok(()) => {
                     let known = self.know(key);
-                    let owes_cut = |entry: &Entry| entry.cut.is_some_and(|cut| cut != CUT_BELOW);
-                    let is_cut_settled = known.noted.as_ref().is_some_and(owes_cut) && !owes_cut(&entry);
+                    let is_cut_settled = known.noted.as_ref().is_some_and(Entry::owes_cut) && !entry.owes_cut();
                     (known.noted, known.is_read) = (Some(entry), true);
                     self.is_cut_settled |= is_cut_settled;
                     return Ok(());
@@ -262,6 +261,12 @@ impl Worker {
         done.map_err(|error| errno_of(&error))?;
         let known = self.know(key);
         (known.is_cut, known.is_untrimmed) = (true, true);
+        if !self.has_log(engine)
+            && let Some(no) = engine.records.find(key)
+        {
+            // The entry cannot say that this is done, and the next leader must not repeat it: the file is written through from now on.
+            engine.records.get(no).flags().fetch_and(!flag::UNCOMPARED, Ordering::AcqRel);
+        }
         Ok(())
     }
 

@@ -270,7 +270,8 @@ impl Worker {
         if engine.header.get(Word::Unknown) != 0 {
             return Err(Errno::IO);
         }
-        if self.log.is_none() {
+        if !self.has_log(engine) {
+            // The failed SSD has no dirty pages of the file, and nothing else of it is used.
             return Ok(());
         }
         // The process may give up and close the file, and nothing of this may then reach another file's record.
