@@ -238,4 +238,25 @@ mod test {
             assert!(!open.is_changed(file.stamp().expect("a stamp")));
         }
     }
+
+    /// The same after a leader died while it wrote to the file: its write is not taken for one by another program.
+    #[test]
+    fn a_write_that_a_leader_left_unfinished_in_pass_through_is_no_conflict() {
+        let (file, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        open.write(0, &[1; 100]).expect("written");
+        engine.set_mode(Mode::PassThrough).expect("switched");
+        engine.records.get(open.no()).own().open(Writer::Leader);
+        file.write_at(50, &[3; 10]).expect("written");
+        let (late, no) = (Arc::clone(&engine), open.no());
+        let hook = move || {
+            write_late(&late, no, 2);
+            false
+        };
+        *file.at_stamp.lock() = Some(Box::new(hook));
+        engine.set_mode(Mode::WriteBack).expect("switched");
+        assert!(file.at_stamp.lock().is_none(), "it was written");
+        open.sync().expect("no conflict");
+        open.clean().expect("no conflict");
+        assert_eq!(file.bytes.lock()[..11], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
+    }
 }

@@ -807,17 +807,22 @@ impl Worker {
             let Ok(below) = self.below(engine, key) else { continue };
             let record = engine.records.get(no);
             let own = record.own();
-            let (known, size, written) = (own.get(), record.size().load(Ordering::Acquire), record.written().load(Ordering::Relaxed));
-            let window = own.open(Writer::Leader);
+            let (size, written) = (record.size().load(Ordering::Acquire), record.written().load(Ordering::Relaxed));
+            // One that a dead leader left open stays open until that leader's write is taken up.
+            let window = (!own.is_open_by(Writer::Leader)).then(|| own.open(Writer::Leader));
+            // The holder of the lock may have stored a newer stamp until now, and stores none while our window is open.
+            let known = own.get();
             let stamp = below.stamp();
             let dropped = self.drop_all_clean(engine, no, key);
             let is_clean = dropped == Ok(true);
             let closed = stamp.and_then(|stamp| {
                 // A page that a process without notice of pass-through has made dirty is a conflict if the file was changed.
-                own.close_as_of(window, Writer::Leader, if is_clean { stamp } else { known }, || below.stamp())?;
+                if let Some(window) = window {
+                    own.close_as_of(window, Writer::Leader, if is_clean { stamp } else { known }, || below.stamp())?;
+                }
                 Ok(stamp)
             });
-            if closed.is_err() {
+            if closed.is_err() && window.is_some() {
                 self.unended.push_back((no, key));
             }
             dropped?;
@@ -826,7 +831,11 @@ impl Worker {
             {
                 // A writer that came since keeps the length that it set. The times of the file count, as some may have been set past the
                 // cache, unless it is dirty by now.
-                let _ = record.size().compare_exchange(size, stamp.size, Ordering::AcqRel, Ordering::Acquire);
+                let is_set = record.size().compare_exchange(size, stamp.size, Ordering::AcqRel, Ordering::Acquire).is_ok();
+                if is_set && self.is_dirty(engine, no, key) {
+                    // A page that a writer has made dirty since may lie behind the end that the file got past the cache.
+                    record.size().fetch_max(size, Ordering::AcqRel);
+                }
                 record.times_were_set(written, || self.is_dirty(engine, no, key));
             }
         }
