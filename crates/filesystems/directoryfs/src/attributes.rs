@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fusedev::{Caller, SET_GID, SET_UID, SetAttr, SetTime};
+use fusedev::{Caller, SetAttr, SetTime, without_set_id};
 use rustix::fs::{AtFlags, Gid, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
@@ -84,9 +84,10 @@ fn apply(file: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
         rustix::fs::chownat(file, c"", set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw), AtFlags::EMPTY_PATH)?;
     }
     if set.changes_nothing() {
-        // A change of the owner to what it is updates the time of the last change, and takes set-ID bits, which may have to stay.
+        // A change of the owner to what it is updates the time of the last change, and takes set-ID bits, which may have to stay. It never
+        // takes the set-group-ID bit of a file that the group may not execute.
         let stat = Stat::of(file)?;
-        if !stat.is_file() || stat.mode & (SET_UID | SET_GID) == 0 {
+        if !stat.is_file() || without_set_id(stat.mode, true) == stat.mode & 0o7777 {
             rustix::fs::chownat(file, c"", None, None, AtFlags::EMPTY_PATH)?;
         }
     }
