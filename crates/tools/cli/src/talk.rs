@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use hybridfs::report::{ControlReply, ControlRequest, Status, TierName};
+use hybridfs::report::{ControlReply, ControlRequest, Status, TierName, Why};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use mount::control::{ControlClient, escape};
 use mount::source::{MountEntry, is_dead, mounted, without_following};
@@ -233,6 +233,14 @@ fn caches(complete: &mut bool) -> Vec<cache::Report> {
     readable.into_iter().flatten().collect()
 }
 
+/// What `why` tells of a file, by the kind of its mount. The fields keep their order.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum WhyReport {
+    Hybrid(Box<Why>),
+    Cached(serde_json::Value),
+}
+
 /// Runs `hotshelf why` for each given path.
 pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
     let mut all = Vec::new();
@@ -240,7 +248,7 @@ pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
         if let Some(found) = cached_mount::containing(path) {
             let report = cache::why::look(&found, path)?;
             if args.json {
-                all.push(report.as_json());
+                all.push(WhyReport::Cached(report.as_json()));
             } else {
                 report.show();
             }
@@ -248,7 +256,7 @@ pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
         }
         let (mounted, relative) = locate(path)?;
         match request(&mounted, &ControlRequest::Why { path: escape(&relative) })? {
-            ControlReply::Why(why) if args.json => all.push(serde_json::to_value(why)?),
+            ControlReply::Why(why) if args.json => all.push(WhyReport::Hybrid(why)),
             ControlReply::Why(why) => show::why(&why),
             _ => bail!("the daemon sent an unexpected reply"),
         }
