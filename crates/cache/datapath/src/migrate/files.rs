@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use pagecache::{MarkFilter, Marks};
 use rustix::io::Errno;
 use shm::OwnedLockGuard;
-use ssdcache::{FileKey, PAGE_BYTES, Page, PageIndex, PageVersion};
+use ssdcache::{FileKey, LookupResult, PAGE_BYTES, Page, PageIndex, PageVersion};
 
 use super::{RETRY_MS, Worker};
 use crate::engine::log::Stop;
@@ -151,17 +151,24 @@ impl Worker {
         for _ in 0..3 {
             self.room_ahead(engine)?;
             let entry = make(self);
-            if self.entry(key).as_ref() == Some(&entry) {
+            let before = self.entry(key);
+            if before.as_ref() == Some(&entry) {
                 return Ok(());
             }
             let is_making_room = self.making_room;
             let Some(log) = &mut self.log else { return Err(Errno::IO) };
+            let is_others = before.is_none() && log.cache.lookup(CATALOGUE, place(key)) != LookupResult::Miss;
             let put = match is_making_room {
                 true => log.put_own(place(key), &entry.encode()),
                 false => log.put(CATALOGUE, place(key), PageVersion::Dirty, &entry.encode()),
             };
             match put {
                 Ok(()) => {
+                    if is_others {
+                        // The log has the entry of another file there no more.
+                        let all = self.known.iter_mut().filter(|(other, _)| place(**other) == place(key));
+                        all.for_each(|(_, known)| (known.noted, known.is_read) = (None, true));
+                    }
                     let known = self.know(key);
                     let is_cut_settled = known.noted.as_ref().is_some_and(Entry::owes_cut) && !entry.owes_cut();
                     (known.noted, known.is_read) = (Some(entry), true);
@@ -1020,8 +1027,7 @@ impl Worker {
     }
 
     fn drop_entry(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        let is_shared = |(other, known): (&FileKey, &Known)| *other != key && place(*other) == place(key) && known.noted.is_some();
-        if !self.has_log(engine) || self.entry(key).is_none() || self.known.iter().any(is_shared) {
+        if !self.has_log(engine) || self.entry(key).is_none() {
             return Ok(());
         }
         self.drop_pages(engine, CATALOGUE, place(key).0..place(key).0 + 1)?;
@@ -1269,6 +1275,21 @@ mod test {
         let mut worker = Worker::begin(&engine);
         assert_eq!((worker.open(&engine, no, FileKey(7)), open.size()), (Err(Errno::BADF), 0));
         assert_eq!(engine.records.get(no).on_ssd(), None);
+    }
+
+    #[test]
+    fn a_file_whose_entry_was_replaced_does_not_take_the_other_entry_with_it() {
+        let (_, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        open.write(0, &[1; 100]).expect("written");
+        open.sync().expect("on the SSD");
+        let mut worker = Worker::begin(&engine);
+        let entry = worker.entry(FileKey(7)).expect("an entry");
+        let other = FileKey(7 + (1 << 33));
+        assert_eq!(place(other), place(FileKey(7)));
+        worker.put_entry(&engine, other, |_| Entry { key: other, ..entry.clone() }).expect("put");
+        worker.known.remove(&other);
+        worker.drop_file(&engine, FileKey(7)).expect("dropped");
+        assert_eq!(worker.entry(other).map(|entry| entry.key), Some(other));
     }
 
     /// Makes a record of file 7 as an open does whose process dies before the leader compares the file with its entry.
