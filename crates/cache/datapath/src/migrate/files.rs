@@ -1292,6 +1292,27 @@ mod test {
         assert_eq!(worker.entry(other).map(|entry| entry.key), Some(other));
     }
 
+    #[test]
+    fn a_truncation_that_failed_is_not_repeated_after_a_loss_of_power() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        open.write(0, &[1; 20_000]).expect("written");
+        open.sync().expect("on the SSD");
+        open.clean().expect("below");
+        let (mut fails, mut failed) = (vec![true], 0);
+        loop {
+            *file.stamps_fail.lock() = fails.clone();
+            if open.set_len(5000).is_ok() {
+                break;
+            }
+            failed += 1;
+            // What another leader finds on the SSD.
+            let entry = Worker::begin(&engine).entry(FileKey(7)).expect("an entry");
+            assert_eq!((entry.cut, entry.size), (None, 20_000), "after {} readings of the stamp", fails.len() - 1);
+            fails.push(false);
+        }
+        assert!(failed > 0);
+    }
+
     /// Makes a record of file 7 as an open does whose process dies before the leader compares the file with its entry.
     fn open_cut_off(engine: &Arc<CacheEngine>, file: &crate::test_engine::File) -> FileNo {
         let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };

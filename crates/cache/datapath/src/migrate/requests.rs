@@ -614,9 +614,23 @@ impl Worker {
         self.may_cut(engine, no, key, &*below)?;
         engine.cut_tail(no, len)?;
         let before = self.entry(key);
+        let cut = self.cut_noted(engine, no, key, len, &*below);
+        if let (Err(_), Some(before)) = (cut, before.filter(|_| self.has_log(engine))) {
+            // Durably: a loss of power would repeat the truncation that failed. A conflict found meanwhile stays in the entry.
+            self.put_entry(engine, key, |worker| {
+                let now = worker.entry(key).unwrap_or_else(|| before.clone());
+                Entry { size: before.size, cut: before.cut, ..now }
+            })?;
+            self.flush_log(engine)?;
+        }
+        cut
+    }
+
+    /// Notes the truncation in the file's entry, and truncates the pages on the SSD and the backing file.
+    fn cut_noted(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, len: u64, below: &dyn BackingFile) -> Result<(), Errno> {
         let has_pages = self.log.as_ref().is_some_and(|log| log.cache.pages_of(key) > 0);
         // An entry without pages only matters for an earlier truncation.
-        if has_pages || before.as_ref().is_some_and(|entry| entry.cut.is_some()) {
+        if has_pages || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
             if self.has_log(engine) {
                 self.note_cut(engine, no, len)?;
                 self.cutting = Some((key, len));
@@ -626,13 +640,10 @@ impl Worker {
             self.flush_log(engine)?;
         }
         self.tell_reclaimed(engine)?;
-        let window = self.open_window(engine, key, &*below)?;
+        let window = self.open_window(engine, key, below)?;
         let cut = below.set_len(len).map_err(|error| errno_of(&error));
         self.know(key).is_cut = cut.is_ok();
-        self.close_window(engine, window, &*below);
-        if let (Err(_), Some(before)) = (cut, before.filter(|_| self.has_log(engine))) {
-            self.put_entry(engine, key, |_| Entry { writing: true, ..before.clone() })?;
-        }
+        self.close_window(engine, window, below);
         cut
     }
 
