@@ -296,9 +296,8 @@ impl Worker {
     /// Compares the entry with the file as it was found.
     fn greet(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         let record = engine.records.get(no);
-        if self.entry(key).is_some_and(|entry| entry.cut == Some(CUT_BELOW)) {
-            self.trim_for_good(engine, key)?;
-        }
+        let is_untrimmed = self.entry(key).is_some_and(|entry| entry.cut == Some(CUT_BELOW));
+        let trimmed = if is_untrimmed { self.trim_for_good(engine, key) } else { Ok(()) };
         let dirty = self.log.as_ref().map_or(0, |log| log.cache.dirty_of(key));
         let entry = self.entry(key);
         let own = self.own_stamp(key);
@@ -306,6 +305,9 @@ impl Worker {
         let is_right = entry.is_some() && own.is_none_or(|own| is_same(own, now));
         // Another process of the instance changed the file since its entry was written, or another program did: clean pages may be older.
         let is_unsure = self.know(key).is_doubtful || own.is_none() && entry.as_ref().is_some_and(|entry| !is_same(entry.stamp, now));
+        if is_right || dirty == 0 {
+            trimmed?;
+        }
         match &entry {
             Some(entry) if entry.cut.is_some() && is_right => {
                 self.cut_again(engine, key)?;
@@ -337,15 +339,17 @@ impl Worker {
             Some(_) if is_right => Ok(()),
             _ if dirty == 0 => self.drop_all_clean(engine, no, key).map(drop),
             _ => {
-                self.drop_doubtful(engine, key)?;
-                if let Some(entry) = entry {
+                if let Some(entry) = &entry {
                     record.own().begin(own.unwrap_or(entry.stamp));
                     record.size().store(entry.size, Ordering::Release);
-                    if entry.cut.is_some() {
-                        self.trim_for_good(engine, key)?;
-                    }
                 }
+                // First: without room on the SSD, an open still finds the conflict.
                 self.strand(engine, key, flag::CONFLICT);
+                self.drop_doubtful(engine, key)?;
+                if entry.is_some_and(|entry| entry.cut.is_some()) && self.trim_for_good(engine, key).is_err() {
+                    // The first open after the owner's decision does that.
+                    record.flags().fetch_or(flag::UNCOMPARED, Ordering::AcqRel);
+                }
                 Ok(())
             }
         }
