@@ -307,10 +307,14 @@ struct Run {
     is_reported: bool,
     /// Some newer data here survives anything.
     is_owed: bool,
+    /// A process died while it gave up our data, and the conflict is still there.
+    is_half_given_up: bool,
     /// The other program changed the file, and no check happened since.
     is_unseen: bool,
     /// `theirs` is such a change: pages became dirty before a check.
     was_unseen: bool,
+    /// `safe` before the last changes that were not checked.
+    safe_before: Vec<usize>,
     graves: Vec<mpsc::Sender<()>>,
     /// Number of conflicts, deaths and power cuts.
     counts: [u32; 3],
@@ -338,8 +342,10 @@ impl Run {
             ours: vec![None; CELLS],
             is_reported: false,
             is_owed: false,
+            is_half_given_up: false,
             is_unseen: false,
             was_unseen: false,
+            safe_before: vec![0; CELLS],
             graves: Vec::new(),
             counts: [0; 3],
         };
@@ -498,6 +504,9 @@ impl Run {
             self.theirs = Some(self.below());
             self.counts[0] += 1;
         } else {
+            if !self.is_unseen {
+                self.safe_before.clone_from(&self.safe);
+            }
             for cell in cells {
                 self.history[cell].push(version);
                 self.safe[cell] = self.history[cell].len() - 1;
@@ -602,13 +611,13 @@ impl Run {
                 if last != theirs[cell] {
                     self.history[cell].insert(at, theirs[cell]);
                 }
-                self.safe[cell] = 0;
+                (self.safe[cell], self.safe_before[cell]) = (0, 0);
             }
             if is_done {
                 self.safe[cell] = self.history[cell].len() - 1;
             }
         }
-        (self.theirs, self.is_reported) = (None, false);
+        (self.theirs, self.is_reported, self.is_half_given_up) = (None, false, false);
         if !is_done {
             self.takes_over();
             // The file's record says whether it was decided; if not, the decision is pending.
@@ -622,7 +631,7 @@ impl Run {
                     (self.theirs, self.is_reported) = (Some(self.below()), true);
                     self.ours.fill(None);
                     // What was to be given up may be gone from the SSD; then a power cut ends the conflict.
-                    self.is_owed &= forces;
+                    (self.is_owed, self.is_half_given_up) = (self.is_owed && forces, !forces);
                 }
             }
         }
@@ -635,7 +644,7 @@ impl Run {
             kept.retain(|version| *version != is);
             kept.push(is);
             self.history[cell] = kept;
-            self.safe[cell] = 0;
+            (self.safe[cell], self.safe_before[cell]) = (0, 0);
         }
         self.ours.fill(None);
     }
@@ -704,15 +713,16 @@ impl Run {
             Ok(open) => {
                 let now = versions(&read(&open, 0..CELLS));
                 assert!(!(self.is_reported && self.is_owed), "a conflict was forgotten");
+                assert!(!self.is_half_given_up || Some(&now) == self.theirs.as_ref(), "given up in part: {now:?}");
                 for (cell, is) in now.iter().enumerate() {
                     // After an interrupted write-back the last change has an unknown origin: dirty data is written again.
                     let is_unknown = self.is_unseen || self.theirs.is_some() && self.was_unseen && !self.is_reported;
-                    let from = if is_unknown { 0 } else { self.safe[cell] };
+                    let from = if is_unknown { self.safe_before[cell] } else { self.safe[cell] };
                     let safe = &self.history[cell][from..];
                     let is_theirs = self.theirs.as_ref().is_some_and(|theirs| theirs[cell] == *is);
                     assert!(safe.contains(is) || is_theirs, "cell {cell}: {is}, not one of {safe:?}");
                 }
-                (self.theirs, self.is_reported, self.is_unseen) = (None, false, false);
+                (self.theirs, self.is_reported, self.is_unseen, self.is_half_given_up) = (None, false, false, false);
                 self.learn(now, true);
             }
             Err(failed) => {

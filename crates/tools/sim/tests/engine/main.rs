@@ -195,12 +195,17 @@ fn check_remains(label: u32, remains: Remains, mut files: Files, setup: Setup) {
             format!("after the cut: file {key}: {cells} cells, below {below}, {:?}", process.engine.ssd_state())
         });
         file.check_crashed(*key, &bytes, setup.in_pieces());
+        if label.is_multiple_of(2) {
+            assert_eq!(machine.bytes(*key).len(), file.len() * CELL, "file {key}: its length below");
+        }
     }
     // And it continues: a file that grows shows zeroes behind its old end, and everything is written back.
     for (key, file) in &mut files {
         file.truncate(CELLS);
         process.with(*key, |open| open.set_len((CELLS * CELL) as u64)).expect("grown");
-        file.check_now(*key, &process.read(*key, 0..CELLS), 0);
+        let bytes = process.read(*key, 0..CELLS);
+        assert_eq!(bytes.len(), CELLS * CELL, "file {key}: its length");
+        file.check_now(*key, &bytes, 0);
     }
     process.engine.clean_all(&mut |_| {}).expect("all below");
     let reports = machine.reports.lock();
