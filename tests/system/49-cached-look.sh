@@ -67,12 +67,41 @@ took=$((($(date +%s%N) - begin) / 1000000))
 
 # What cannot be looked at.
 refused 1 'is not a regular file' "$HOTSHELF" why "$MNT/sub"
-refused 1 'it is a symbolic link' "$HOTSHELF" why "$MNT/link"
+refused 1 'is a symbolic link' "$HOTSHELF" why "$MNT/link"
+fails_with 'is a symbolic link' "$HOTSHELF" cache evict "$MNT/link"
 refused 1 'No such file' "$HOTSHELF" why "$MNT/none"
 refused 1 'No such file' "$HOTSHELF" cache warm -q "$MNT/none"
 refused 1 'is not a regular file' "$HOTSHELF" why "$MNT/sub/pipe"
+fails_with 'is not below a cached mount' "$HOTSHELF" cache warm "$slow/large"
 refused 1 'no cache named' "$HOTSHELF" cache evict "$slow/large" --cache "none-$$"
 fails_with 'reading the list' "$HOTSHELF" cache warm --list "$SCRATCH/none"
+
+# Many files in one call take one place among the cache's processes.
+mkdir "$slow/many"
+for n in $(seq 70); do echo "$n" >"$slow/many/$n"; done
+"$HOTSHELF" why --json "$MNT"/many/* >"$SCRATCH/out" || fail "why of 70 files: $(tail -n 2 "$SCRATCH/out")"
+[[ $(grep -c '"size_bytes"' "$SCRATCH/out") == 70 ]] || fail 'why does not tell of 70 files'
+
+# What is mounted below is not cached, and a directory that replaced the mounted one is not read for it.
+mkdir "$slow/other"
+mount -t tmpfs none "$slow/other"
+echo below >"$slow/other/file"
+refused 1 'is on another file system' "$HOTSHELF" why "$MNT/other/file"
+"$HOTSHELF" cache warm "$MNT/other" >"$SCRATCH/out"
+# The mount knows its files.
+umount -l "$slow/other"
+mv "$slow" "$slow.moved"
+mkdir -p "$slow/sub"
+echo replaced >"$slow/sub/file1"
+refused 1 'is another file' "$HOTSHELF" why "$MNT/sub/file1"
+rm -r "$slow"
+mv "$slow.moved" "$slow"
+
+# A hole is not read, nor waited for.
+truncate -s 1T "$slow/sparse"
+"$HOTSHELF" cache warm "$MNT/sparse" --json >"$SCRATCH/out"
+grep -q '"read_bytes":0,' "$SCRATCH/out" || fail "a hole: $(cat "$SCRATCH/out")"
+rm "$slow/sparse"
 
 # Below the mount too, if the cache is named; and in a cache without an SSD.
 "$HOTSHELF" cache warm "$slow/sub/file3" --cache "$cache" >/dev/null

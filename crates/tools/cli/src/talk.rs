@@ -244,9 +244,12 @@ enum WhyReport {
 /// Runs `hotshelf why` for each given path.
 pub fn why(args: &WhyArgs) -> anyhow::Result<bool> {
     let mut all = Vec::new();
+    let of = cache::args::CacheOf { cache: None, config: None, json: false };
+    // One for all paths: each takes a process slot of its cache.
+    let mut caches = cache::files::AttachedCaches::new(&of);
     let well = for_each(&args.paths, |path| {
-        if let Some(found) = cached_mount::containing(path) {
-            let report = cache::why::look(&found, path)?;
+        if cached_mount::containing(path).is_some() {
+            let report = cache::why::look(&mut caches, path)?;
             if args.json {
                 all.push(WhyReport::Cached(report.as_json()));
             } else {

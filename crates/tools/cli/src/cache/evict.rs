@@ -3,20 +3,20 @@
 use serde_json::json;
 
 use super::args::EvictArgs;
-use super::files::{AttachedCaches, for_each};
+use super::files::AttachedCaches;
 use super::size;
+use super::walk::for_each;
 
 /// Writes the files back, and removes them from memory and SSD.
 pub fn evict(args: &EvictArgs) -> anyhow::Result<bool> {
     let mut caches = AttachedCaches::new(&args.of);
     let (mut files, mut bytes) = (0_u64, 0_u64);
-    let is_well = for_each(&args.paths, &mut |path| {
-        let file = caches.open(path, None)?;
+    let is_well = for_each(&args.paths, &mut caches, None, &mut |file, _| {
         let cached = file.residency(1)?.map_or(0, |found| found.cached_bytes);
         file.evict()?;
         files += 1;
         bytes += cached;
-        Ok(true)
+        Ok(())
     });
     if args.of.json {
         say!("{}", json!({ "files": files, "bytes": bytes }));

@@ -1,23 +1,50 @@
 //! The files that commands about cached files are given, and the caches that serve them.
+//!
+//! A tree may belong to users who change names while root's command is at work. So everything is opened relative to a descriptor without
+//! following links, looked at before it is opened for reading, and compared with what the mount shows.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use cachedfs::{Admit, Config, File, Instance, Options};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use mount::cached::CachedMount;
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use super::args::{CacheOf, Which};
 use super::locate;
 use crate::cached_mount;
 
-/// The caches of the files of one command, each attached once.
+/// The caches of the files of one command, each attached once. It must outlive the files: a cache with an open file is not left.
 pub struct AttachedCaches<'a> {
     of: &'a CacheOf,
     attached: Vec<Arc<Instance>>,
+}
+
+/// A file or directory that a command was given, found but not opened for reading.
+pub struct FoundPath {
+    /// Names the object alone (`O_PATH`).
+    pub fd: OwnedFd,
+    /// The attributes of the object.
+    pub stat: Stat,
+    /// The path as the user gave it.
+    pub path: PathBuf,
+    /// The cache that serves the files.
+    pub config: Config,
+    /// The file system that is cached: what is mounted below it is not.
+    pub device: u64,
+    /// Whether the path is below a cached mount, which shows the same inode numbers.
+    is_mounted: bool,
+}
+
+impl FoundPath {
+    /// Returns the type of the object.
+    pub fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
 }
 
 impl<'a> AttachedCaches<'a> {
@@ -26,29 +53,50 @@ impl<'a> AttachedCaches<'a> {
         AttachedCaches { of, attached: Vec::new() }
     }
 
-    /// Opens a file for reading through the cache that serves it.
-    pub fn open(&mut self, path: &Path, admit: Option<Admit>) -> anyhow::Result<File> {
+    /// Finds what a path that the user gave leads to.
+    pub fn find(&self, path: &Path) -> anyhow::Result<FoundPath> {
         let named = || format!("{}", path.display());
-        let (fd, config) = match cached_mount::containing(path) {
-            Some(found) => {
-                let Some(located) = cached_mount::cache_of(&found) else {
-                    bail!("{}: another user mounted {}: only they can do this", path.display(), found.mountpoint.display());
-                };
-                (open_below(&found.directory, &found.mountpoint, path).with_context(named)?, located.config)
-            }
-            None => {
-                let which = Which { cache: self.of.cache.clone(), config: self.of.config.clone() };
-                let located = locate::which(&which).with_context(|| match &self.of.cache {
-                    Some(_) => named(),
-                    None => format!("{} is not below a cached mount: --cache names the cache", path.display()),
-                })?;
-                (rustix::fs::open(path, FLAGS, Mode::empty()).map_err(explained).with_context(named)?, located.config)
-            }
+        let Some(mounted) = cached_mount::containing(path) else {
+            let config = self.cache_of(path)?;
+            let fd = open_at(CWD, path, OFlags::PATH, ResolveFlags::empty()).with_context(named)?;
+            let stat = rustix::fs::fstat(&fd).with_context(named)?;
+            return Ok(FoundPath { fd, device: stat.st_dev, stat, path: path.to_owned(), config, is_mounted: false });
         };
-        if FileType::from_raw_mode(rustix::fs::fstat(&fd).with_context(named)?.st_mode) != FileType::RegularFile {
-            bail!("{} is not a regular file: only the data of files is cached", path.display());
+        let Some(located) = cached_mount::cache_of(&mounted) else {
+            bail!("{}: another user mounted {}: only they can do this", path.display(), mounted.mountpoint.display());
+        };
+        let (fd, device) = find_below(&mounted, path).with_context(named)?;
+        let stat = rustix::fs::fstat(&fd).with_context(named)?;
+        Ok(FoundPath { fd, device, stat, path: path.to_owned(), config: located.config, is_mounted: true })
+    }
+
+    fn cache_of(&self, path: &Path) -> anyhow::Result<Config> {
+        let which = Which { cache: self.of.cache.clone(), config: self.of.config.clone() };
+        let located = locate::which(&which).with_context(|| format!("{}", path.display()))?;
+        // Else a cache would be made that ends with this command.
+        if located.file.is_none() && !Instance::is_running(&located.config) && self.of.cache.is_none() {
+            bail!("{} is not below a cached mount: --cache names the cache", path.display());
         }
-        let instance = self.instance(&config)?;
+        Ok(located.config)
+    }
+
+    /// Opens a regular file for reading through the cache that serves it.
+    pub fn open(&mut self, found: &FoundPath, admit: Option<Admit>) -> anyhow::Result<File> {
+        let path = found.path.display();
+        match found.kind() {
+            FileType::RegularFile => {}
+            FileType::Symlink => bail!("{path} is a symbolic link: name the file that it leads to"),
+            _ => bail!("{path} is not a regular file: only the data of files is cached"),
+        }
+        if found.stat.st_dev != found.device {
+            bail!("{path} is on another file system, which is mounted below the cached one: it is not cached");
+        }
+        let shown = if found.is_mounted { Some(found.path.symlink_metadata().with_context(|| format!("{path}"))?) } else { None };
+        if shown.is_some_and(|shown| shown.ino() != found.stat.st_ino) {
+            bail!("{path} is another file in the slow directory than in the mount: the directory was replaced, or the file at this moment");
+        }
+        let fd = reopen(found.fd.as_fd()).with_context(|| format!("{path}"))?;
+        let instance = self.instance(&found.config)?;
         Ok(instance.open_descriptor(fd, OFlags::RDONLY, &Options { admit, ..Options::default() })?)
     }
 
@@ -72,68 +120,47 @@ impl Drop for AttachedCaches<'_> {
     }
 }
 
-/// A pipe does not block, and a terminal does not become ours.
-const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::NOFOLLOW);
+impl FoundPath {
+    /// Finds a name in this directory.
+    ///
+    /// # Errors
+    /// ENOENT: the name is gone. Otherwise as openat(2).
+    pub fn child(&self, directory: BorrowedFd<'_>, name: &Path) -> Result<FoundPath, Errno> {
+        let fd = rustix::fs::openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let stat = rustix::fs::fstat(&fd)?;
+        let FoundPath { path, config, device, is_mounted, .. } = self;
+        Ok(FoundPath { fd, stat, path: path.join(name), config: config.clone(), device: *device, is_mounted: *is_mounted })
+    }
+}
 
-/// Opens a file of a mount in the slow directory. The part of the path below the mount has no links: whoever may change names there could
-/// lead root to another file otherwise.
-fn open_below(directory: &Path, mountpoint: &Path, path: &Path) -> anyhow::Result<OwnedFd> {
+/// Finds a file of a mount in the slow directory. Returns it with the number of the file system that is cached.
+fn find_below(mounted: &CachedMount, path: &Path) -> anyhow::Result<(OwnedFd, u64)> {
     let absolute = std::path::absolute(path)?;
     let real = match (absolute.parent(), absolute.file_name()) {
+        // The mount point itself may be a link's end; a file in it is not followed.
+        _ if std::fs::canonicalize(&absolute).is_ok_and(|real| real == mounted.mountpoint) => mounted.mountpoint.clone(),
         (Some(parent), Some(name)) => std::fs::canonicalize(parent)?.join(name),
         _ => absolute,
     };
-    let relative = real.strip_prefix(mountpoint).context("it is moved at this moment")?;
+    let relative = real.strip_prefix(&mounted.mountpoint).context("it is moved at this moment")?;
     let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
-    let top = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::fs::openat2(top.as_fd(), relative, FLAGS, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS).map_err(explained)
+    let top = open_at(CWD, &mounted.directory, OFlags::PATH | OFlags::DIRECTORY, ResolveFlags::empty())?;
+    let device = rustix::fs::fstat(&top)?.st_dev;
+    let found = open_at(top.as_fd(), relative, OFlags::PATH, ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)?;
+    Ok((found, device))
 }
 
-/// Returns the error of opening in the words of what was done.
-fn explained(errno: Errno) -> anyhow::Error {
-    match errno {
-        Errno::LOOP => anyhow::anyhow!("it is a symbolic link: name the file that it leads to"),
-        errno => errno.into(),
-    }
+fn open_at(at: BorrowedFd<'_>, path: &Path, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat2(at, path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// Calls `each` with every regular file at or below the paths, on the file systems of the paths. An error is printed, and the others
-/// follow; returns false then.
-pub fn for_each(paths: &[PathBuf], each: &mut dyn FnMut(&Path) -> anyhow::Result<bool>) -> bool {
-    let mut is_well = true;
-    for path in paths {
-        let mut waiting = vec![path.clone()];
-        let device = path.symlink_metadata().ok().map(|meta| meta.dev());
-        while let Some(path) = waiting.pop() {
-            match step(&path, device, &mut waiting, each) {
-                Ok(done) => is_well &= done,
-                Err(error) => {
-                    complain!("{error:#}");
-                    is_well = false;
-                }
-            }
-        }
+/// Opens a regular file that was found for reading. It is no access by a user, where that can be said.
+fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    match rustix::fs::open(&*path, flags | OFlags::NOATIME, Mode::empty()) {
+        // Only the owner may ask for that.
+        Err(Errno::PERM) => rustix::fs::open(&*path, flags, Mode::empty()),
+        opened => opened,
     }
-    is_well
-}
-
-fn step(
-    path: &Path,
-    device: Option<u64>,
-    waiting: &mut Vec<PathBuf>,
-    each: &mut dyn FnMut(&Path) -> anyhow::Result<bool>,
-) -> anyhow::Result<bool> {
-    let named = || format!("{}", path.display());
-    let meta = path.symlink_metadata().with_context(named)?;
-    if meta.is_dir() && Some(meta.dev()) == device {
-        let mut below: Vec<PathBuf> = Vec::new();
-        for entry in path.read_dir().with_context(named)? {
-            below.push(entry.with_context(named)?.path());
-        }
-        // The last one is taken first.
-        below.sort_unstable_by(|a, b| b.cmp(a));
-        waiting.append(&mut below);
-        return Ok(true);
-    }
-    if meta.is_file() { each(path) } else { Ok(true) }
 }

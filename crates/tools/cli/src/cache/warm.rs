@@ -12,11 +12,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use cachedfs::{Admit, File};
 use indicatif::ProgressBar;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::args::WarmArgs;
-use super::files::{AttachedCaches, for_each};
+use super::files::AttachedCaches;
+use super::walk::for_each;
 use super::{bar, size};
 
 const PAGE_BYTES: u64 = 4096;
@@ -26,8 +29,8 @@ const WINDOW_BYTES: u64 = 1 << 20;
 const WAITING_MOST: u64 = 128;
 /// The time in which the SSD has to take pages that were read.
 const SSD_WAIT: Duration = Duration::from_secs(2);
-/// How often pages are read again that the SSD has not taken.
-const PASSES_MAX: u32 = 4;
+/// The number of parts of a file that are looked at again in the end.
+const LEFT_MAX: usize = 1 << 16;
 const POLL: Duration = Duration::from_millis(1);
 
 /// What was done.
@@ -53,16 +56,15 @@ pub fn warm(args: &WarmArgs) -> anyhow::Result<bool> {
     let mut caches = AttachedCaches::new(&args.of);
     let mut done = Done::default();
     let pace = Pace { per_second: args.limit.map(|limit| limit.of(u64::MAX).max(1)), begun: Instant::now(), bytes: Cell::new(0) };
-    let is_well = for_each(&paths, &mut |path| {
+    let is_well = for_each(&paths, &mut caches, Some(Admit::Always), &mut |file, path| {
         if interrupted.load(Ordering::Relaxed) {
             done.is_interrupted = true;
-            return Ok(true);
+            return Ok(());
         }
-        bar.set_message(path.display().to_string());
-        let file = caches.open(path, Some(Admit::Always))?;
-        one(&file, &mut done, &pace, &bar, &interrupted)?;
+        bar.set_message(crate::terminal::line(&path.display().to_string()).into_owned());
+        one(file, &mut done, &pace, &bar, &interrupted)?;
         done.files += 1;
-        Ok(true)
+        Ok(())
     });
     bar.finish_and_clear();
     if is_well || done.files > 0 || args.of.json {
@@ -90,53 +92,81 @@ fn paths(args: &WarmArgs) -> anyhow::Result<Vec<PathBuf>> {
 
 /// Reads what the cache does not have of a file.
 fn one(file: &File, done: &mut Done, pace: &Pace, bar: &ProgressBar, interrupted: &AtomicBool) -> anyhow::Result<()> {
-    let has_ssd = file.instance().config().ssd.is_some() && file.instance().without_ssd().is_none();
     let length = file.len()?;
-    let mut windows = Vec::new();
-    for start in (0..length).step_by(WINDOW_BYTES as usize) {
-        let window = start..(start + WINDOW_BYTES).min(length);
-        if missing(file, &window, has_ssd)? == 0 {
-            done.present_bytes += window.end - start;
-            bar.inc(window.end - start);
-        } else {
-            windows.push(window);
+    if file.residency_in(0..1)?.is_none() {
+        // It bypasses the cache: to read it would be for nothing.
+        done.refused_bytes += length;
+        return Ok(());
+    }
+    let has_ssd = file.instance().config().ssd.is_some() && file.instance().without_ssd().is_none();
+    let mut left = Vec::new();
+    let mut at = 0;
+    while let Some(window) = next_window(file, at, length) {
+        at = window.end;
+        if interrupted.load(Ordering::Relaxed) {
+            done.is_interrupted = true;
+            return Ok(());
+        }
+        let bytes = window.end - window.start;
+        bar.inc(bytes);
+        let before = missing(file, &window, has_ssd)?;
+        if before == 0 {
+            done.present_bytes += bytes;
+            continue;
+        }
+        let (read, after) = read(file, &window, has_ssd)?;
+        done.read_bytes += read;
+        pace.keep(read);
+        if has_ssd && after == before && after > WAITING_MOST {
+            // The SSD takes nothing: to wait for it again for each part would take hours.
+            done.refused_bytes += length - window.start;
+            return Ok(());
+        }
+        if left.len() < LEFT_MAX {
+            left.push(window);
         }
     }
-    for pass in 0..PASSES_MAX {
-        for window in &windows {
-            if interrupted.load(Ordering::Relaxed) {
-                done.is_interrupted = true;
-                return Ok(());
-            }
-            let read = read(file, window, has_ssd)?;
-            if pass == 0 {
-                done.read_bytes += read;
-                bar.inc(read);
-            }
-            pace.keep(read);
-        }
-        // The last pages wait for others to fill their batch.
-        file.sync(true)?;
-        let before = wait_for(file, &windows, has_ssd, 0)?;
-        // Pages whose frame another page took before they were brought to the SSD are read again.
-        windows.retain(|window| missing(file, window, has_ssd).is_ok_and(|pages| pages > 0));
-        if before == 0 || !has_ssd || pass + 1 == PASSES_MAX {
-            done.refused_bytes += (before * PAGE_BYTES).min(length);
-            break;
-        }
-    }
+    done.refused_bytes += again(file, left, has_ssd, pace, interrupted)?.min(length);
     Ok(())
 }
 
-/// Reads a window and waits until the SSD has most of it. Returns the bytes read.
-fn read(file: &File, window: &Range<u64>, has_ssd: bool) -> anyhow::Result<u64> {
+/// Returns the next part of the file that has data.
+fn next_window(file: &File, at: u64, length: u64) -> Option<Range<u64>> {
+    let start = match rustix::fs::seek(file.fd(), SeekFrom::Data(at)) {
+        Ok(start) => start / WINDOW_BYTES * WINDOW_BYTES,
+        Err(Errno::NXIO) => return None,
+        Err(_) => at,
+    };
+    let start = start.max(at);
+    (start < length).then(|| start..(start + WINDOW_BYTES).min(length))
+}
+
+/// Reads pages again whose frame another page took before they were brought to the SSD. Returns the bytes that it does not take.
+fn again(file: &File, mut windows: Vec<Range<u64>>, has_ssd: bool, pace: &Pace, interrupted: &AtomicBool) -> anyhow::Result<u64> {
+    let mut before = u64::MAX;
+    loop {
+        // The last pages wait for others to fill their batch.
+        file.sync(true)?;
+        let pages = wait_for(file, &windows, has_ssd, 0)?;
+        if pages == 0 || pages >= before || !has_ssd || interrupted.load(Ordering::Relaxed) {
+            return Ok(pages * PAGE_BYTES);
+        }
+        before = pages;
+        windows.retain(|window| missing(file, window, has_ssd).is_ok_and(|pages| pages > 0));
+        for window in &windows {
+            pace.keep(read(file, window, has_ssd)?.0);
+        }
+    }
+}
+
+/// Reads a window and waits until the SSD has most of it. Returns the bytes read, and the pages that the cache does not have.
+fn read(file: &File, window: &Range<u64>, has_ssd: bool) -> anyhow::Result<(u64, u64)> {
     if has_ssd {
         file.release(window.clone())?;
     }
     let mut buffer = vec![0; (window.end - window.start) as usize];
     let read = file.read_long(window.start, &mut buffer)?;
-    wait_for(file, std::slice::from_ref(window), has_ssd, WAITING_MOST)?;
-    Ok(read as u64)
+    Ok((read as u64, wait_for(file, std::slice::from_ref(window), has_ssd, WAITING_MOST)?))
 }
 
 /// Returns how many pages of a window the cache does not have where they should be.

@@ -4,10 +4,8 @@ use std::path::Path;
 
 use anyhow::bail;
 use cachedfs::{Residency, ResidencyPart};
-use mount::cached::CachedMount;
 use serde_json::{Value, json};
 
-use super::args::CacheOf;
 use super::files::AttachedCaches;
 use super::size;
 
@@ -22,16 +20,16 @@ pub struct CachedFileReport {
 }
 
 /// Returns what is known of a file of a cached mount.
-pub fn look(found: &CachedMount, path: &Path) -> anyhow::Result<CachedFileReport> {
-    let of = CacheOf { cache: None, config: None, json: false };
-    let file = AttachedCaches::new(&of).open(path, None)?;
+pub fn look(caches: &mut AttachedCaches<'_>, path: &Path) -> anyhow::Result<CachedFileReport> {
+    let found = caches.find(path)?;
+    let file = caches.open(&found, None)?;
     let Some(residency) = file.residency(WIDTH)? else {
         bail!("{} bypasses the cache: a program has mapped it for writing, or its mode is pass-through", path.display());
     };
     Ok(CachedFileReport {
         path: path.display().to_string(),
         below: file.path().display().to_string(),
-        cache: found.cache.display().to_string(),
+        cache: found.config.ssd.as_ref().map_or_else(|| found.config.name.clone(), |ssd| ssd.display().to_string()),
         residency,
     })
 }
