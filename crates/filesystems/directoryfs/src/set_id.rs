@@ -43,24 +43,35 @@ impl<C: FileCache> DirectoryFs<C> {
         if stat.is_dir() || stat.mode & (SET_UID | SET_GID) == 0 {
             return Ok(false);
         }
-        let kept = without_set_id(stat.mode, caller.is_root() || caller.in_group(stat.gid));
-        if kept == stat.mode & 0o7777 {
+        let kept = |stat: &Stat| without_set_id(stat.mode, caller.is_root() || caller.in_group(stat.gid));
+        if kept(&stat) == stat.mode & 0o7777 {
             return Ok(false);
         }
-        self.set_mode(node, &stat, kept).map(|()| true)
+        self.keep_bits(node, &kept)
     }
 
-    /// Takes bits from the mode of a file whose attributes are `stat`.
-    fn set_mode(&self, node: &Node, stat: &Stat, mode: u32) -> Result<()> {
+    /// Sets the mode of a file to what `kept` leaves of it. It reads the mode when nothing delays the change any more: the owner may have
+    /// changed it meanwhile, and that must not be undone. Returns whether the mode changed.
+    fn keep_bits(&self, node: &Node, kept: &dyn Fn(&Stat) -> u32) -> Result<bool> {
         let path = proc_path(node.as_fd());
-        let set = || rustix::fs::chmod(&*path, Mode::from_raw_mode(mode & 0o7777));
-        // Where the file system refuses root, only the owner may. The caller is whoever writes.
-        let owner = Identity { uid: stat.uid, gid: stat.gid };
-        let mut change = || match set() {
-            Err(Errno::ACCESS | Errno::PERM) if self.is_privileged => owner.act(set)?,
-            other => other,
+        let mut has_changed = false;
+        let mut change = || {
+            let stat = Stat::newest_of(node.as_fd())?;
+            let mode = kept(&stat);
+            has_changed = mode != stat.mode & 0o7777;
+            if !has_changed {
+                return Ok(());
+            }
+            let set = || rustix::fs::chmod(&*path, Mode::from_raw_mode(mode & 0o7777));
+            // Where the file system refuses root, only the owner may. The caller is whoever writes.
+            let owner = Identity { uid: stat.uid, gid: stat.gid };
+            match set() {
+                Err(Errno::ACCESS | Errno::PERM) if self.is_privileged => owner.act(set)?,
+                other => other,
+            }
         };
-        self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change))
+        self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change))?;
+        Ok(has_changed)
     }
 
     /// Handles a request that changes no attribute. The kernel does not say which of two it is: `chown(path, -1, -1)`, which takes set-ID
@@ -111,6 +122,6 @@ impl<C: FileCache> DirectoryFs<C> {
         if stat.mode & SET_GID == 0 || caller.is_root() || caller.in_group(stat.gid) {
             return Ok(());
         }
-        self.set_mode(node, &stat, stat.mode & 0o7777 & !SET_GID)
+        self.keep_bits(node, &|stat| stat.mode & 0o7777 & !SET_GID).map(drop)
     }
 }
