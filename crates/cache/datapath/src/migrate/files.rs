@@ -47,8 +47,8 @@ pub(super) struct Known {
     is_read: bool,
     /// Whether this leader has truncated the file to the length in its entry.
     pub(super) is_cut: bool,
-    /// Whether this leader repeated a truncation of the backing file, and the SSD may still have bytes behind the end.
-    is_untrimmed: bool,
+    /// Whether this leader did or repeated a truncation of the backing file, and the SSD may still have bytes behind the end.
+    pub(super) is_untrimmed: bool,
     /// The file is not tried again before this time.
     pub(super) not_before: Option<u32>,
     /// The flags of its record that made the file wait: without them it waits no longer.
@@ -1026,7 +1026,7 @@ impl Worker {
         self.drop_entry(engine, key)
     }
 
-    fn drop_entry(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
+    pub(super) fn drop_entry(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
         if !self.has_log(engine) || self.entry(key).is_none() {
             return Ok(());
         }
@@ -1311,6 +1311,47 @@ mod test {
             fails.push(false);
         }
         assert!(failed > 0);
+    }
+
+    #[test]
+    fn a_truncation_that_failed_has_dropped_nothing() {
+        let mut failed = 0;
+        for readings in 0..16 {
+            let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+            open.write(0, &[1; 20_000]).expect("written");
+            open.sync().expect("on the SSD");
+            engine.drop_frames(open.no(), 0..u64::MAX).expect("dropped");
+            open.write(4096, &[2; 4096]).expect("written");
+            *file.stamps_fail.lock() = [vec![true], vec![false; readings]].concat();
+            let cut = open.set_len(5000);
+            file.stamps_fail.lock().clear();
+            if cut.is_ok() {
+                continue;
+            }
+            failed += 1;
+            let mut bytes = vec![9; 20_000];
+            assert_eq!(open.read(0, &mut bytes), Ok(20_000));
+            let ours = [vec![1; 4096], vec![2; 4096], vec![1; 20_000 - 8192]].concat();
+            assert!(bytes == ours, "after {readings} readings of the stamp");
+            open.clean().expect("below");
+            assert!(*file.bytes.lock() == ours);
+        }
+        assert!(failed > 1);
+    }
+
+    #[test]
+    fn a_truncation_that_failed_leaves_no_entry_where_none_was() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        open.write(0, &[1; 20_000]).expect("written");
+        open.sync().expect("on the SSD");
+        open.clean().expect("below");
+        let mut worker = Worker::begin(&engine);
+        worker.drop_entry(&engine, FileKey(7)).expect("dropped");
+        worker.flush_log(&engine).expect("durable");
+        file.lengths_fail.store(true, Ordering::Relaxed);
+        worker.truncate(&engine, open.no(), FileKey(7), 5000).expect_err("refused");
+        assert_eq!(worker.entry(FileKey(7)), None);
+        assert_eq!(Worker::begin(&engine).entry(FileKey(7)), None);
     }
 
     /// Makes a record of file 7 as an open does whose process dies before the leader compares the file with its entry.

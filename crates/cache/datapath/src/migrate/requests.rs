@@ -616,31 +616,37 @@ impl Worker {
     fn cut(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, len: u64) -> Result<(), Errno> {
         let below = self.below(engine, key)?;
         self.may_cut(engine, no, key, &*below)?;
-        engine.cut_tail(no, len)?;
         let before = self.entry(key);
-        let cut = self.cut_noted(engine, no, key, len, &*below);
-        if let (Err(_), Some(before)) = (cut, before.filter(|_| self.has_log(engine))) {
-            // Durably: a loss of power would repeat the truncation that failed. A conflict found meanwhile stays in the entry.
-            self.put_entry(engine, key, |worker| {
-                let now = worker.entry(key).unwrap_or_else(|| before.clone());
-                Entry { size: before.size, cut: before.cut, ..now }
-            })?;
-            self.flush_log(engine)?;
-        }
-        cut
-    }
-
-    /// Notes the truncation in the file's entry, and truncates the pages on the SSD and the backing file.
-    fn cut_noted(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, len: u64, below: &dyn BackingFile) -> Result<(), Errno> {
         let has_pages = self.log.as_ref().is_some_and(|log| log.cache.pages_of(key) > 0);
         // An entry without pages only matters for an earlier truncation.
-        if has_pages || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
-            if self.has_log(engine) {
-                self.note_cut(engine, no, len)?;
-                self.cutting = Some((key, len));
-                self.cut_tail(engine, key, len)?;
-            }
-            self.drop_pages(engine, key, len.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
+        let is_noted = has_pages || before.as_ref().is_some_and(|entry| entry.cut.is_some());
+        if let Err(errno) = self.cut_below(engine, no, key, len, is_noted, &*below) {
+            self.take_cut_back(engine, key, before)?;
+            return Err(errno);
+        }
+        let was_untrimmed = self.know(key).is_untrimmed;
+        self.know(key).is_untrimmed |= is_noted;
+        // The backing file is truncated: the lock's next owner has to do the rest, and until then no process uses the file.
+        self.drop_cut(engine, no, key, len, is_noted).map_err(|_| STALLED)?;
+        self.know(key).is_untrimmed = was_untrimmed;
+        Ok(())
+    }
+
+    /// Notes the truncation in the file's entry if `is_noted`, durably, and truncates the backing file. No cached page changes: the
+    /// truncation may fail.
+    fn cut_below(
+        &mut self,
+        engine: &CacheEngine,
+        no: FileNo,
+        key: FileKey,
+        len: u64,
+        is_noted: bool,
+        below: &dyn BackingFile,
+    ) -> Result<(), Errno> {
+        if is_noted && self.has_log(engine) {
+            self.check_tail(key, len)?;
+            self.note_cut(engine, no, len)?;
+            self.cutting = Some((key, len));
             self.flush_log(engine)?;
         }
         self.tell_reclaimed(engine)?;
@@ -649,6 +655,48 @@ impl Worker {
         self.know(key).is_cut = cut.is_ok();
         self.close_window(engine, window, below);
         cut
+    }
+
+    /// Takes a truncation that failed back from the file's entry, durably: a loss of power would repeat it. `before`: the entry before it.
+    fn take_cut_back(&mut self, engine: &CacheEngine, key: FileKey, before: Option<Entry>) -> Result<(), Errno> {
+        if !self.has_log(engine) {
+            return Ok(());
+        }
+        // Without making room for it: until it is done, a write-back of the file would end at the new length.
+        let was_making_room = std::mem::replace(&mut self.making_room, true);
+        let taken = match before {
+            None => self.drop_entry(engine, key),
+            Some(before) => self.put_entry(engine, key, |worker| {
+                // A conflict found meanwhile stays in the entry.
+                let now = worker.entry(key).unwrap_or_else(|| before.clone());
+                Entry { size: before.size, cut: before.cut, ..now }
+            }),
+        };
+        self.making_room = was_making_room;
+        taken?;
+        self.flush_log(engine)
+    }
+
+    /// Drops the pages behind the new end of a file, after its backing file was truncated. If a crash comes before that, [`Worker::trim`]
+    /// or the next owner of the file's lock does it.
+    fn drop_cut(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey, len: u64, is_noted: bool) -> Result<(), Errno> {
+        engine.cut_tail(no, len)?;
+        if !is_noted {
+            return Ok(());
+        }
+        if self.has_log(engine) {
+            self.cut_tail(engine, key, len)?;
+        }
+        self.drop_pages(engine, key, len.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
+        self.flush_log(engine)
+    }
+
+    /// Checks that the page on the SSD in which the file will end can be read, if it is dirty.
+    fn check_tail(&mut self, key: FileKey, len: u64) -> Result<(), Errno> {
+        let page = PageIndex(len / PAGE_BYTES as u64);
+        let Some(log) = &mut self.log else { return Ok(()) };
+        let is_changed = !len.is_multiple_of(PAGE_BYTES as u64) && log.cache.is_dirty(key, page);
+        if is_changed && log.read(key, page).is_none() { Err(Errno::IO) } else { Ok(()) }
     }
 
     /// Checks before any page is dropped that the file may be truncated: not if another program changed it. On failure nothing has
