@@ -7,6 +7,15 @@ use ssdcache::FileKey;
 use super::CacheEngine;
 use super::record::FileNo;
 
+/// How many users in this process a file's record has.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RecordUsers {
+    /// Number of open files.
+    pub(super) opens: u32,
+    /// Number of [`KeptRecord`]s.
+    kept: u32,
+}
+
 /// Keeps a record from being given to another file, as an open file does. A record that another file gets is cleared, with the file's lock
 /// in it.
 pub(crate) struct KeptRecord<'a> {
@@ -23,16 +32,24 @@ impl CacheEngine {
         }
         let mut opens = self.opens.lock();
         record.set_open_by(self.me);
-        *opens.entry(no).or_default() += 1;
+        opens.entry(no).or_default().kept += 1;
         Some(KeptRecord { engine: self, no })
     }
 
     /// Closes a file once in this process. Returns whether no process has it open now.
     pub(super) fn close_record(&self, no: FileNo) -> bool {
+        self.release_record(no, |users| &mut users.opens)
+    }
+
+    /// Takes one user of this kind away. Returns whether no process uses the record now.
+    fn release_record(&self, no: FileNo, of: impl FnOnce(&mut RecordUsers) -> &mut u32) -> bool {
         let mut opens = self.opens.lock();
-        let Some(count) = opens.get_mut(&no) else { return false };
-        *count -= 1;
-        if *count > 0 {
+        let Some(users) = opens.get_mut(&no) else { return false };
+        let count = of(users);
+        // Detaching has closed all files.
+        let Some(left) = count.checked_sub(1) else { return false };
+        *count = left;
+        if users.opens > 0 || users.kept > 0 {
             return false;
         }
         opens.remove(&no);
@@ -43,6 +60,27 @@ impl CacheEngine {
 
 impl Drop for KeptRecord<'_> {
     fn drop(&mut self) {
-        self.engine.close_record(self.no);
+        self.engine.release_record(self.no, |users| &mut users.kept);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use ssdcache::Mode;
+
+    use super::super::flag;
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_closed_while_its_record_is_kept_is_held() {
+        let (_, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        open.write(0, &[1; 100]).expect("written");
+        let (no, key) = (open.no(), open.key());
+        let kept = engine.keep_record(no, key).expect("kept");
+        drop(open);
+        assert!(engine.records.get(no).has(flag::HELD));
+        assert_ne!(engine.records.get(no).open_by().load(Ordering::Acquire), 0);
+        drop(kept);
+        assert_eq!(engine.records.get(no).open_by().load(Ordering::Acquire), 0);
     }
 }

@@ -59,6 +59,7 @@ pub use async_reader::{AsyncReader, AsyncReaderOptions, Outcome, SubmitResult};
 pub use catalogue::{CATALOGUE, CUT_BELOW, Entry, place};
 pub use counters::{Count, Counters, Tier, bucket_ns, percentile};
 pub use fast_path::FoundPage;
+use kept_record::RecordUsers;
 pub use layout::{FILES_MAX, Layout, SETTINGS_BYTES, SegmentError, Sizes};
 use layout::{Header, Word};
 pub use open::{Open, OpenFileError, OpenOptions};
@@ -266,8 +267,8 @@ pub struct CacheEngine {
     pub(crate) world: Arc<dyn Environment>,
     pub(crate) limits: Limits,
     pub(crate) around: ReadAround,
-    /// Number of opens in this process, by file.
-    pub(crate) opens: Mutex<std::collections::HashMap<FileNo, u32>>,
+    /// The users of records in this process, by file.
+    pub(crate) opens: Mutex<std::collections::HashMap<FileNo, RecordUsers>>,
     /// The leader, if requesters run its steps (tests, and a single process without threads).
     inline: Mutex<Option<Box<dyn InlineLeader>>>,
     is_inline: AtomicBool,

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use shm::OwnedLockGuard;
 use ssdcache::{AdmissionRule, FileKey, Mode, PAGE_BYTES};
 
+use super::kept_record::RecordUsers;
 use super::layout::{NEVER_OPENED, Word};
 use super::own_stamp::{Change, Difference, Writer, difference};
 use super::record::{CachedRecord, FileNo, PATH_MAX, Record, errno_from, flag};
@@ -187,7 +188,7 @@ impl CacheEngine {
         }
         record.used().store(self.world.now_ms(), Ordering::Relaxed);
         record.set_open_by(self.me);
-        *opens.entry(no).or_default() += 1;
+        opens.entry(no).or_default().opens += 1;
         Ok((no, found.is_none()))
     }
 
@@ -209,8 +210,8 @@ impl CacheEngine {
     }
 
     /// Returns a record that no process has open, without dirty pages, and drops the frames cached under it. The lock is held. `opens`:
-    /// the files that this process has open, whatever the segment says.
-    pub(crate) fn free_record(&self, key: FileKey, opens: &HashMap<FileNo, u32>) -> Option<FileNo> {
+    /// the records that this process uses, whatever the segment says.
+    pub(crate) fn free_record(&self, key: FileKey, opens: &HashMap<FileNo, RecordUsers>) -> Option<FileNo> {
         // A record both free and open was freed by a foreign write, while processes have it open.
         let is_open = |no: FileNo, record: Record<'_>| record.open_by().load(Ordering::Acquire) != 0 || opens.contains_key(&no);
         if let Some((no, record)) = self.records.set_of(key).find(|(no, record)| record.is_free() && !is_open(*no, *record)) {
@@ -655,7 +656,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         let engine = &self.engine;
         let record = engine.records.get(self.no);
-        let is_last_here = engine.opens.lock().get(&self.no).is_some_and(|count| *count == 1);
+        let is_last_here = engine.opens.lock().get(&self.no).is_some_and(|users| users.opens == 1);
         if is_last_here && !engine.stopping.load(Ordering::Acquire) && self.has_to_be_held() {
             // Do it while this process still has the file open, wherever it was moved. If it fails, the file is found by its name.
             let _ = engine.ask(RequestKind::Hold, self.no, 0, 0);

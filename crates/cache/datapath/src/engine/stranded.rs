@@ -54,7 +54,7 @@ impl CacheEngine {
             return None;
         }
         record.set_open_by(self.me);
-        *self.opens.lock().entry(seen.no).or_default() += 1;
+        self.opens.lock().entry(seen.no).or_default().opens += 1;
         let below = below.unwrap_or_else(|| Arc::new(Nowhere { stamp: record.own().get() }));
         let kept = self.records.kept(seen.no);
         Some(Open { engine: Arc::clone(self), no: seen.no, key: seen.key, record: kept, below, stream: Stream::default() })

@@ -1278,6 +1278,29 @@ mod test {
     }
 
     #[test]
+    fn an_unlinked_file_that_is_closed_while_the_leader_opens_it_keeps_no_pages() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        open.write(0, &[1; 20_000]).expect("written");
+        open.clean().expect("below");
+        open.write(0, &[2; 100]).expect("written");
+        open.sync().expect("on the SSD");
+        open.unlinked();
+        let (no, key) = (open.no(), open.key());
+        engine.records.get(no).set_on_ssd(None);
+        let mut worker = Worker::begin(&engine);
+        let mut open = Some(open);
+        let hook = move || {
+            drop(open.take());
+            false
+        };
+        *file.at_stamp.lock() = Some(Box::new(hook));
+        let _ = worker.open(&engine, no, key);
+        assert!(file.at_stamp.lock().is_none(), "it was closed meanwhile");
+        let pages = worker.log.as_ref().map_or(0, |log| log.cache.pages_of(key));
+        assert_eq!((pages, engine.pages.has_pages(pagecache::FileNo(no.0))), (0, false));
+    }
+
+    #[test]
     fn a_file_whose_entry_was_replaced_does_not_take_the_other_entry_with_it() {
         let (_, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
         open.write(0, &[1; 100]).expect("written");

@@ -275,7 +275,18 @@ impl Worker {
             return Ok(());
         }
         // The process may give up and close the file, and nothing of this may then reach another file's record.
-        let _kept = self.keep_record(engine, no, key)?;
+        let kept = self.keep_record(engine, no, key)?;
+        let opened = self.open_kept(engine, no, key);
+        drop(kept);
+        if self.is_removed(engine, key) {
+            // It was closed meanwhile, and as its record was kept, the close has not dropped its pages. If this fails, write-back does it.
+            let _ = self.drop_removed(engine, key);
+        }
+        opened
+    }
+
+    fn open_kept(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        let record = engine.records.get(no);
         let Some(log) = &mut self.log else { return Ok(()) };
         let number = log.cache.hold(key);
         if log.cache.pages_of(key) > 0 || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {
