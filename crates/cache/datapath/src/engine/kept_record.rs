@@ -58,6 +58,19 @@ impl CacheEngine {
     }
 }
 
+impl CacheEngine {
+    /// Closes all files of this process. A record that is kept stays until its user, such as the leader's thread, releases it.
+    pub(super) fn close_all_records(&self) {
+        self.opens.lock().retain(|no, users| {
+            users.opens = 0;
+            if users.kept == 0 {
+                self.records.get(*no).open_by().fetch_and(!(1 << self.me.0), Ordering::AcqRel);
+            }
+            users.kept > 0
+        });
+    }
+}
+
 impl Drop for KeptRecord<'_> {
     fn drop(&mut self) {
         self.engine.release_record(self.no, |users| &mut users.kept);
@@ -79,6 +92,20 @@ mod test {
         let kept = engine.keep_record(no, key).expect("kept");
         drop(open);
         assert!(engine.records.get(no).has(flag::HELD));
+        assert_ne!(engine.records.get(no).open_by().load(Ordering::Acquire), 0);
+        drop(kept);
+        assert_eq!(engine.records.get(no).open_by().load(Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn a_record_that_is_kept_stays_when_the_process_detaches() {
+        let (_, engine, open) = crate::test_engine::lead(Mode::WriteBack);
+        let (no, key) = (open.no(), open.key());
+        let kept = engine.keep_record(no, key).expect("kept");
+        engine.detach();
+        assert_ne!(engine.records.get(no).open_by().load(Ordering::Acquire), 0);
+        assert!(!engine.free_closed(no, key));
+        drop(open);
         assert_ne!(engine.records.get(no).open_by().load(Ordering::Acquire), 0);
         drop(kept);
         assert_eq!(engine.records.get(no).open_by().load(Ordering::Acquire), 0);

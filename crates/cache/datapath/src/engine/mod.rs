@@ -526,9 +526,7 @@ impl CacheEngine {
         }
         self.ring();
         self.processes.nudge();
-        for no in self.opens.lock().drain().map(|(no, _)| no) {
-            self.records.get(no).open_by().fetch_and(!(1 << self.me.0), Ordering::AcqRel);
-        }
+        self.close_all_records();
     }
 
     /// Frees the process slot; call it after the worker has ended.
