@@ -399,7 +399,7 @@ impl Worker {
 
     /// Returns an entry that the SSD cannot return, from memory. If memory has none either, the SSD fails.
     fn known_entry(&mut self, engine: &CacheEngine, item: &Item) -> Result<Box<Page>, Errno> {
-        let noted = self.known.iter().find(|(key, _)| place(**key) == item.page).and_then(|(_, known)| known.noted());
+        let noted = self.known.iter().filter(|(key, _)| place(**key) == item.page).find_map(|(_, known)| known.noted());
         match noted {
             Some(entry) => Ok(entry.encode()),
             None => {
@@ -454,6 +454,22 @@ mod test {
         worker.swept = (key, PageIndex(0));
         assert_eq!(worker.sweep(&engine, SWEEP_PAGES), Ok(6));
         assert!(!worker.is_dirty(&engine, no, key) && !engine.records.get(no).has(flag::STRANDED));
+    }
+
+    #[test]
+    fn an_entry_is_found_in_memory_though_another_file_has_the_same_place() {
+        let (_, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        open.write(0, &[1; 100]).expect("written");
+        open.sync().expect("on the SSD");
+        let (key, other) = (open.key(), FileKey(open.key().0 + (1 << 33)));
+        let mut worker = Worker::begin(&engine);
+        let entry = Entry { key: other, ..worker.entry(key).expect("an entry") };
+        worker.put_entry(&engine, other, |_| entry.clone()).expect("put");
+        let mut items = Vec::new();
+        worker.log.as_ref().expect("a log").cache.collect_dirty(CollectScope::File(key), 1, &mut items);
+        let item = Item { key: CATALOGUE, page: place(other), ..items[0] };
+        let page = worker.known_entry(&engine, &item).expect("in memory");
+        assert_eq!(Entry::decode(&page), Some(entry));
     }
 
     /// The pages were written back after they were collected, and a process has written through to the file since.
