@@ -78,6 +78,8 @@ pub struct Worker {
     last_files_check: u32,
     /// The file whose entry was settled last.
     settled: FileKey,
+    /// Pages of the catalogue, from before this leader, that may have truncations which are not settled yet.
+    unread: Vec<PageIndex>,
     /// Counts uses of backing files.
     uses: u64,
     below_reads: u64,
@@ -156,6 +158,7 @@ impl Worker {
             last_idle_work: engine.world.now_ms(),
             last_files_check: engine.world.now_ms(),
             settled: FileKey(0),
+            unread: Vec::new(),
             uses: 0,
             below_reads: 0,
             making_room: false,
@@ -183,6 +186,7 @@ impl Worker {
         // The last leader may have died after it had changed a mode and before it counted that.
         requests::count_mode_change(engine);
         worker.open_log(engine);
+        worker.collect_entries(engine);
         // Requests that the last leader had taken are posted again. Then dead processes are reaped with their requests, and truncations
         // that they had started are repeated on the SSD.
         engine.requests.again();

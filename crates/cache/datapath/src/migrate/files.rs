@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use pagecache::{MarkFilter, Marks};
 use rustix::io::Errno;
 use shm::OwnedLockGuard;
-use ssdcache::{FileKey, LookupResult, PAGE_BYTES, Page, PageIndex, PageVersion};
+use ssdcache::{CollectScope, FileKey, LookupResult, PAGE_BYTES, Page, PageIndex, PageVersion};
 
 use super::{RETRY_MS, Worker};
 use crate::engine::log::Stop;
@@ -27,6 +27,8 @@ const FILES_CHECK_MS: u32 = 1000;
 const WITHDRAWN: u32 = 32;
 /// Entries settled in one step when there are too many.
 const SETTLED: usize = 64;
+/// Entries that a new leader reads in one second, at most, to find truncations that are not settled.
+const ENTRIES_READ: usize = 256;
 /// Files whose names are compared in one second, and whose names in the segment are set under one lock.
 const NAMED: usize = 64;
 /// The time after which such a comparison ends, and goes on a second later: the search for a missing file may be slow. In ms.
@@ -53,6 +55,8 @@ pub(super) struct Known {
     pub(super) not_before: Option<u32>,
     /// The flags of its record that made the file wait: without them it waits no longer.
     pub(super) waits_for: u32,
+    /// The truncation in its entry is not settled before this time.
+    unsettled_until: Option<u32>,
     /// The file's stamp after our last change, while the entry says `writing`: used when the file has no record.
     pub(super) after: Option<Stamp>,
     /// Whether the clean pages of the SSD may be older than the backing file: they are dropped before a process reads them.
@@ -781,24 +785,33 @@ impl Worker {
         // Each round starts where the last one ended: entries that cannot be settled now are not always first.
         let behind = (Bound::Excluded(self.settled), Bound::Unbounded);
         let all = self.known.range(behind).chain(self.known.range(..=self.settled));
-        let keys: Vec<FileKey> = all.filter(|(_, known)| known.is_needed()).map(|(key, _)| *key).take(most).collect();
+        let now = engine.world.now_ms();
+        let is_due = |known: &Known| known.unsettled_until.is_none_or(|until| (until.wrapping_sub(now) as i32) <= 0);
+        let due = all.filter(|(_, known)| known.is_needed() && is_due(known));
+        let keys: Vec<FileKey> = due.map(|(key, _)| *key).take(most).collect();
         self.settled = keys.last().copied().unwrap_or(self.settled);
         for key in &keys {
+            // The last leader may have died before it truncated the backing file; the request or the next owner of the lock repeats that.
+            if engine.records.find(*key).is_some_and(|no| self.is_being_cut(engine, no)) {
+                continue;
+            }
             // The stamp of a record that has not been compared with the entry may be of another program's change.
             let is_uncompared = engine.records.find(*key).is_some_and(|no| engine.records.get(no).on_ssd().is_none());
             if is_uncompared && self.own_stamp(*key).is_some() {
                 continue;
             }
-            let is_synced = self.cut_again(engine, *key).is_ok()
-                && self.below(engine, *key).is_ok_and(|below| below.sync().is_ok())
-                && self.synced_below(engine, *key).is_ok();
-            if is_synced {
-                self.end_trim(engine, *key);
-            }
-            let Some(mut entry) = self.entry(*key).filter(|_| is_synced) else {
-                self.leave_entry(*key);
+            let synced = self
+                .cut_again(engine, *key)
+                .and_then(|()| self.below(engine, *key))
+                .and_then(|below| below.sync().map_err(|error| errno_of(&error)))
+                .and_then(|()| self.synced_below(engine, *key));
+            if let Err(errno) = synced {
+                // The search for a missing file may be slow.
+                self.leave_entry(engine, *key, if errno == Errno::NOENT { STRANDED_MS } else { RETRY_MS });
                 continue;
-            };
+            }
+            self.end_trim(engine, *key);
+            let Some(mut entry) = self.entry(*key) else { continue };
             let stamp = match engine.records.find(*key).map(|no| engine.records.get(no)) {
                 Some(record) if record.own().is_open() || record.has(flag::STRANDED) => continue,
                 Some(record) => {
@@ -816,12 +829,12 @@ impl Worker {
             let Ok(stamp) = stamp else { continue };
             self.note_doubt(engine, *key, Some(stamp));
             if self.drop_doubtful(engine, *key).is_err() {
-                self.leave_entry(*key);
+                self.leave_entry(engine, *key, RETRY_MS);
                 continue;
             }
             let put = self.put_entry(engine, *key, |_| Entry { stamp, writing: false, through: false, ..entry.clone() });
             if put.is_err() {
-                self.leave_entry(*key);
+                self.leave_entry(engine, *key, RETRY_MS);
             }
         }
         // If that fails, the SSD has failed.
@@ -839,10 +852,46 @@ impl Worker {
     }
 
     /// Forgets an entry that could not be settled. Its log entry is unchanged, so a later open takes the change for ours. The file stays
-    /// open: another program may have moved it.
-    fn leave_entry(&mut self, key: FileKey) {
+    /// open: another program may have moved it. An entry with a truncation is tried again after `ms`: a later open would repeat the
+    /// truncation, over what other programs have written by then.
+    fn leave_entry(&mut self, engine: &CacheEngine, key: FileKey, ms: u32) {
+        let until = engine.world.now_ms().wrapping_add(ms);
         let known = self.know(key);
-        (known.noted, known.is_read) = (None, false);
+        if known.noted.as_ref().is_some_and(Entry::owes_cut) {
+            known.unsettled_until = Some(until);
+        } else {
+            (known.noted, known.is_read) = (None, false);
+        }
+    }
+
+    /// Makes the next settling try all entries, also those that could not be settled just now.
+    pub(super) fn settle_all_again(&mut self) {
+        self.known.values_mut().for_each(|known| known.unsettled_until = None);
+    }
+
+    /// Collects the pages of the catalogue that the last leader left. All of them are durable now, and are found.
+    pub(super) fn collect_entries(&mut self, engine: &CacheEngine) {
+        let Some(log) = self.log.as_ref().filter(|_| self.has_log(engine)) else { return };
+        let mut found = Vec::new();
+        log.cache.collect_dirty(CollectScope::File(CATALOGUE), usize::MAX, &mut found);
+        self.unread = found.into_iter().map(|item| item.page).collect();
+    }
+
+    /// Reads some of these pages. Files with truncations are remembered: the last leader may have died before it had settled them, and
+    /// have no pages on the SSD that would lead to them.
+    fn read_entries(&mut self, engine: &CacheEngine) {
+        let begun = engine.world.now_ms();
+        for _ in 0..ENTRIES_READ {
+            let is_over = engine.world.now_ms().wrapping_sub(begun) >= NAMED_MS || self.known.len() >= KNOWN_MAX;
+            if is_over || !self.has_log(engine) {
+                return;
+            }
+            let Some(page) = self.unread.pop() else { return };
+            let found = self.log.as_mut().and_then(|log| log.read(CATALOGUE, page));
+            if let Some(entry) = found.and_then(|page| Entry::decode(&page)).filter(|entry| entry.owes_cut() && place(entry.key) == page) {
+                self.entry(entry.key);
+            }
+        }
     }
 
     /// Takes the file's lock if it is free: the leader never waits for it.
@@ -929,6 +978,7 @@ impl Worker {
         if now.wrapping_sub(self.last_files_check) >= FILES_CHECK_MS {
             self.last_files_check = now;
             self.close_idle(engine);
+            self.read_entries(engine);
             // A process that holds the lock is not waited for: the names are as good a second later.
             self.note_names(engine, || engine.records.lock().try_lock());
             self.withdraw_closed(engine);
@@ -1434,7 +1484,7 @@ mod test {
     /// After it, another program writes to the file durably, and the power is cut.
     #[test]
     fn a_truncation_that_is_durable_is_not_repeated() {
-        for ends_by in ["settling", "cleaning", "withdrawing"] {
+        for ends_by in ["settling", "a new leader", "settling again", "cleaning", "withdrawing"] {
             let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
             let (no, key) = (open.no(), open.key());
             open.write(0, &[1; 20_000]).expect("written");
@@ -1447,6 +1497,23 @@ mod test {
                     let mut worker = Worker::begin(&engine);
                     assert!(worker.entry(key).is_some_and(|entry| entry.cut == Some(0) && entry.writing), "the truncation is noted");
                     assert!(worker.settle_entries(&engine, usize::MAX));
+                }
+                "a new leader" => {
+                    drop(open);
+                    let mut worker = Worker::begin(&engine);
+                    worker.bound_files(&engine, FILES_CHECK_MS);
+                    worker.settle_entries(&engine, usize::MAX);
+                }
+                "settling again" => {
+                    drop(open);
+                    let mut worker = Worker::begin(&engine);
+                    worker.entry(key).expect("an entry");
+                    file.is_refused.store(true, Ordering::Relaxed);
+                    assert!(worker.settle_entries(&engine, usize::MAX));
+                    assert!(!worker.settle_entries(&engine, usize::MAX), "it waits");
+                    file.is_refused.store(false, Ordering::Relaxed);
+                    engine.lead_inline(worker);
+                    engine.clean_all(&mut |_| {}).expect("settled");
                 }
                 "cleaning" => open.clean().expect("below"),
                 _ => engine.withdraw(key).expect("withdrawn"),

@@ -540,6 +540,7 @@ impl Worker {
                 }
             }
         }
+        self.settle_all_again();
         self.settle_entries(engine, usize::MAX);
         result.map(|()| 0)
     }
