@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use pagecache::{MarkFilter, Marks};
 use rustix::io::Errno;
 use shm::OwnedLockGuard;
-use ssdcache::{CollectScope, FileKey, LookupResult, PAGE_BYTES, Page, PageIndex, PageVersion};
+use ssdcache::{CollectScope, FileKey, LookupResult, Mode, PAGE_BYTES, Page, PageIndex, PageVersion};
 
 use super::{RETRY_MS, Worker};
 use crate::engine::log::Stop;
@@ -255,6 +255,20 @@ impl Worker {
         let is_done = is_open || self.know(key).is_cut || self.cutting.is_some_and(|(cutting, _)| cutting == key);
         let cut = entry.cut.filter(|cut| *cut != CUT_BELOW && !is_done)?;
         Some((entry, cut))
+    }
+
+    /// Removes a truncation, durably, from the entry of a file in pass-through that the leader may not open. From now on other programs
+    /// and users of the cache change the file unseen, and a later leader must not repeat the truncation over that. Other files keep it.
+    ///
+    /// # Errors
+    /// The log has no room for that, or the SSD failed just now.
+    pub(super) fn give_up_cut(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
+        let is_past = engine.records.get(no).mode() == Mode::PassThrough && self.has_log(engine);
+        let Some(entry) = self.entry(key).filter(|entry| is_past && entry.owes_cut()) else { return Ok(()) };
+        // One that was not repeated yet may not have reached the SSD's pages either.
+        let cut = self.owes_cut(engine, key).map(|_| CUT_BELOW);
+        self.put_entry(engine, key, |worker| Entry { cut, ..worker.entry(key).unwrap_or_else(|| entry.clone()) })?;
+        self.flush_log(engine)
     }
 
     /// Repeats a truncation that may have been lost in a crash before it was durable, before any other change to the file. Data after the
@@ -1124,8 +1138,6 @@ pub(super) fn is_same(a: Stamp, b: Stamp) -> bool {
 
 #[cfg(test)]
 mod test {
-    use ssdcache::Mode;
-
     use super::*;
     use crate::engine::OpenOptions;
 
@@ -1484,7 +1496,7 @@ mod test {
     /// After it, another program writes to the file durably, and the power is cut.
     #[test]
     fn a_truncation_that_is_durable_is_not_repeated() {
-        for ends_by in ["settling", "a new leader", "settling again", "cleaning", "withdrawing"] {
+        for ends_by in ["settling", "a new leader", "settling again", "cleaning", "withdrawing", "withdrawing without access"] {
             let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
             let (no, key) = (open.no(), open.key());
             open.write(0, &[1; 20_000]).expect("written");
@@ -1516,6 +1528,13 @@ mod test {
                     engine.clean_all(&mut |_| {}).expect("settled");
                 }
                 "cleaning" => open.clean().expect("below"),
+                "withdrawing without access" => {
+                    drop(open);
+                    engine.lead_inline(Worker::begin(&engine));
+                    file.is_refused.store(true, Ordering::Relaxed);
+                    engine.withdraw(key).expect("withdrawn");
+                    file.is_refused.store(false, Ordering::Relaxed);
+                }
                 _ => engine.withdraw(key).expect("withdrawn"),
             }
             restart(&engine, no);

@@ -477,7 +477,7 @@ impl Worker {
             Mode::ReadOnly => Ok(()),
             _ => match self.below_to_sync(engine, no, key) {
                 // The file is gone, or not all processes of the segment may reach it any more; and none of its pages is dirty.
-                Err(Errno::ACCESS | Errno::NOENT) if self.is_all_below(engine, no, key) => Ok(()),
+                Err(Errno::ACCESS | Errno::NOENT) if self.is_all_below(engine, no, key) => self.give_up_cut(engine, no, key),
                 below => {
                     below?.sync().map_err(|error| errno_of(&error))?;
                     self.synced_below(engine, key)?;
