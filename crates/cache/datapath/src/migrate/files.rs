@@ -1452,22 +1452,30 @@ mod test {
 
     #[test]
     fn another_programs_change_is_found_though_an_open_was_cut_off_before_the_comparison() {
-        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
-        open.write(16_384, &[2; 8000]).expect("written");
-        open.sync().expect("on the SSD");
-        let no = open.no();
-        drop(open);
-        *file.reports.lock() = Some(Vec::new());
-        restart(&engine, no);
-        file.write_at(0, &[3; 18_000]).expect("another program's");
-        let no = open_cut_off(&engine, &file);
-        assert_eq!(engine.clean_all(&mut |_| {}), Err(Errno::STALE));
-        assert!(*file.bytes.lock() == [3; 18_000] && engine.records.get(no).has(flag::CONFLICT));
-        let seen = engine.status().expect("whole").files().into_iter().find(|seen| seen.key == FileKey(7)).expect("one");
-        let below = Some(Arc::clone(&file) as Arc<dyn BackingFile>);
-        engine.open_stranded(&seen, below).expect("there").force().expect("written over");
-        let ours = [vec![3; 16_384], vec![2; 8000]].concat();
-        assert!(*file.bytes.lock() == ours, "pages that are not newer are the other program's");
+        for is_changed_again in [false, true] {
+            let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+            open.write(16_384, &[2; 8000]).expect("written");
+            open.sync().expect("on the SSD");
+            let no = open.no();
+            drop(open);
+            *file.reports.lock() = Some(Vec::new());
+            restart(&engine, no);
+            file.write_at(0, &[3; 18_000]).expect("another program's");
+            let no = open_cut_off(&engine, &file);
+            if is_changed_again {
+                file.write_at(0, &[3; 18_000]).expect("another program's");
+            }
+            assert_eq!(engine.clean_all(&mut |_| {}), Err(Errno::STALE));
+            assert!(*file.bytes.lock() == [3; 18_000] && engine.records.get(no).has(flag::CONFLICT));
+            let record = engine.records.get(no);
+            assert!(record.on_ssd().is_some(), "reads find the pages of the SSD");
+            assert_eq!(record.size().load(Ordering::Acquire), 24_384);
+            let seen = engine.status().expect("whole").files().into_iter().find(|seen| seen.key == FileKey(7)).expect("one");
+            let below = Some(Arc::clone(&file) as Arc<dyn BackingFile>);
+            engine.open_stranded(&seen, below).expect("there").force().expect("written over");
+            let ours = [vec![3; 16_384], vec![2; 8000]].concat();
+            assert!(*file.bytes.lock() == ours, "pages that are not newer are the other program's");
+        }
     }
 
     #[test]

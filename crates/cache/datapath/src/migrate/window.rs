@@ -92,7 +92,10 @@ impl Worker {
                             if record.own().is_open() || record.own().get() != change.known {
                                 continue 'looks;
                             }
-                            self.strand(engine, key, flag::CONFLICT);
+                            match self.uncompared(record, key) {
+                                Some((_, entry)) => self.strand_uncompared(engine, no, &entry)?,
+                                None => self.strand(engine, key, flag::CONFLICT),
+                            }
                             return Err(Errno::STALE);
                         }
                         if !is_dropped {
@@ -117,15 +120,20 @@ impl Worker {
         record.on_ssd().is_none() && self.entry(key).is_some() && self.own_stamp(key).is_none()
     }
 
-    /// Returns the entry of a file with dirty pages on the SSD, if its record was made from the backing file, has not been compared with
-    /// that entry, and the two differ: another program changed the file while it had no record.
-    fn left_otherwise(&mut self, record: Record<'_>, key: FileKey, now: Stamp) -> Option<Entry> {
+    /// Returns the entry of a file with dirty pages on the SSD, and the stamp that we left, if its record was made from the backing file
+    /// and has not been compared with that entry.
+    fn uncompared(&mut self, record: Record<'_>, key: FileKey) -> Option<(Stamp, Entry)> {
         let is_dirty = self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0);
         if record.on_ssd().is_some() || !is_dirty {
             return None;
         }
-        let left = self.own_stamp(key)?;
-        self.entry(key).filter(|_| difference(left, now) == Difference::Content)
+        self.own_stamp(key).zip(self.entry(key))
+    }
+
+    /// Returns the entry of such a file if the two differ: another program changed the file while it had no record.
+    fn left_otherwise(&mut self, record: Record<'_>, key: FileKey, now: Stamp) -> Option<Entry> {
+        let (left, entry) = self.uncompared(record, key)?;
+        (difference(left, now) == Difference::Content).then_some(entry)
     }
 
     /// Marks such a file as a conflict. Its record becomes as if it was made from the entry: with the length that the dirty pages need.
