@@ -308,6 +308,7 @@ impl Worker {
         if engine.header.ssd_failed() != FAILED {
             return count;
         }
+        self.accept_lengths(engine);
         let keys = self.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
         for key in keys {
             if let Some(log) = &mut self.log {
@@ -316,13 +317,25 @@ impl Worker {
             }
             self.over(engine, key);
         }
-        // The lengths of the backing files are valid, too: no truncation is repeated.
-        engine.records.all().for_each(|(_, record)| _ = record.flags().fetch_and(!flag::UNCOMPARED, Ordering::AcqRel));
         self.lost.clear();
         engine
             .world
             .report(&format!("{count} pages that only the SSD had were discarded on request: the backing files are valid from now on"));
         count
+    }
+
+    /// Makes the lengths of the backing files valid, too: no truncation that the SSD owes is repeated. This comes before the pages are
+    /// forgotten: the next leader would find nothing left to give up.
+    fn accept_lengths(&mut self, engine: &CacheEngine) {
+        for (no, record) in engine.records.all().filter(|(_, record)| record.has(flag::UNCOMPARED)) {
+            // Newer frames are written back, up to the length that their writers know.
+            if let Some(key) = record.key().filter(|_| !engine.pages.marked_of(pagecache::FileNo(no.0)))
+                && let Ok(stamp) = self.below(engine, key).and_then(|below| below.stamp().map_err(|error| errno_of(&error)))
+            {
+                record.size().store(stamp.size, Ordering::Release);
+            }
+            record.flags().fetch_and(!flag::UNCOMPARED, Ordering::AcqRel);
+        }
     }
 }
 
@@ -424,8 +437,9 @@ mod test {
         worker.fail(&engine, Error::Media, "a test");
         assert_eq!(worker.accept(&engine), 1);
         engine.lead_inline(worker);
-        open_again(&engine).expect("opened");
+        let open = open_again(&engine).expect("opened");
         assert_eq!(*file.bytes.lock(), [1; 20_000]);
+        assert_eq!(open.size(), 20_000, "the length of the backing file is valid");
     }
 
     /// The next leader does not use the SSD again, and no process reads older data instead of what that has.
