@@ -18,6 +18,7 @@ use crate::engine::layout::{FAILED, NEVER_OPENED, Word};
 use crate::engine::log::Log;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::Writer;
+use crate::engine::record::Record;
 use crate::engine::{CATALOGUE, CacheEngine, Entry, FileNo, flag};
 
 /// Pages examined in one round.
@@ -144,6 +145,11 @@ impl Worker {
     }
 
     fn name_debt(&mut self, engine: &CacheEngine, key: FileKey) -> bool {
+        let is_named = |record: Record<'_>| record.has(flag::OWED) && record.on_ssd().is_some();
+        if engine.records.find(key).is_some_and(|no| is_named(engine.records.get(no))) {
+            // The last leader did it, and such a record stays. A process that keeps the lock of the table does not make it unknown.
+            return true;
+        }
         let entry = self.entry(key);
         let Some(log) = &mut self.log else { return true };
         let Some(number) = log.cache.hold(key) else { return false };
@@ -440,6 +446,19 @@ mod test {
         let open = open_again(&engine).expect("opened");
         assert_eq!(*file.bytes.lock(), [1; 20_000]);
         assert_eq!(open.size(), 20_000, "the length of the backing file is valid");
+    }
+
+    /// A process was stopped while it held the lock of the table.
+    #[test]
+    fn a_file_that_is_named_already_does_not_become_unknown_while_the_table_is_locked() {
+        let (_, engine) = with_truncation_undone();
+        Worker::begin(&engine).fail(&engine, Error::Media, "a test");
+        let held = engine.records.lock().lock();
+        let worker = Worker::begin(&engine);
+        drop(held);
+        assert_eq!(engine.header.get(Word::Unknown), 0);
+        engine.lead_inline(worker);
+        assert!(open_again(&engine).is_ok());
     }
 
     /// The next leader does not use the SSD again, and no process reads older data instead of what that has.
