@@ -455,6 +455,8 @@ impl Worker {
             size if self.is_dirty(engine, no, key) => _ = record.size().fetch_max(size, Ordering::AcqRel),
             size => record.size().store(size, Ordering::Release),
         }
+        // What that write left is visible from now on, and the process died before it could say that a sync has to flush it.
+        record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
         // The window belongs to the dead owner of the lock: the requester has the lock now.
         record.own().close(Writer::LockHolder, stamp)?;
         record.own().close(Writer::Leader, stamp)?;

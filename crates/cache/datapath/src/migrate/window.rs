@@ -196,8 +196,9 @@ impl Worker {
     /// file's lock.
     pub(super) fn take_up_writing(&mut self, engine: &CacheEngine) {
         for (no, record) in engine.records.all() {
-            let Some(key) = record.key().filter(|_| is_unfinished(record)) else { continue };
+            // A sync of any file may have cleared the flag before the leader died, and not have flushed the file.
             record.flags().fetch_or(flag::UNSYNCED, Ordering::AcqRel);
+            let Some(key) = record.key().filter(|_| is_unfinished(record)) else { continue };
             if record.has(flag::PUNCHING) {
                 self.end_other(engine, no, key);
             }
@@ -405,6 +406,36 @@ mod test {
                 assert!(!engine.knows(key) && reports.is_empty());
             }
         }
+    }
+
+    /// Makes a page dirty on the SSD, and syncs the file. Returns whether that flushes the backing file.
+    fn is_flushed(file: &File, open: &Open) -> bool {
+        open.write(0, &[2; 100]).expect("written");
+        *file.at_sync.lock() = Some(Box::new(|| false));
+        open.sync().expect("durable");
+        file.at_sync.lock().take().is_none()
+    }
+
+    #[test]
+    fn the_sync_after_one_in_which_the_leader_died_flushes_the_backing_file() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        assert!(is_flushed(&file, &open) && !is_flushed(&file, &open), "the first one after the open");
+        Open::ours_of(&[&open], || file.write_at(50, &[3; 10]).map_err(|error| errno_of(&error))).expect("written");
+        open.write(0, &[1; 100]).expect("written");
+        *file.at_sync.lock() = Some(Box::new(|| std::panic::resume_unwind(Box::new("dead"))));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| open.sync())).expect_err("it died");
+        engine.lead_inline(Worker::begin(&engine));
+        assert!(is_flushed(&file, &open));
+    }
+
+    #[test]
+    fn the_sync_after_a_death_between_a_write_to_the_backing_file_and_its_frames_flushes_it() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        assert!(is_flushed(&file, &open) && !is_flushed(&file, &open), "the first one after the open");
+        engine.records.get(open.no()).own().open(Writer::LockHolder);
+        file.write_at(5000, &[3; 10]).expect("written");
+        drop(engine.lock_file(open.no()).expect("mended"));
+        assert!(is_flushed(&file, &open));
     }
 
     /// The record of a file was made while the leader wrote to it, as it had none.
