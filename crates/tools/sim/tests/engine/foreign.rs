@@ -13,7 +13,7 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES};
 
 use super::model::{CELL, CELLS, cell_bytes};
 use super::world::{Died, Handle, Kind, Machine};
-use super::{FILES, Process, Setup, formatted, open_at, read};
+use super::{FILES, Process, Setup, end_with_the_run, formatted, open_at, read};
 
 const KEY: u64 = FILES.start;
 const OTHER: u64 = FILES.start + 1;
@@ -369,13 +369,12 @@ impl Run {
         let (tell, told) = mpsc::channel();
         let (grave, end) = mpsc::channel::<()>();
         self.graves.push(grave);
-        let (dying, mut left) = (tell.clone(), self.rng.u32(1..12));
+        let (dying, engine, mut left) = (tell.clone(), Arc::downgrade(&self.process.engine), self.rng.u32(1..12));
         self.machine.set_moment(Some(Box::new(move || {
             left -= 1;
             if left == 0 {
                 let _ = dying.send(Ended::Died);
-                let _ = end.recv();
-                std::panic::panic_any(Died);
+                end_with_the_run(&end, &engine);
             }
         })));
         let (machine, process) = (Arc::clone(&self.machine), Arc::clone(&self.process));

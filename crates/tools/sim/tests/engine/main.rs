@@ -16,7 +16,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 
 use datapath::Worker;
 use datapath::engine::{CacheEngine, Layout, Limits, Open, OpenFileError, OpenOptions, Parts, Sizes};
@@ -246,9 +246,6 @@ impl Alive {
             while let Ok(call) = to_do.recv() {
                 let result = catch_unwind(AssertUnwindSafe(|| call(&works)));
                 if result.as_ref().is_err_and(|payload| payload.is::<Died>()) {
-                    // The run is over. Dropping the dead process must not let its interrupted worker continue: a killed process drops
-                    // nothing.
-                    works.engine.detach();
                     break;
                 }
                 if done.send(Ended::Done(result)).is_err() {
@@ -430,7 +427,7 @@ impl Run {
         self.process.is_mortal = dies_at != u32::MAX;
         let (grave, end) = mpsc::channel::<()>();
         self.graves.push(grave);
-        let dying = self.process.dying.clone();
+        let (dying, engine) = (self.process.dying.clone(), Arc::downgrade(&self.process.process.engine));
         let mut moments = 0;
         self.machine.set_moment(Some(Box::new(move || {
             moments += 1;
@@ -443,11 +440,20 @@ impl Run {
             }
             if moments == dies_at {
                 let _ = dying.send(Ended::Died);
-                let _ = end.recv();
-                std::panic::panic_any(Died);
+                end_with_the_run(&end, &engine);
             }
         })));
     }
+}
+
+/// Ends the thread of a dead process once the run is over. What is dropped then, such as an open file, must not let the interrupted worker
+/// continue: a killed process drops nothing.
+fn end_with_the_run(end: &mpsc::Receiver<()>, engine: &Weak<CacheEngine>) -> ! {
+    let _ = end.recv();
+    if let Some(engine) = engine.upgrade() {
+        engine.detach();
+    }
+    std::panic::panic_any(Died);
 }
 
 /// A write error is reported once.
