@@ -249,7 +249,8 @@ fn each_handle_hears_once_of_what_failed_in_the_background() {
 #[test]
 fn a_flush_that_forgets_is_repaired_from_the_cache() {
     let disk = Disk::new(64 << 10);
-    let (cache, handle) = cache(&disk, 16);
+    // So many that no pages are written in the background before the test says.
+    let (cache, handle) = cache(&disk, 64);
     cache.write(&handle, 0, &[3; 8 * PAGE_BYTES]).expect("taken");
     disk.state.lock().forgets = true;
     assert_eq!(cache.flush(&handle), Err(Errno::IO));

@@ -28,7 +28,7 @@ const WINDOW_BYTES: u64 = 1 << 20;
 /// Pages that the SSD has not taken yet when the next window is read. It takes them in batches, so that some always wait for others.
 const WAITING_MOST: u64 = 128;
 /// The time in which the SSD has to take pages that were read.
-const SSD_WAIT: Duration = Duration::from_secs(2);
+const SSD_WAIT: Duration = Duration::from_secs(5);
 /// The number of parts of a file that are looked at again in the end.
 const LEFT_MAX: usize = 1 << 16;
 const POLL: Duration = Duration::from_millis(1);
