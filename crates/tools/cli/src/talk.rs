@@ -412,6 +412,9 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
         while mount::raw::is_in_use(&image) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
+        if mount::raw::is_in_use(&image) {
+            bail!("{} is unmounted, and its daemon still saves to {}: wait until it has ended", args.mountpoint.display(), image.display());
+        }
         return Ok(true);
     }
     if let Some(cached) = mount::cached::mount_at(&real) {
