@@ -58,7 +58,7 @@ disk() {
 for name in nvme0n1 nvme1n1 nvme0n1p3 vg/volume sdb; do
     disk "$name" 64M
 done
-for side in ssd hdd; do
+for side in ssd hdd nas; do
     truncate -s 4G "$SCRATCH/$side.img"
     mkfs.ext4 -q "$SCRATCH/$side.img"
     mount -o loop "$SCRATCH/$side.img" "$new/$side" || skip "there are no loop devices"

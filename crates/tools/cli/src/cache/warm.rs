@@ -31,6 +31,9 @@ const WAITING_MOST: u64 = 128;
 const SSD_WAIT: Duration = Duration::from_secs(5);
 /// The number of parts of a file that are looked at again in the end.
 const LEFT_MAX: usize = 1 << 16;
+/// How often pages are read again that the SSD has not taken.
+const PASSES_MAX: u32 = 8;
+const SETTLE_POLL: Duration = Duration::from_millis(20);
 const POLL: Duration = Duration::from_millis(1);
 
 /// What was done.
@@ -143,19 +146,31 @@ fn next_window(file: &File, at: u64, length: u64) -> Option<Range<u64>> {
 
 /// Reads pages again whose frame another page took before they were brought to the SSD. Returns the bytes that it does not take.
 fn again(file: &File, mut windows: Vec<Range<u64>>, has_ssd: bool, pace: &Pace, interrupted: &AtomicBool) -> anyhow::Result<u64> {
-    let mut before = u64::MAX;
-    loop {
-        // The last pages wait for others to fill their batch.
-        file.sync(true)?;
-        let pages = wait_for(file, &windows, has_ssd, 0)?;
-        if pages == 0 || pages >= before || !has_ssd || interrupted.load(Ordering::Relaxed) {
-            return Ok(pages * PAGE_BYTES);
+    let mut missing_pages = 0;
+    for _ in 0..PASSES_MAX {
+        missing_pages = settle(file, &windows, has_ssd)?;
+        if missing_pages == 0 || !has_ssd || interrupted.load(Ordering::Relaxed) {
+            break;
         }
-        before = pages;
         windows.retain(|window| missing(file, window, has_ssd).is_ok_and(|pages| pages > 0));
         for window in &windows {
             pace.keep(read(file, window, has_ssd)?.0);
         }
+    }
+    Ok(missing_pages * PAGE_BYTES)
+}
+
+/// Waits until the SSD has what was read, for a second. Returns how many pages it has not. The last pages wait for others to fill their
+/// batch, which a sync ends; the leader takes the pages after it has served requests, so that one sync is not enough.
+fn settle(file: &File, windows: &[Range<u64>], has_ssd: bool) -> anyhow::Result<u64> {
+    let begun = Instant::now();
+    loop {
+        file.sync(true)?;
+        let missing = windows.iter().try_fold(0, |sum, window| anyhow::Ok(sum + missing(file, window, has_ssd)?))?;
+        if missing == 0 || !has_ssd || begun.elapsed() > Duration::from_secs(1) {
+            return Ok(missing);
+        }
+        std::thread::sleep(SETTLE_POLL);
     }
 }
 
