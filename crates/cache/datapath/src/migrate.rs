@@ -9,14 +9,18 @@
 //!   space.
 //! - `failed.rs`: handles a failed SSD, and the pages that only it had.
 //! - `lead.rs`: how a process leads. `window.rs`: what makes a change by the leader known as ours.
-//! - `files.rs`: identifies files; keeps their catalogue entries and backing-file handles. `requests.rs`: serves requests.
+//! - `files.rs`: identifies files; keeps their backing-file handles. `entries.rs`: their catalogue entries. `truncations.rs`: truncates
+//!   them, also again after a crash.
+//! - `requests.rs`: serves requests.
 
 mod demote;
+mod entries;
 mod failed;
 mod files;
 mod frames;
 mod lead;
 mod requests;
+mod truncations;
 mod window;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};

@@ -190,3 +190,16 @@ fn lead_over(mode: Mode, ssd: Option<ssdcache::Shape>) -> (Arc<File>, Arc<CacheE
     let open = engine.open(FileKey(7), Path::new("/file"), options, Arc::clone(&file) as Arc<dyn BackingFile>);
     (file, engine, open.expect("opened"))
 }
+
+/// Forgets what the segment has of a file, as after a loss of power, and leads.
+pub(crate) fn restart(engine: &Arc<CacheEngine>, no: FileNo) {
+    engine.drop_frames(no, 0..u64::MAX).expect("dropped");
+    engine.records.get(no).set_key(None);
+    engine.lead_inline(Worker::begin(engine));
+}
+
+pub(crate) fn opened(engine: &Arc<CacheEngine>) -> crate::engine::Open {
+    let below = engine.world.open(FileKey(7), Path::new("/file"), &[], true).expect("there");
+    let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
+    engine.open(FileKey(7), Path::new("/file"), options, below).expect("opened")
+}

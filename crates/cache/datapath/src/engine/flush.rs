@@ -218,23 +218,28 @@ mod test {
         }
     }
 
+    /// Ends pass-through while a writer changes the first page in place, and checks that its bytes reach the file.
+    fn end_pass_through_beside_a_late_write(file: &File, engine: &Arc<CacheEngine>, open: &Open) {
+        let (late, no) = (Arc::clone(engine), open.no());
+        let hook = move || {
+            write_late(&late, no, 2);
+            false
+        };
+        *file.at_stamp.lock() = Some(Box::new(hook));
+        engine.set_mode(Mode::WriteBack).expect("switched");
+        assert!(file.at_stamp.lock().is_none(), "it was written");
+        open.sync().expect("no conflict");
+        open.clean().expect("no conflict");
+        assert_eq!(file.bytes.lock()[..11], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
+    }
+
     /// The writer has not noticed pass-through, which ends, or it has noticed its end already.
     #[test]
     fn a_page_that_is_written_at_the_end_of_pass_through_is_not_lost() {
         for (file, engine, open) in [crate::test_engine::lead(Mode::WriteBack), crate::test_engine::lead_with_ssd(Mode::WriteBack)] {
             open.write(0, &[1; 100]).expect("written");
             engine.set_mode(Mode::PassThrough).expect("switched");
-            let (late, no) = (Arc::clone(&engine), open.no());
-            let hook = move || {
-                write_late(&late, no, 2);
-                false
-            };
-            *file.at_stamp.lock() = Some(Box::new(hook));
-            engine.set_mode(Mode::WriteBack).expect("switched");
-            assert!(file.at_stamp.lock().is_none(), "it was written");
-            open.sync().expect("no conflict");
-            open.clean().expect("no conflict");
-            assert_eq!(file.bytes.lock()[..11], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
+            end_pass_through_beside_a_late_write(&file, &engine, &open);
             assert!(!open.is_changed(file.stamp().expect("a stamp")));
         }
     }
@@ -247,16 +252,6 @@ mod test {
         engine.set_mode(Mode::PassThrough).expect("switched");
         engine.records.get(open.no()).own().open(Writer::Leader);
         file.write_at(50, &[3; 10]).expect("written");
-        let (late, no) = (Arc::clone(&engine), open.no());
-        let hook = move || {
-            write_late(&late, no, 2);
-            false
-        };
-        *file.at_stamp.lock() = Some(Box::new(hook));
-        engine.set_mode(Mode::WriteBack).expect("switched");
-        assert!(file.at_stamp.lock().is_none(), "it was written");
-        open.sync().expect("no conflict");
-        open.clean().expect("no conflict");
-        assert_eq!(file.bytes.lock()[..11], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1]);
+        end_pass_through_beside_a_late_write(&file, &engine, &open);
     }
 }

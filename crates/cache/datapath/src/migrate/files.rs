@@ -1,9 +1,8 @@
-// long: the life of one file in the leader, from its catalogue entry to its removal.
-//! The leader's state of files: their backing-file handles and catalogue entries.
+// long: the life of one file in the leader, from its first handle to its removal.
+//! The leader's state of files: their backing-file handles, names and records.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,28 +10,26 @@ use std::sync::atomic::Ordering;
 use pagecache::{MarkFilter, Marks};
 use rustix::io::Errno;
 use shm::OwnedLockGuard;
-use ssdcache::{CollectScope, FileKey, LookupResult, Mode, PAGE_BYTES, Page, PageIndex, PageVersion};
+use ssdcache::{FileKey, Page, PageIndex, PageVersion};
 
 use super::{RETRY_MS, Worker};
 use crate::engine::log::Stop;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::{Difference, Writer, difference};
-use crate::engine::{BackingFile, CATALOGUE, CUT_BELOW, CacheEngine, Entry, FileNo, PATH_MAX, Stamp, flag, place};
+use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX, Stamp, flag};
 
 /// Files whose entries are kept in memory; more only while they are being written.
-const KNOWN_MAX: usize = 2048;
+pub(super) const KNOWN_MAX: usize = 2048;
 /// How often the leader checks for files that are no longer used, ms.
-const FILES_CHECK_MS: u32 = 1000;
+pub(super) const FILES_CHECK_MS: u32 = 1000;
 /// Records of closed files that each check examines.
 const WITHDRAWN: u32 = 32;
 /// Entries settled in one step when there are too many.
 const SETTLED: usize = 64;
-/// Entries that a new leader reads in one second, at most, to find truncations that are not settled.
-const ENTRIES_READ: usize = 256;
 /// Files whose names are compared in one second, and whose names in the segment are set under one lock.
 const NAMED: usize = 64;
 /// The time after which such a comparison ends, and goes on a second later: the search for a missing file may be slow. In ms.
-const NAMED_MS: u32 = 20;
+pub(super) const NAMED_MS: u32 = 20;
 /// Directories that are synced for one renamed file, at most.
 const SYNCED_MAX: usize = 8;
 /// The same for a stranded file.
@@ -41,12 +38,12 @@ pub(super) const STRANDED_MS: u32 = 60_000;
 #[derive(Default)]
 pub(super) struct Known {
     /// The backing file, open for reading and writing.
-    below: Option<Arc<dyn BackingFile>>,
+    pub(super) below: Option<Arc<dyn BackingFile>>,
     /// The time of the last use: the larger, the later.
-    used: u64,
+    pub(super) used: u64,
     /// The entry that the log has; `None`: absent, or not read yet.
-    noted: Option<Entry>,
-    is_read: bool,
+    pub(super) noted: Option<Entry>,
+    pub(super) is_read: bool,
     /// Whether this leader has truncated the file to the length in its entry.
     pub(super) is_cut: bool,
     /// Whether this leader did or repeated a truncation of the backing file, and the SSD may still have bytes behind the end.
@@ -56,7 +53,7 @@ pub(super) struct Known {
     /// The flags of its record that made the file wait: without them it waits no longer.
     pub(super) waits_for: u32,
     /// The truncation in its entry is not settled before this time.
-    unsettled_until: Option<u32>,
+    pub(super) unsettled_until: Option<u32>,
     /// The file's stamp after our last change, while the entry says `writing`: used when the file has no record.
     pub(super) after: Option<Stamp>,
     /// Whether the clean pages of the SSD may be older than the backing file: they are dropped before a process reads them.
@@ -69,7 +66,7 @@ impl Known {
     }
 
     /// Returns whether the entry still has to be settled; everything else can be read again.
-    fn is_needed(&self) -> bool {
+    pub(super) fn is_needed(&self) -> bool {
         self.noted.as_ref().is_some_and(|entry| entry.writing || entry.through || entry.cut.is_some())
     }
 }
@@ -132,245 +129,6 @@ impl Worker {
         self.known.remove(&key);
     }
 
-    /// Returns the file's entry from the log.
-    pub(super) fn entry(&mut self, key: FileKey) -> Option<Entry> {
-        if self.know(key).is_read {
-            return self.know(key).noted.clone();
-        }
-        let page = self.log.as_mut().and_then(|log| log.read(CATALOGUE, place(key)));
-        let entry = page.and_then(|page| Entry::decode(&page)).filter(|entry| entry.key == key);
-        let known = self.know(key);
-        (known.noted, known.is_read) = (entry.clone(), true);
-        entry
-    }
-
-    /// Puts an entry into the log, unless it is there already; the next flush makes it durable. `make` builds the entry, and builds it
-    /// again after room was made: that may have changed its inputs.
-    pub(super) fn put_entry(
-        &mut self,
-        engine: &CacheEngine,
-        key: FileKey,
-        mut make: impl FnMut(&mut Worker) -> Entry,
-    ) -> Result<(), Errno> {
-        for _ in 0..3 {
-            self.room_ahead(engine)?;
-            let entry = make(self);
-            let before = self.entry(key);
-            if before.as_ref() == Some(&entry) {
-                return Ok(());
-            }
-            let is_making_room = self.making_room;
-            let Some(log) = &mut self.log else { return Err(Errno::IO) };
-            let is_others = before.is_none() && log.cache.lookup(CATALOGUE, place(key)) != LookupResult::Miss;
-            let put = match is_making_room {
-                true => log.put_own(place(key), &entry.encode()),
-                false => log.put(CATALOGUE, place(key), PageVersion::Dirty, &entry.encode()),
-            };
-            match put {
-                Ok(()) => {
-                    if is_others {
-                        // The log has the entry of another file there no more.
-                        let all = self.known.iter_mut().filter(|(other, _)| place(**other) == place(key));
-                        all.for_each(|(_, known)| (known.noted, known.is_read) = (None, true));
-                    }
-                    let known = self.know(key);
-                    let is_cut_settled = known.noted.as_ref().is_some_and(Entry::owes_cut) && !entry.owes_cut();
-                    (known.noted, known.is_read) = (Some(entry), true);
-                    self.is_cut_settled |= is_cut_settled;
-                    return Ok(());
-                }
-                Err(Stop::Room) => self.make_room(engine)?,
-                Err(stop) => return Err(self.stopped(engine, stop)),
-            }
-        }
-        Err(Errno::NOSPC)
-    }
-
-    /// Writes the current entry of an open file.
-    pub(super) fn note(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
-        self.note_as(engine, no, None, engine.records.get(no).has(flag::THROUGH))
-    }
-
-    /// Writes the entry of a file that is about to be written through.
-    pub(super) fn note_through(&mut self, engine: &CacheEngine, no: FileNo) -> Result<(), Errno> {
-        self.note_as(engine, no, None, true)
-    }
-
-    /// Writes the entry of a file that is about to be truncated to `len`.
-    pub(super) fn note_cut(&mut self, engine: &CacheEngine, no: FileNo, len: u64) -> Result<(), Errno> {
-        self.note_as(engine, no, Some(len), engine.records.get(no).has(flag::THROUGH))
-    }
-
-    fn note_as(&mut self, engine: &CacheEngine, no: FileNo, len: Option<u64>, through: bool) -> Result<(), Errno> {
-        let record = engine.records.get(no);
-        let key = record.key().ok_or(Errno::NOENT)?;
-        let is_first = self.log.as_ref().is_some_and(|log| log.cache.pages_of(key) == 0);
-        if is_first {
-            // The log has not recorded what happened to the file so far.
-            let below = self.found(engine, key)?.ok_or(Errno::NOENT)?;
-            below.sync().map_err(|error| errno_of(&error))?;
-            self.synced_below(engine, key)?;
-        }
-        self.know(key).after = (!record.own().is_open()).then(|| record.own().get());
-        self.put_entry(engine, key, |worker| {
-            let before = worker.entry(key);
-            let cut = before.as_ref().and_then(|entry| entry.cut);
-            let size = record.size().load(Ordering::Acquire);
-            Entry {
-                key,
-                path: record.path(),
-                size: len.unwrap_or_else(|| size.max(before.as_ref().filter(|_| !is_first).map_or(0, |entry| entry.size))),
-                // A conflict outlives a restart: the backing file then differs from what we left.
-                stamp: if record.has(flag::CONFLICT) { Stamp::NEVER } else { record.own().get() },
-                // A write-through changes the backing file at any time; only a sync makes it durable.
-                writing: !record.has(flag::CONFLICT)
-                    && (len.is_some() || through || record.own().is_open() || before.is_some_and(|entry| entry.writing)),
-                cut: len.map_or(cut, |len| Some(cut.map_or(len, |cut| cut.min(len)))),
-                through,
-            }
-        })
-    }
-
-    /// Records that the backing file is durable, including its truncation. Its entry says so before any page counts as clean.
-    pub(super) fn synced_below(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        if self.owes_cut(engine, key).is_some() {
-            return Ok(());
-        }
-        let cut = self.cutting.filter(|(cutting, _)| *cutting == key).map(|(_, len)| len);
-        let cut = cut.or(self.know(key).is_untrimmed.then_some(CUT_BELOW));
-        match self.entry(key) {
-            Some(entry) if entry.cut == Some(CUT_BELOW) => Ok(()),
-            Some(entry) if entry.cut != cut && self.has_log(engine) => {
-                self.put_entry(engine, key, |worker| Entry { cut, ..worker.entry(key).unwrap_or_else(|| entry.clone()) })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns the entry and the length of a truncation that a power failure may have undone: the file was not opened since.
-    fn owes_cut(&mut self, engine: &CacheEngine, key: FileKey) -> Option<(Entry, u64)> {
-        let entry = self.entry(key)?;
-        let is_compared = |no| engine.records.get(no).on_ssd().is_some() && !engine.records.get(no).has(flag::UNCOMPARED);
-        let is_open = engine.records.find(key).is_some_and(is_compared);
-        let is_done = is_open || self.know(key).is_cut || self.cutting.is_some_and(|(cutting, _)| cutting == key);
-        let cut = entry.cut.filter(|cut| *cut != CUT_BELOW && !is_done)?;
-        Some((entry, cut))
-    }
-
-    /// Removes a truncation, durably, from the entry of a file in pass-through that the leader may not open. From now on other programs
-    /// and users of the cache change the file unseen, and a later leader must not repeat the truncation over that. Other files keep it.
-    ///
-    /// # Errors
-    /// The log has no room for that, or the SSD failed just now.
-    pub(super) fn give_up_cut(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
-        let is_past = engine.records.get(no).mode() == Mode::PassThrough && self.has_log(engine);
-        let Some(entry) = self.entry(key).filter(|entry| is_past && entry.owes_cut()) else { return Ok(()) };
-        // One that was not repeated yet may not have reached the SSD's pages either.
-        let cut = self.owes_cut(engine, key).map(|_| CUT_BELOW);
-        self.put_entry(engine, key, |worker| Entry { cut, ..worker.entry(key).unwrap_or_else(|| entry.clone()) })?;
-        self.flush_log(engine)
-    }
-
-    /// Repeats a truncation that may have been lost in a crash before it was durable, before any other change to the file. Data after the
-    /// new length was written later, and is dirty here.
-    pub(super) fn cut_again(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        let Some((entry, cut)) = self.owes_cut(engine, key) else { return Ok(()) };
-        let below = self.below(engine, key)?;
-        let size = below.stamp().map_err(|error| errno_of(&error))?.size;
-        let window = self.open_window(engine, key, &*below)?;
-        let mut done = if size > cut { below.set_len(cut) } else { Ok(()) };
-        if entry.size > cut.min(size) {
-            done = done.and_then(|()| below.set_len(entry.size));
-        }
-        self.close_window(engine, window, &*below);
-        done.map_err(|error| errno_of(&error))?;
-        let known = self.know(key);
-        (known.is_cut, known.is_untrimmed) = (true, true);
-        if !self.has_log(engine)
-            && let Some(no) = engine.records.find(key)
-        {
-            // The entry cannot say that this is done, and the next leader must not repeat it: the file is written through from now on.
-            engine.records.get(no).flags().fetch_and(!flag::UNCOMPARED, Ordering::AcqRel);
-        }
-        Ok(())
-    }
-
-    /// Drops what the SSD has behind the end that the file's entry says. A crash may have interrupted a truncation before these pages were
-    /// dropped, and their bytes would be back when the file grows. The next flush of the log makes that durable.
-    pub(super) fn trim(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        let Some(size) = self.entry(key).map(|entry| entry.size) else { return Ok(()) };
-        if self.has_log(engine) {
-            self.cut_tail(engine, key, size)?;
-        }
-        self.drop_pages(engine, key, size.div_ceil(PAGE_BYTES as u64)..u64::MAX)?;
-        self.know(key).is_untrimmed = false;
-        Ok(())
-    }
-
-    /// Does the same durably, before a process uses the file. An entry that says [`CUT_BELOW`] has nothing left to do then.
-    pub(super) fn trim_for_good(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        self.trim(engine, key)?;
-        self.note_trimmed(engine, key)?;
-        self.flush_log(engine)
-    }
-
-    fn note_trimmed(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        match self.entry(key).filter(|entry| entry.cut == Some(CUT_BELOW) && self.has_log(engine)) {
-            Some(entry) => self.put_entry(engine, key, |worker| Entry { cut: None, ..worker.entry(key).unwrap_or_else(|| entry.clone()) }),
-            None => Ok(()),
-        }
-    }
-
-    /// Finishes on the SSD a truncation that this leader repeated in the backing file, and that is durable there. If that is not possible
-    /// now, the entry keeps [`CUT_BELOW`].
-    pub(super) fn end_trim(&mut self, engine: &CacheEngine, key: FileKey) {
-        // Callers that make room have collected dirty pages by their places: none of these pages may be put again.
-        if self.making_room || !self.has_log(engine) {
-            return;
-        }
-        let Some(entry) = self.entry(key).filter(|entry| entry.cut == Some(CUT_BELOW)) else { return };
-        let end = PageIndex(entry.size / PAGE_BYTES as u64);
-        if !self.log.as_ref().is_none_or(|log| log.cache.is_dirty(key, end)) {
-            let _ = self.trim(engine, key).and_then(|()| self.note_trimmed(engine, key));
-        }
-    }
-
-    /// Does for the first open of a file, whose record was made when it was stranded, what remains of a comparison with its entry: a
-    /// truncation that a crash may have undone.
-    pub(super) fn open_found(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
-        let record = engine.records.get(no);
-        // In a conflict nothing is written until the owner decides.
-        if !record.has(flag::UNCOMPARED) || record.has(flag::CONFLICT) {
-            return Ok(());
-        }
-        if let Some(entry) = self.entry(key).filter(|entry| entry.cut.is_some()) {
-            match self.cut_again(engine, key) {
-                // Another program changed the file meanwhile: the caller finds the flag.
-                Err(Errno::STALE) if record.has(flag::CONFLICT) => return Ok(()),
-                cut => cut?,
-            }
-            record.size().store(entry.size, Ordering::Release);
-            self.trim_for_good(engine, key)?;
-        }
-        record.flags().fetch_and(!flag::UNCOMPARED, Ordering::AcqRel);
-        Ok(())
-    }
-
-    /// Prepares the first write to a backing file; returns how long the file may become. Its entry first records the write and that
-    /// length, durably. A backing file longer than its entry would exceed the length its users know after a crash.
-    ///
-    /// # Errors
-    /// The log has no room for that, or the SSD failed just now.
-    pub(super) fn begin_writing(&mut self, engine: &CacheEngine, key: FileKey) -> Result<u64, Errno> {
-        let below = self.below(engine, key)?;
-        // This comes before the entry says that changes are ours: after a crash they are then not checked.
-        self.look_first(engine, key, &*below)?;
-        if self.say_writing(engine, key)? {
-            self.flush_log(engine)?;
-        }
-        Ok(self.end_below(engine, key))
-    }
-
     /// Returns the backing file to flush it. A read-only file needs nothing else.
     pub(super) fn below_to_sync(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<Arc<dyn BackingFile>, Errno> {
         match self.below(engine, key) {
@@ -390,36 +148,6 @@ impl Worker {
             .filter(|process| processes >> process & 1 == 1)
             .filter_map(|process| engine.processes.pid(shm::ProcessSlot(process)))
             .collect()
-    }
-
-    /// Returns the last stamp known to be ours, of a file without a record. `None`: we may have changed the file since.
-    pub(super) fn own_stamp(&mut self, key: FileKey) -> Option<Stamp> {
-        let entry = self.entry(key)?;
-        if entry.writing { self.know(key).after.filter(|_| !entry.through) } else { Some(entry.stamp) }
-    }
-
-    /// Remembers that the clean pages of a file on the SSD may be older than the backing file: the entry says that a write was begun, and
-    /// nobody knows whether it happened. After a restart this comes before a stamp counts as ours. `now`: the stamp of the file; `None`: a
-    /// process of the instance is changing it, or its location is unknown. Nothing is dropped here: the log may have no room for that.
-    pub(super) fn note_doubt(&mut self, engine: &CacheEngine, key: FileKey, now: Option<Stamp>) {
-        let is_compared = engine.records.find(key).is_some_and(|no| engine.records.get(no).on_ssd().is_some());
-        let Some(entry) = self.entry(key).filter(|_| !is_compared) else { return };
-        let is_as_left = !entry.through && now.is_some_and(|now| is_same(entry.stamp, now));
-        if !is_as_left && self.own_stamp(key).is_none() {
-            self.know(key).is_doubtful = true;
-        }
-    }
-
-    /// Drops these pages, durably, before the entry says that the file is as we left it.
-    ///
-    /// # Errors
-    /// The log has no room for that, or the SSD failed just now.
-    pub(super) fn drop_doubtful(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        if self.know(key).is_doubtful {
-            self.drop_clean_for_good(engine, key)?;
-            self.know(key).is_doubtful = false;
-        }
-        Ok(())
     }
 
     /// Returns the backing file, to write dirty pages to it. `None`: the file was removed, and its pages are dropped; or it is not found,
@@ -498,7 +226,7 @@ impl Worker {
     }
 
     /// Returns the file's record, or makes one from its entry. `None`: no record is free.
-    fn ensure_record(&mut self, engine: &CacheEngine, key: FileKey) -> Option<FileNo> {
+    pub(super) fn ensure_record(&mut self, engine: &CacheEngine, key: FileKey) -> Option<FileNo> {
         let (entry, own) = (self.entry(key), self.own_stamp(key));
         if engine.records.find(key).is_none() {
             self.note_doubt(engine, key, None);
@@ -754,160 +482,6 @@ impl Worker {
         noted.into_iter().chain(known).min().or_else(|| self.entry(key).map(|entry| entry.size)).unwrap_or(u64::MAX)
     }
 
-    /// Puts an entry into the log that says that a write to the backing file has begun, and how long the file may become. Returns whether
-    /// the file has an entry: then the write must not begin before the log is flushed.
-    pub(super) fn say_writing(&mut self, engine: &CacheEngine, key: FileKey) -> Result<bool, Errno> {
-        let Some(entry) = self.entry(key).filter(|_| self.has_log(engine)) else { return Ok(false) };
-        // Only a noted truncation shortens the entry: until then, the data after it may still be needed.
-        let grown = || engine.records.find(key).map_or(0, |no| engine.records.get(no).size().load(Ordering::Acquire));
-        let size = |entry: &Entry| entry.size.max(grown());
-        if !entry.writing {
-            // Until our first change, a file without a record still has to have the stamp of its entry. This comes first: making room for
-            // the entry may write the file back.
-            self.know(key).after = match engine.records.find(key).map(|no| engine.records.get(no).own()) {
-                Some(own) => (!own.is_open()).then(|| own.get()),
-                None => Some(entry.stamp),
-            };
-        }
-        if !entry.writing || entry.size != size(&entry) {
-            self.put_entry(engine, key, |worker| {
-                let entry = worker.entry(key).unwrap_or_else(|| entry.clone());
-                Entry { writing: true, size: size(&entry), ..entry }
-            })?;
-        }
-        Ok(true)
-    }
-
-    /// Records the stamp after a write-back, without a flush. After a crash it shows which changes were ours, if it was durable by then.
-    pub(super) fn note_after(&mut self, engine: &CacheEngine, key: FileKey) {
-        // A later leader has to find the doubt again.
-        let after = self.know(key).after.filter(|_| !self.known.get(&key).is_some_and(|known| known.is_doubtful));
-        if let Some((entry, stamp)) = self.entry(key).filter(|entry| entry.writing && !entry.through && self.has_log(engine)).zip(after)
-            && entry.stamp != stamp
-        {
-            let _ = self.put_entry(engine, key, |worker| Entry { stamp, ..worker.entry(key).unwrap_or_else(|| entry.clone()) });
-        }
-    }
-
-    /// Returns whether a truncation was requested or its process died: a durable backing file does not finish it.
-    pub(super) fn is_being_cut(&self, engine: &CacheEngine, no: FileNo) -> bool {
-        engine.records.get(no).truncations().load(Ordering::Acquire) % 2 == 1
-    }
-
-    /// Settles entries that say `writing` of files that are not being written.
-    pub(super) fn settle_entries(&mut self, engine: &CacheEngine, most: usize) -> bool {
-        // Each round starts where the last one ended: entries that cannot be settled now are not always first.
-        let behind = (Bound::Excluded(self.settled), Bound::Unbounded);
-        let all = self.known.range(behind).chain(self.known.range(..=self.settled));
-        let now = engine.world.now_ms();
-        let is_due = |known: &Known| known.unsettled_until.is_none_or(|until| (until.wrapping_sub(now) as i32) <= 0);
-        let due = all.filter(|(_, known)| known.is_needed() && is_due(known));
-        let keys: Vec<FileKey> = due.map(|(key, _)| *key).take(most).collect();
-        self.settled = keys.last().copied().unwrap_or(self.settled);
-        for key in &keys {
-            // The last leader may have died before it truncated the backing file; the request or the next owner of the lock repeats that.
-            if engine.records.find(*key).is_some_and(|no| self.is_being_cut(engine, no)) {
-                continue;
-            }
-            // The stamp of a record that has not been compared with the entry may be of another program's change.
-            let is_uncompared = engine.records.find(*key).is_some_and(|no| engine.records.get(no).on_ssd().is_none());
-            if is_uncompared && self.own_stamp(*key).is_some() {
-                continue;
-            }
-            let synced = self
-                .cut_again(engine, *key)
-                .and_then(|()| self.below(engine, *key))
-                .and_then(|below| below.sync().map_err(|error| errno_of(&error)))
-                .and_then(|()| self.synced_below(engine, *key));
-            if let Err(errno) = synced {
-                // The search for a missing file may be slow.
-                self.leave_entry(engine, *key, if errno == Errno::NOENT { STRANDED_MS } else { RETRY_MS });
-                continue;
-            }
-            self.end_trim(engine, *key);
-            let Some(mut entry) = self.entry(*key) else { continue };
-            let stamp = match engine.records.find(*key).map(|no| engine.records.get(no)) {
-                Some(record) if record.own().is_open() || record.has(flag::STRANDED) => continue,
-                Some(record) => {
-                    if entry.through && !self.ends_through(engine, *key) {
-                        continue;
-                    }
-                    entry.size = entry.size.max(record.size().load(Ordering::Acquire));
-                    Ok(record.own().get())
-                }
-                None => match self.own_stamp(*key) {
-                    Some(own) => Ok(own),
-                    None => self.below(engine, *key).and_then(|below| below.stamp().map_err(|error| errno_of(&error))),
-                },
-            };
-            let Ok(stamp) = stamp else { continue };
-            self.note_doubt(engine, *key, Some(stamp));
-            if self.drop_doubtful(engine, *key).is_err() {
-                self.leave_entry(engine, *key, RETRY_MS);
-                continue;
-            }
-            let put = self.put_entry(engine, *key, |_| Entry { stamp, writing: false, through: false, ..entry.clone() });
-            if put.is_err() {
-                self.leave_entry(engine, *key, RETRY_MS);
-            }
-        }
-        // If that fails, the SSD has failed.
-        let _ = self.flush_settled(engine);
-        !keys.is_empty()
-    }
-
-    /// Makes durable that truncations of backing files are. An entry that still had one would have the next leader truncate the file again
-    /// after a power cut, and with it what another program has written since.
-    ///
-    /// # Errors
-    /// The SSD failed just now.
-    pub(super) fn flush_settled(&mut self, engine: &CacheEngine) -> Result<(), Errno> {
-        if self.is_cut_settled { self.flush_log(engine) } else { Ok(()) }
-    }
-
-    /// Forgets an entry that could not be settled. Its log entry is unchanged, so a later open takes the change for ours. The file stays
-    /// open: another program may have moved it. An entry with a truncation is tried again after `ms`: a later open would repeat the
-    /// truncation, over what other programs have written by then.
-    fn leave_entry(&mut self, engine: &CacheEngine, key: FileKey, ms: u32) {
-        let until = engine.world.now_ms().wrapping_add(ms);
-        let known = self.know(key);
-        if known.noted.as_ref().is_some_and(Entry::owes_cut) {
-            known.unsettled_until = Some(until);
-        } else {
-            (known.noted, known.is_read) = (None, false);
-        }
-    }
-
-    /// Makes the next settling try all entries, also those that could not be settled just now.
-    pub(super) fn settle_all_again(&mut self) {
-        self.known.values_mut().for_each(|known| known.unsettled_until = None);
-    }
-
-    /// Collects the pages of the catalogue that the last leader left. All of them are durable now, and are found.
-    pub(super) fn collect_entries(&mut self, engine: &CacheEngine) {
-        let Some(log) = self.log.as_ref().filter(|_| self.has_log(engine)) else { return };
-        let mut found = Vec::new();
-        log.cache.collect_dirty(CollectScope::File(CATALOGUE), usize::MAX, &mut found);
-        self.unread = found.into_iter().map(|item| item.page).collect();
-    }
-
-    /// Reads some of these pages. Files with truncations are remembered: the last leader may have died before it had settled them, and
-    /// have no pages on the SSD that would lead to them.
-    fn read_entries(&mut self, engine: &CacheEngine) {
-        let begun = engine.world.now_ms();
-        for _ in 0..ENTRIES_READ {
-            let is_over = engine.world.now_ms().wrapping_sub(begun) >= NAMED_MS || self.known.len() >= KNOWN_MAX;
-            if is_over || !self.has_log(engine) {
-                return;
-            }
-            let Some(page) = self.unread.pop() else { return };
-            let found = self.log.as_mut().and_then(|log| log.read(CATALOGUE, page));
-            if let Some(entry) = found.and_then(|page| Entry::decode(&page)).filter(|entry| entry.owes_cut() && place(entry.key) == page) {
-                self.entry(entry.key);
-            }
-        }
-    }
-
     /// Takes the file's lock if it is free: the leader never waits for it.
     pub(super) fn try_lock<'a>(&mut self, engine: &'a CacheEngine, no: FileNo) -> Option<shm::OwnedLockGuard<'a>> {
         let held = engine.records.lock_of(no).try_lock()?;
@@ -917,21 +491,6 @@ impl Worker {
             return None;
         }
         Some(held)
-    }
-
-    /// Returns whether the file has not been written through for `RETRY_MS`, and all of that is durable on both sides.
-    fn ends_through(&mut self, engine: &CacheEngine, key: FileKey) -> bool {
-        let Some(no) = engine.records.find(key) else { return false };
-        let record = engine.records.get(no);
-        let quiet = engine.world.now_ms().wrapping_sub(record.used().load(Ordering::Relaxed)) >= RETRY_MS;
-        let Some(_held) = self.try_lock(engine, no).filter(|_| quiet) else { return false };
-        let is_settled = !engine.pages.marked_of(pagecache::FileNo(no.0))
-            && self.below(engine, key).is_ok_and(|below| below.sync().is_ok())
-            && self.log.as_mut().is_some_and(|log| log.flush().is_ok());
-        if is_settled {
-            record.flags().fetch_and(!flag::THROUGH, Ordering::AcqRel);
-        }
-        is_settled
     }
 
     /// Returns the backing file, open for writing.
@@ -1090,16 +649,6 @@ impl Worker {
         self.drop_entry(engine, key)
     }
 
-    pub(super) fn drop_entry(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        if !self.has_log(engine) || self.entry(key).is_none() {
-            return Ok(());
-        }
-        self.drop_pages(engine, CATALOGUE, place(key).0..place(key).0 + 1)?;
-        let known = self.know(key);
-        (known.noted, known.is_read) = (None, true);
-        Ok(())
-    }
-
     /// Drops pages from the log; makes room if necessary.
     pub(super) fn drop_pages(&mut self, engine: &CacheEngine, key: FileKey, pages: std::ops::Range<u64>) -> Result<(), Errno> {
         if engine.header.ssd_failed() != 0 {
@@ -1138,8 +687,11 @@ pub(super) fn is_same(a: Stamp, b: Stamp) -> bool {
 
 #[cfg(test)]
 mod test {
+    use ssdcache::Mode;
+
     use super::*;
     use crate::engine::OpenOptions;
+    use crate::test_engine::restart;
 
     /// The lock of the table is held by a process that does not go on, and several held files have lost their names.
     #[test]
@@ -1174,36 +726,6 @@ mod test {
         assert!(!worker.clean_nameless(&engine));
     }
 
-    /// A crash undid a truncation, and the file is missing when the next leader looks for it. It is opened later.
-    #[test]
-    fn a_truncation_of_a_file_that_was_missing_is_repeated_when_it_is_opened() {
-        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
-        let (no, key, world) = (open.no(), open.key(), Arc::clone(&engine.world));
-        open.write(0, &[1; 20_000]).expect("written");
-        open.clean().expect("below");
-        open.write(0, &[2; 100]).expect("written");
-        open.sync().expect("on the SSD");
-        let mut worker = Worker::begin(&engine);
-        worker.note_cut(&engine, no, 5000).expect("noted");
-        worker.flush_log(&engine).expect("durable");
-        drop(open);
-        engine.drop_frames(no, 0..u64::MAX).expect("dropped");
-        engine.records.get(no).set_key(None);
-        let mut worker = Worker::begin(&engine);
-        let made = worker.ensure_record(&engine, key).expect("a record");
-        engine.records.get(made).flags().fetch_or(flag::MISSING, Ordering::AcqRel);
-        worker.synced_below(&engine, key).expect("nothing is forgotten");
-        engine.lead_inline(worker);
-        let below = world.open(key, Path::new("/file"), &[], true).expect("found");
-        let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
-        let open = engine.open(key, Path::new("/file"), options, below).expect("opened");
-        assert_eq!((open.size(), file.bytes.lock().len()), (5000, 5000));
-        assert!(!engine.records.get(made).has(flag::UNCOMPARED));
-        let mut bytes = vec![9; 20_000];
-        assert_eq!(open.read(0, &mut bytes), Ok(5000));
-        assert!(bytes[..100] == [2; 100] && bytes[100..5000] == [1; 4900]);
-    }
-
     /// A missing file is opened where it is now, or the owner of a file in conflict has decided: its next write-back does not wait.
     #[test]
     fn a_file_that_is_not_stranded_any_more_is_written_back_at_once() {
@@ -1226,99 +748,6 @@ mod test {
             assert_eq!(worker.clean_frames(&engine, &marked), (1, Ok(())));
             assert_eq!(file.bytes.lock()[..100], [2; 100]);
         }
-    }
-
-    /// Returns a file of five pages of ones, which the SSD has too, after a power failure: the truncation to 5000 bytes was noted, and
-    /// nothing else of it happened. Page 1 is dirty on the SSD if `is_dirty`, and page 0 always. No process has the file open.
-    fn truncation_cut_off(is_dirty: bool) -> (Arc<crate::test_engine::File>, Arc<CacheEngine>) {
-        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
-        open.write(0, &[1; 20_000]).expect("written");
-        open.sync().expect("on the SSD");
-        open.clean().expect("below");
-        open.write(0, &[2; 100]).expect("written");
-        if is_dirty {
-            open.write(PAGE_BYTES as u64, &[1; PAGE_BYTES]).expect("written");
-        }
-        open.sync().expect("on the SSD");
-        let no = open.no();
-        let mut worker = Worker::begin(&engine);
-        worker.note_cut(&engine, no, 5000).expect("noted");
-        worker.flush_log(&engine).expect("durable");
-        drop(open);
-        restart(&engine, no);
-        (file, engine)
-    }
-
-    /// Forgets what the segment has of a file, as after a loss of power, and leads.
-    fn restart(engine: &Arc<CacheEngine>, no: FileNo) {
-        engine.drop_frames(no, 0..u64::MAX).expect("dropped");
-        engine.records.get(no).set_key(None);
-        engine.lead_inline(Worker::begin(engine));
-    }
-
-    fn opened(engine: &Arc<CacheEngine>) -> crate::engine::Open {
-        let below = engine.world.open(FileKey(7), Path::new("/file"), &[], true).expect("there");
-        let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
-        engine.open(FileKey(7), Path::new("/file"), options, below).expect("opened")
-    }
-
-    #[test]
-    fn bytes_behind_a_truncation_that_was_cut_off_do_not_return_when_the_file_grows() {
-        for (is_dirty, is_written_back) in [(false, false), (true, false), (false, true), (true, true)] {
-            let (file, engine) = truncation_cut_off(is_dirty);
-            if is_written_back {
-                // No process has opened the file.
-                engine.clean_all(&mut |_| {}).expect("below");
-                assert_eq!(file.bytes.lock().len(), 5000);
-            }
-            let open = opened(&engine);
-            assert_eq!(open.size(), 5000);
-            open.set_len(20_000).expect("grown");
-            let mut bytes = vec![9; 20_000];
-            assert_eq!(open.read(0, &mut bytes), Ok(20_000));
-            assert!(bytes[..100] == [2; 100] && bytes[100..5000] == [1; 4900]);
-            let old = bytes[5000..].iter().position(|byte| *byte != 0);
-            assert_eq!(old, None, "dirty {is_dirty}, written back {is_written_back}");
-        }
-    }
-
-    #[test]
-    fn a_truncation_that_was_given_up_with_a_missing_file_is_not_repeated() {
-        let (file, engine) = truncation_cut_off(false);
-        let mut worker = Worker::begin(&engine);
-        let no = worker.ensure_record(&engine, FileKey(7)).expect("a record");
-        engine.records.get(no).flags().fetch_or(flag::MISSING, Ordering::AcqRel);
-        engine.lead_inline(worker);
-        let seen = engine.status().expect("whole").files().into_iter().find(|seen| seen.key == FileKey(7)).expect("one");
-        engine.open_stranded(&seen, None).expect("there").discard_missing().expect("given up");
-        restart(&engine, no);
-        let open = opened(&engine);
-        assert_eq!((open.size(), file.bytes.lock().len()), (20_000, 20_000));
-        let mut bytes = vec![9; 20_000];
-        assert_eq!(open.read(0, &mut bytes), Ok(20_000));
-        assert_eq!(bytes, [1; 20_000]);
-    }
-
-    /// Another program changes a closed file that we have truncated, before the entry of that is settled.
-    #[test]
-    fn a_truncation_before_a_change_by_another_program_is_not_repeated() {
-        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
-        open.write(0, &[1; 20_000]).expect("written");
-        open.sync().expect("on the SSD");
-        open.clean().expect("below");
-        let (no, mut worker) = (open.no(), Worker::begin(&engine));
-        worker.truncate(&engine, no, FileKey(7), 0).expect("truncated");
-        assert_eq!(worker.entry(FileKey(7)).expect("an entry").cut, Some(0));
-        drop(open);
-        // Another file gets the record.
-        engine.drop_frames(no, 0..u64::MAX).expect("dropped");
-        engine.records.get(no).set_key(None);
-        engine.lead_inline(worker);
-        file.write_at(0, &[3; 9000]).expect("written");
-        drop(opened(&engine));
-        restart(&engine, no);
-        let open = opened(&engine);
-        assert_eq!((open.size(), file.bytes.lock().len()), (9000, 9000));
     }
 
     /// The leader was stopped after it had taken the request of an open; the process gave up, and another file got the record.
@@ -1360,197 +789,6 @@ mod test {
         assert!(file.at_stamp.lock().is_none(), "it was closed meanwhile");
         let pages = worker.log.as_ref().map_or(0, |log| log.cache.pages_of(key));
         assert_eq!((pages, engine.pages.has_pages(pagecache::FileNo(no.0))), (0, false));
-    }
-
-    #[test]
-    fn a_file_whose_entry_was_replaced_does_not_take_the_other_entry_with_it() {
-        let (_, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
-        open.write(0, &[1; 100]).expect("written");
-        open.sync().expect("on the SSD");
-        let mut worker = Worker::begin(&engine);
-        let entry = worker.entry(FileKey(7)).expect("an entry");
-        let other = FileKey(7 + (1 << 33));
-        assert_eq!(place(other), place(FileKey(7)));
-        worker.put_entry(&engine, other, |_| Entry { key: other, ..entry.clone() }).expect("put");
-        worker.known.remove(&other);
-        worker.drop_file(&engine, FileKey(7)).expect("dropped");
-        assert_eq!(worker.entry(other).map(|entry| entry.key), Some(other));
-    }
-
-    #[test]
-    fn a_truncation_that_failed_is_not_repeated_after_a_loss_of_power() {
-        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
-        open.write(0, &[1; 20_000]).expect("written");
-        open.sync().expect("on the SSD");
-        open.clean().expect("below");
-        let (mut fails, mut failed) = (vec![true], 0);
-        loop {
-            *file.stamps_fail.lock() = fails.clone();
-            if open.set_len(5000).is_ok() {
-                break;
-            }
-            failed += 1;
-            // What another leader finds on the SSD.
-            let entry = Worker::begin(&engine).entry(FileKey(7)).expect("an entry");
-            assert_eq!((entry.cut, entry.size), (None, 20_000), "after {} readings of the stamp", fails.len() - 1);
-            fails.push(false);
-        }
-        assert!(failed > 0);
-    }
-
-    #[test]
-    fn a_truncation_that_failed_has_dropped_nothing() {
-        let mut failed = 0;
-        for readings in 0..16 {
-            let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
-            open.write(0, &[1; 20_000]).expect("written");
-            open.sync().expect("on the SSD");
-            engine.drop_frames(open.no(), 0..u64::MAX).expect("dropped");
-            open.write(4096, &[2; 4096]).expect("written");
-            *file.stamps_fail.lock() = [vec![true], vec![false; readings]].concat();
-            let cut = open.set_len(5000);
-            file.stamps_fail.lock().clear();
-            if cut.is_ok() {
-                continue;
-            }
-            failed += 1;
-            let mut bytes = vec![9; 20_000];
-            assert_eq!(open.read(0, &mut bytes), Ok(20_000));
-            let ours = [vec![1; 4096], vec![2; 4096], vec![1; 20_000 - 8192]].concat();
-            assert!(bytes == ours, "after {readings} readings of the stamp");
-            open.clean().expect("below");
-            assert!(*file.bytes.lock() == ours);
-        }
-        assert!(failed > 1);
-    }
-
-    #[test]
-    fn a_truncation_that_failed_leaves_no_entry_where_none_was() {
-        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
-        open.write(0, &[1; 20_000]).expect("written");
-        open.sync().expect("on the SSD");
-        open.clean().expect("below");
-        let mut worker = Worker::begin(&engine);
-        worker.drop_entry(&engine, FileKey(7)).expect("dropped");
-        worker.flush_log(&engine).expect("durable");
-        file.lengths_fail.store(true, Ordering::Relaxed);
-        worker.truncate(&engine, open.no(), FileKey(7), 5000).expect_err("refused");
-        assert_eq!(worker.entry(FileKey(7)), None);
-        assert_eq!(Worker::begin(&engine).entry(FileKey(7)), None);
-    }
-
-    /// Makes a record of file 7 as an open does whose process dies before the leader compares the file with its entry.
-    fn open_cut_off(engine: &Arc<CacheEngine>, file: &crate::test_engine::File) -> FileNo {
-        let options = OpenOptions { mode: Mode::WriteBack, ..OpenOptions::default() };
-        let made = engine.record_for(FileKey(7), Path::new("/file"), options, file);
-        let (no, is_new) = made.unwrap_or_else(|_| panic!("no record"));
-        assert!(is_new);
-        engine.records.get(no).open_by().store(0, Ordering::Release);
-        engine.opens.lock().remove(&no);
-        no
-    }
-
-    #[test]
-    fn another_programs_change_is_found_though_an_open_was_cut_off_before_the_comparison() {
-        for is_changed_again in [false, true] {
-            let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
-            open.write(16_384, &[2; 8000]).expect("written");
-            open.sync().expect("on the SSD");
-            let no = open.no();
-            drop(open);
-            *file.reports.lock() = Some(Vec::new());
-            restart(&engine, no);
-            file.write_at(0, &[3; 18_000]).expect("another program's");
-            let no = open_cut_off(&engine, &file);
-            if is_changed_again {
-                file.write_at(0, &[3; 18_000]).expect("another program's");
-            }
-            assert_eq!(engine.clean_all(&mut |_| {}), Err(Errno::STALE));
-            assert!(*file.bytes.lock() == [3; 18_000] && engine.records.get(no).has(flag::CONFLICT));
-            let record = engine.records.get(no);
-            assert!(record.on_ssd().is_some(), "reads find the pages of the SSD");
-            assert_eq!(record.size().load(Ordering::Acquire), 24_384);
-            let seen = engine.status().expect("whole").files().into_iter().find(|seen| seen.key == FileKey(7)).expect("one");
-            let below = Some(Arc::clone(&file) as Arc<dyn BackingFile>);
-            engine.open_stranded(&seen, below).expect("there").force().expect("written over");
-            let ours = [vec![3; 16_384], vec![2; 8000]].concat();
-            assert!(*file.bytes.lock() == ours, "pages that are not newer are the other program's");
-        }
-    }
-
-    #[test]
-    fn a_conflict_outlives_an_open_that_was_cut_off_before_the_comparison() {
-        for is_swept in [false, true] {
-            let (file, engine) = truncation_cut_off(false);
-            *file.reports.lock() = Some(Vec::new());
-            file.write_at(0, &[3; 10_000]).expect("another program's");
-            let mut worker = Worker::begin(&engine);
-            worker.strand(&engine, FileKey(7), flag::CONFLICT);
-            let no = engine.records.find(FileKey(7)).expect("a record");
-            restart(&engine, no);
-            open_cut_off(&engine, &file);
-            let mut worker = Worker::begin(&engine);
-            worker.entry(FileKey(7)).expect("an entry");
-            if is_swept {
-                assert_eq!(worker.sweep(&engine, 64), Err(Errno::STALE));
-            } else {
-                worker.settle_entries(&engine, 16);
-            }
-            let entry = worker.entry(FileKey(7)).expect("an entry");
-            assert_eq!((entry.stamp, entry.cut, file.bytes.lock().len()), (Stamp::NEVER, Some(5000), 20_000));
-        }
-    }
-
-    /// After it, another program writes to the file durably, and the power is cut.
-    #[test]
-    fn a_truncation_that_is_durable_is_not_repeated() {
-        for ends_by in ["settling", "a new leader", "settling again", "cleaning", "withdrawing", "withdrawing without access"] {
-            let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
-            let (no, key) = (open.no(), open.key());
-            open.write(0, &[1; 20_000]).expect("written");
-            open.sync().expect("on the SSD");
-            open.clean().expect("below");
-            open.set_len(0).expect("truncated");
-            match ends_by {
-                "settling" => {
-                    drop(open);
-                    let mut worker = Worker::begin(&engine);
-                    assert!(worker.entry(key).is_some_and(|entry| entry.cut == Some(0) && entry.writing), "the truncation is noted");
-                    assert!(worker.settle_entries(&engine, usize::MAX));
-                }
-                "a new leader" => {
-                    drop(open);
-                    let mut worker = Worker::begin(&engine);
-                    worker.bound_files(&engine, FILES_CHECK_MS);
-                    worker.settle_entries(&engine, usize::MAX);
-                }
-                "settling again" => {
-                    drop(open);
-                    let mut worker = Worker::begin(&engine);
-                    worker.entry(key).expect("an entry");
-                    file.is_refused.store(true, Ordering::Relaxed);
-                    assert!(worker.settle_entries(&engine, usize::MAX));
-                    assert!(!worker.settle_entries(&engine, usize::MAX), "it waits");
-                    file.is_refused.store(false, Ordering::Relaxed);
-                    engine.lead_inline(worker);
-                    engine.clean_all(&mut |_| {}).expect("settled");
-                }
-                "cleaning" => open.clean().expect("below"),
-                "withdrawing without access" => {
-                    drop(open);
-                    engine.lead_inline(Worker::begin(&engine));
-                    file.is_refused.store(true, Ordering::Relaxed);
-                    engine.withdraw(key).expect("withdrawn");
-                    file.is_refused.store(false, Ordering::Relaxed);
-                }
-                _ => engine.withdraw(key).expect("withdrawn"),
-            }
-            restart(&engine, no);
-            file.write_at(0, &[3; 10_000]).expect("written by another program");
-            let open = opened(&engine);
-            let is_theirs = *file.bytes.lock() == [3; 10_000];
-            assert!(open.size() == 10_000 && is_theirs, "{ends_by}: {} bytes", open.size());
-        }
     }
 
     #[test]
