@@ -6,22 +6,13 @@
 source "$(dirname "$0")/lib.sh"
 root_only
 need python3 mkfs.ext4 fallocate sshfs
-server=/usr/lib/openssh/sftp-server
-[[ -x $server ]] || skip "no $server"
+has_sshfs || skip "there is no SFTP server"
 cache=$SCRATCH/cache
 trap '"$HOTSHELF" unmount "$MNT" 2>/dev/null || true; "$HOTSHELF" cache destroy "$cache" >/dev/null 2>&1 || true' EXIT
 
 fs_of_size disk 24M -m 0
 mkdir "$SCRATCH/disk/dir" "$SCRATCH/sshfs" "$SSD" "$MNT"
-python3 - "$server" "$SCRATCH/disk/dir" "$SCRATCH/sshfs" <<'END'
-import socket, subprocess, sys
-ours, theirs = socket.socketpair()
-subprocess.Popen([sys.argv[1]], stdin=theirs, stdout=theirs, start_new_session=True)
-theirs.close()
-client = ["sshfs", "-f", "-o", "passive,allow_other", ":" + sys.argv[2], sys.argv[3]]
-subprocess.Popen(client, stdin=ours, stdout=ours, start_new_session=True)
-END
-wait_until 10 is_mounted "$SCRATCH/sshfs"
+mount_sshfs "$SCRATCH/disk/dir" "$SCRATCH/sshfs"
 mkdir "$SCRATCH/sshfs/pool"
 echo old >"$SCRATCH/sshfs/pool/file"
 touch "$SCRATCH/sshfs/pool/other"

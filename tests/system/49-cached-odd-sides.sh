@@ -12,18 +12,9 @@ trap '"$HOTSHELF" unmount "$MNT" 2>/dev/null || true; "$HOTSHELF" cache destroy 
 tested=0
 
 # sshfs gives each name of a file an inode number of its own. What is made is there, and the call says so: a retry would find it.
-server=/usr/lib/openssh/sftp-server
-if command -v sshfs >/dev/null && [[ -x $server ]]; then
+if has_sshfs; then
     mkdir "$SCRATCH/behind" "$SCRATCH/sshfs"
-    python3 - "$server" "$SCRATCH/behind" "$SCRATCH/sshfs" <<'END'
-import socket, subprocess, sys
-ours, theirs = socket.socketpair()
-subprocess.Popen([sys.argv[1]], stdin=theirs, stdout=theirs, start_new_session=True)
-theirs.close()
-client = ["sshfs", "-f", "-o", "passive,allow_other", ":" + sys.argv[2], sys.argv[3]]
-subprocess.Popen(client, stdin=ours, stdout=ours, start_new_session=True)
-END
-    wait_until 10 is_mounted "$SCRATCH/sshfs"
+    mount_sshfs "$SCRATCH/behind" "$SCRATCH/sshfs"
     echo data >"$SCRATCH/sshfs/file"
     "$HOTSHELF" cache create "$cache" --name "$name" --size 64MiB --memory 16MiB >/dev/null
     "$HOTSHELF" mount --cache "$cache" "$SCRATCH/sshfs" "$MNT" --allow-other

@@ -33,7 +33,7 @@ pub struct FoundPath {
     /// The path as the user gave it.
     pub path: PathBuf,
     /// The cache that serves the files.
-    pub config: Config,
+    pub config: Arc<Config>,
     /// The file system that is cached: what is mounted below it is not.
     pub device: u64,
     /// Whether the path is below a cached mount, which shows the same inode numbers.
@@ -44,6 +44,17 @@ impl FoundPath {
     /// Returns the type of the object.
     pub fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    /// Finds a name in this directory.
+    ///
+    /// # Errors
+    /// ENOENT: the name is gone. Otherwise as openat(2).
+    pub fn child(&self, directory: BorrowedFd<'_>, name: &Path) -> Result<FoundPath, Errno> {
+        let fd = rustix::fs::openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let stat = rustix::fs::fstat(&fd)?;
+        let FoundPath { path, config, device, is_mounted, .. } = self;
+        Ok(FoundPath { fd, stat, path: path.join(name), config: Arc::clone(config), device: *device, is_mounted: *is_mounted })
     }
 }
 
@@ -60,14 +71,14 @@ impl<'a> AttachedCaches<'a> {
             let config = self.cache_of(path)?;
             let fd = open_at(CWD, path, OFlags::PATH, ResolveFlags::empty()).with_context(named)?;
             let stat = rustix::fs::fstat(&fd).with_context(named)?;
-            return Ok(FoundPath { fd, device: stat.st_dev, stat, path: path.to_owned(), config, is_mounted: false });
+            return Ok(FoundPath { fd, device: stat.st_dev, stat, path: path.to_owned(), config: Arc::new(config), is_mounted: false });
         };
         let Some(located) = cached_mount::cache_of(&mounted) else {
             bail!("{}: another user mounted {}: only they can do this", path.display(), mounted.mountpoint.display());
         };
         let (fd, device) = find_below(&mounted, path).with_context(named)?;
         let stat = rustix::fs::fstat(&fd).with_context(named)?;
-        Ok(FoundPath { fd, device, stat, path: path.to_owned(), config: located.config, is_mounted: true })
+        Ok(FoundPath { fd, device, stat, path: path.to_owned(), config: Arc::new(located.config), is_mounted: true })
     }
 
     fn cache_of(&self, path: &Path) -> anyhow::Result<Config> {
@@ -117,19 +128,6 @@ impl Drop for AttachedCaches<'_> {
             // What cannot be written is not this command's matter: it stays, and `status` names it.
             let _ = instance.detach();
         }
-    }
-}
-
-impl FoundPath {
-    /// Finds a name in this directory.
-    ///
-    /// # Errors
-    /// ENOENT: the name is gone. Otherwise as openat(2).
-    pub fn child(&self, directory: BorrowedFd<'_>, name: &Path) -> Result<FoundPath, Errno> {
-        let fd = rustix::fs::openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-        let stat = rustix::fs::fstat(&fd)?;
-        let FoundPath { path, config, device, is_mounted, .. } = self;
-        Ok(FoundPath { fd, stat, path: path.join(name), config: config.clone(), device: *device, is_mounted: *is_mounted })
     }
 }
 
