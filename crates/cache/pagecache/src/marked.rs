@@ -1,11 +1,13 @@
 //! Finds marked pages, which must not be evicted, and clears their marks.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::fence;
 
 use super::record::{Frame, SINCE};
 use super::shard::{Head, MARKED};
 use super::{FileNo, MarkFilter, Marks, Name, SharedPages, Snapshot};
+use crate::PageIndex;
 
 /// Returns the number of marked pages of a shard. The counter may be off, and even below zero.
 pub(super) fn marked_in(head: &Head) -> u32 {
@@ -48,6 +50,18 @@ impl SharedPages {
             !found
         });
         found
+    }
+
+    /// Returns the dirty pages of a file. A page whose marks change meanwhile may be missed.
+    pub fn dirty_of(&self, file: FileNo) -> HashSet<PageIndex> {
+        let mut dirty = HashSet::new();
+        self.each_mark(|name, _, has| {
+            if name.file == file && has.has(Marks::DIRTY) {
+                dirty.insert(name.page);
+            }
+            true
+        });
+        dirty
     }
 
     fn each_marked(&self, mut more: impl FnMut(Name, u32) -> bool) {

@@ -1,8 +1,9 @@
 //! Where the pages of a file are: in memory, on the SSD, or in the backing file only. And their eviction on request.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
-use pagecache::{MarkFilter, Name};
+use pagecache::Name;
 use rustix::io::Errno;
 use ssdcache::{PAGE_BYTES, PageIndex, ViewLookup};
 
@@ -41,6 +42,8 @@ pub struct ResidencyPart {
     pub on_ssd: u64,
     /// The number of these in memory or on the SSD.
     pub cached: u64,
+    /// The number of these that are newer than the backing file.
+    pub dirty: u64,
 }
 
 impl Open {
@@ -52,14 +55,16 @@ impl Open {
         let parts = (parts as u64).min(pages.div_ceil(step));
         let mut found = Residency { bytes, is_estimated: step > 1, ..Residency::default() };
         let mut sum = ResidencyPart::default();
+        let dirty = self.dirty_frames();
         for part in 0..parts {
             // Without overflow: 2^40 pages and some dozens of parts.
             let range = part * pages / parts..(part + 1) * pages / parts;
-            let seen = self.residency_of(range, step);
+            let seen = self.residency_of(range, step, &dirty);
             sum.pages += seen.pages;
             sum.in_memory += seen.in_memory;
             sum.on_ssd += seen.on_ssd;
             sum.cached += seen.cached;
+            sum.dirty += seen.dirty;
             found.parts.push(seen);
         }
         let scaled = |count: u64| match count {
@@ -69,14 +74,14 @@ impl Open {
         found.in_memory_bytes = scaled(sum.in_memory);
         found.on_ssd_bytes = scaled(sum.on_ssd);
         found.cached_bytes = scaled(sum.cached);
-        found.dirty_bytes = self.dirty_bytes(bytes);
+        found.dirty_bytes = scaled(sum.dirty);
         found
     }
 
     /// Returns where the pages of a range of bytes are, as far as the file has them.
     pub fn residency_in(&self, range: Range<u64>) -> ResidencyPart {
         let page = PAGE_BYTES as u64;
-        self.residency_of(range.start / page..range.end.min(self.size()).div_ceil(page), 1)
+        self.residency_of(range.start / page..range.end.min(self.size()).div_ceil(page), 1, &self.dirty_frames())
     }
 
     /// Drops the pages of a range of bytes from memory that are neither dirty nor newer than those on the SSD. A read of a page in memory
@@ -89,30 +94,33 @@ impl Open {
         self.engine.drop_unmarked(self.no, range.start / page..range.end.div_ceil(page)).map(drop)
     }
 
-    /// Counts every `step`th page of a range of pages.
-    fn residency_of(&self, range: Range<u64>, step: u64) -> ResidencyPart {
+    fn dirty_frames(&self) -> HashSet<pagecache::PageIndex> {
+        self.engine.pages.dirty_of(pagecache::FileNo(self.no.0))
+    }
+
+    /// Counts every `step`th page of a range of pages. `dirty`: those that are dirty in memory.
+    fn residency_of(&self, range: Range<u64>, step: u64, dirty: &HashSet<pagecache::PageIndex>) -> ResidencyPart {
         let number = self.engine.records.get(self.no).on_ssd();
         let mut part = ResidencyPart::default();
         for page in range.step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
             let page = PageIndex(page);
-            let in_memory = self.engine.pages.contains(Name { file: pagecache::FileNo(self.no.0), page: pagecache::PageIndex(page.0) });
-            let on_ssd = match (&self.engine.view, number) {
-                (Some(view), Some(number)) => matches!(view.lookup(number, self.key, page), ViewLookup::Hit(_)),
-                _ => false,
+            let name = Name { file: pagecache::FileNo(self.no.0), page: pagecache::PageIndex(page.0) };
+            let in_memory = self.engine.pages.contains(name);
+            let found = match (&self.engine.view, number) {
+                (Some(view), Some(number)) => view.lookup(number, self.key, page),
+                _ => ViewLookup::Miss,
+            };
+            let (on_ssd, is_dirty_there) = match found {
+                ViewLookup::Hit(hit) => (true, hit.is_dirty()),
+                _ => (false, false),
             };
             part.pages += 1;
             part.in_memory += u64::from(in_memory);
             part.on_ssd += u64::from(on_ssd);
             part.cached += u64::from(in_memory || on_ssd);
+            part.dirty += u64::from(is_dirty_there || dirty.contains(&name.page));
         }
         part
-    }
-
-    fn dirty_bytes(&self, bytes: u64) -> u64 {
-        let mut marked = Vec::new();
-        self.engine.pages.marked(MarkFilter::File(pagecache::FileNo(self.no.0)), usize::MAX, &mut marked);
-        let on_ssd = self.engine.ask(super::RequestKind::Open, self.no, 1, 0).unwrap_or(0);
-        ((marked.len() as u64).max(u64::from(on_ssd)) * PAGE_BYTES as u64).min(bytes)
     }
 
     /// Writes dirty pages of the file back, and removes all of its pages from memory and from the SSD. Pages that a process has pinned
@@ -143,7 +151,7 @@ mod test {
         let found = open.residency(4);
         assert_eq!((found.bytes, found.in_memory_bytes, found.on_ssd_bytes), (8 * PAGE - 96, 8 * PAGE - 96, 0));
         assert_eq!(found.dirty_bytes, 8 * PAGE - 96);
-        assert_eq!(found.parts, [ResidencyPart { pages: 2, in_memory: 2, on_ssd: 0, cached: 2 }; 4]);
+        assert_eq!(found.parts, [ResidencyPart { pages: 2, in_memory: 2, on_ssd: 0, cached: 2, dirty: 2 }; 4]);
         assert_eq!(open.residency(100).parts.len(), 8, "no more parts than pages");
 
         assert_eq!(open.residency_in(0..PAGE + 1).in_memory, 2);
@@ -173,6 +181,28 @@ mod test {
         let found = open.residency(3);
         assert_eq!((found.on_ssd_bytes, found.cached_bytes, found.dirty_bytes), (0, 0, 0));
         assert_eq!(file.bytes.lock()[..], [7; 3 * PAGE_BYTES]);
+    }
+
+    /// The SSD has an older page than memory: that is no reason to write to the backing file, which has it.
+    #[test]
+    fn what_is_written_through_is_not_dirty() {
+        let (_file, _engine, open) = lead_with_ssd(Mode::WriteThrough);
+        open.write(0, &[7; 3 * PAGE_BYTES]).expect("written");
+        open.write(0, &[8; PAGE_BYTES]).expect("written again");
+        assert_eq!((open.residency(1).in_memory_bytes, open.residency(1).dirty_bytes), (3 * PAGE, 0));
+    }
+
+    /// One page is dirty in memory, another on the SSD, a third in both.
+    #[test]
+    fn a_page_that_is_dirty_twice_counts_once() {
+        let (_file, engine, open) = lead_with_ssd(Mode::WriteBack);
+        open.write(0, &[7; 2 * PAGE_BYTES]).expect("written");
+        open.sync().expect("on the SSD");
+        open.write(PAGE, &[8; 2 * PAGE_BYTES]).expect("written");
+        assert_eq!(open.residency(1).dirty_bytes, 3 * PAGE);
+        let status = engine.status().expect("whole");
+        let file = status.files().into_iter().find(|file| file.no == open.no()).expect("there");
+        assert_eq!(status.dirty_bytes(&file), 3 * PAGE);
     }
 
     #[test]

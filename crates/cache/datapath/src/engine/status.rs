@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use pagecache::{MarkFilter, Marks, SharedPages};
+use pagecache::{Marks, SharedPages};
 use rustix::io::Errno;
 use shm::{ProcessSlot, ProcessSlots, Region};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, PageIndex, View};
@@ -185,10 +185,11 @@ impl EngineStatus {
 
     /// Returns how many bytes of a file are newer in the cache than in the backing file.
     pub fn dirty_bytes(&self, file: &FileStatus) -> u64 {
-        let mut marked = Vec::new();
-        self.pages.marked(MarkFilter::File(pagecache::FileNo(file.no.0)), usize::MAX, &mut marked);
-        let on_ssd: u64 = self.only_on_ssd(file).iter().map(|range| range.end - range.start).sum();
-        on_ssd.max(marked.len() as u64 * PAGE_BYTES as u64).min(file.size)
+        let (page, in_memory) = (PAGE_BYTES as u64, self.pages.dirty_of(pagecache::FileNo(file.no.0)));
+        let on_ssd = self.only_on_ssd(file);
+        let pages = on_ssd.iter().flat_map(|range| range.start / page..range.end.div_ceil(page));
+        let others = pages.filter(|page| !in_memory.contains(&pagecache::PageIndex(*page))).count();
+        ((in_memory.len() + others) as u64 * page).min(file.size)
     }
 
     /// Returns how many frames may be marked before writers wait.
