@@ -60,7 +60,9 @@ mount_point_type=$(findmnt -no FSTYPE "$MNT")
 "$HOTSHELF" status "$MNT" >"$SCRATCH/out"
 grep -q "^$MNT  (cached directory)" "$SCRATCH/out" && grep -q "directory $slow/dir" "$SCRATCH/out" && grep -q "^$name " "$SCRATCH/out" ||
     fail "status of the mount: $(cat "$SCRATCH/out")"
-"$HOTSHELF" status | grep -q "^$MNT  (cached directory)" || fail "status of all lacks the mount"
+# It fails if another mount of this machine has lost its daemon, which is not of this test.
+{ "$HOTSHELF" status || true; } >"$SCRATCH/out"
+grep -q "^$MNT  (cached directory)" "$SCRATCH/out" || fail "status of all lacks the mount"
 [[ $("$HOTSHELF" status --json "$MNT" | python3 -c 'import json, sys; print(json.load(sys.stdin)["cache_status"]["name"])') == "$name" ]] ||
     fail "status as JSON"
 cp -a /usr/include "$MNT/include"
