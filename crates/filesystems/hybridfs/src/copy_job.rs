@@ -302,7 +302,7 @@ impl CopyJob {
         };
         crate::crash::point("move ended");
         // What could not be removed stays in the journal: the next mount tries again.
-        let placed_ino = step.placed.get().map_or(target.ino, |placed| placed.ino);
+        let placed_ino = step.placed.get().map_or(target.ino, |placed| placed.id.ino);
         let left_behind = fs.mover.left_behind.lock().remove(&placed_ino) || outcome == Ok(PlacementEnd::OnBothSides);
         if !left_behind && let Err(error) = fs.journal.end(entry, false) {
             // The move is over all the same, and its recovery changes nothing.

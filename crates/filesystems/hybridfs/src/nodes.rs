@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::number::ROOT;
 use crate::numbers::NumberEntry;
 use crate::report::TierName;
-use crate::stat::Stat;
+use crate::stat::{InodeId, Stat};
 
 /// What was known of a file's extended attributes at a moment.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,20 @@ impl Backing {
         self.inos[tier as usize] = stat.ino;
         self.born[tier as usize] = stat.id().birth;
         self
+    }
+
+    /// Returns the backing inodes of a file that is only on this side.
+    pub fn only(tier: TierName, id: InodeId) -> Backing {
+        let mut backing = Backing::default();
+        backing.inos[tier as usize] = id.ino;
+        backing.born[tier as usize] = id.birth;
+        backing
+    }
+
+    /// Returns whether both may name the same inodes. A birth that is not known fits every inode of the number.
+    fn fits(&self, other: &Backing) -> bool {
+        let births = self.born.iter().zip(&other.born);
+        self.inos == other.inos && births.into_iter().all(|(one, other)| one == other || *one == 0 || *other == 0)
     }
 
     /// The numbers of both inodes.
@@ -192,6 +206,12 @@ pub struct NodeLocation {
 }
 
 impl NodeLocation {
+    /// Returns whether both are the same place of the same file. A later lookup may have learned the births of the inodes.
+    pub fn fits(&self, other: &NodeLocation) -> bool {
+        let same = self.parent == other.parent && self.name == other.name && self.kind == other.kind && self.nameless == other.nameless;
+        same && self.backing.fits(&other.backing)
+    }
+
     /// The side a file is on (the SSD for a directory on both).
     pub fn tier(&self) -> TierName {
         if self.backing[0] != 0 { TierName::Ssd } else { TierName::Hdd }

@@ -15,7 +15,7 @@ use crate::clock::now_s;
 use crate::dirs::DirPair;
 use crate::errno::Result;
 use crate::moves::job::Duplicate;
-use crate::nodes::KeptFor;
+use crate::nodes::{Backing, KeptFor};
 use crate::open::{ChangedRanges, OpenInode};
 use crate::pair::TieredFs;
 use crate::path::NAME_ONLY;
@@ -46,7 +46,7 @@ pub(super) struct PlacementStep<'a> {
 
 /// The copy by the name it was given.
 pub(super) struct NamedCopy {
-    pub(super) ino: u64,
+    pub(super) id: InodeId,
     /// Opened by that name where the handle that made the copy may stand for another inode: what is written now goes here.
     pub(super) file: Option<Arc<OwnedFd>>,
     /// Keeps the number that it has by that name.
@@ -62,7 +62,7 @@ impl PlacementStep<'_> {
         let tmp = copying.tmp()?;
         copying.close_tmp(fs)?;
         let id = fs.keeping_times(copying.place.parent, target, to, || target.place((&tmp.name, tmp.id), to, name, copying.ino))?;
-        match self.open_placed(to, id.ino) {
+        match self.open_placed(to, id) {
             Ok(placed) => {
                 let _ = self.placed.set(placed);
                 Ok(id)
@@ -77,9 +77,9 @@ impl PlacementStep<'_> {
         }
     }
 
-    fn open_placed(&self, to: BorrowedFd<'_>, ino: u64) -> Result<NamedCopy> {
+    fn open_placed(&self, to: BorrowedFd<'_>, id: InodeId) -> Result<NamedCopy> {
         let target = self.fs.tier(self.copying.to);
-        let mut placed = NamedCopy { ino, file: None, _pin: None };
+        let mut placed = NamedCopy { id, file: None, _pin: None };
         if target.keeps_inodes() && target.abilities.naming_method() == NamingMethod::Rename {
             return Ok(placed);
         }
@@ -103,8 +103,8 @@ impl PlacementStep<'_> {
         }
     }
 
-    fn target_ino(&self) -> Result<u64> {
-        self.placed.get().map(|placed| placed.ino).ok_or(Errno::STALE)
+    fn target_id(&self) -> Result<InodeId> {
+        self.placed.get().map(|placed| placed.id).ok_or(Errno::STALE)
     }
 
     pub(super) fn demote(&self) -> Result<PlacementEnd> {
@@ -150,7 +150,7 @@ impl PlacementStep<'_> {
         match committed {
             Ok(true) => {
                 fs.placement.left(copying.ino);
-                self.changed_sides([0, self.target_ino()?]);
+                self.changed_sides(self.target_id()?);
                 // On the HDD only the kernel's interest keeps a node.
                 fs.nodes.keep(copying.ino, KeptFor::Policy, false);
                 Ok(PlacementEnd::Done)
@@ -189,7 +189,7 @@ impl PlacementStep<'_> {
             // A call that removes the name from now on removes the original first.
             let (dir, name) = (copying.source_dir.clone(), copying.place.name.clone());
             fs.mover.duplicates.lock().insert(copying.ino, Duplicate { dir, name, on_hdd: copying.before.id() });
-            self.changed_sides([self.target_ino()?, 0]);
+            self.changed_sides(self.target_id()?);
             // While nobody can remove it: the policy would remember a file that is gone.
             let (last_open, opens) = fs.placement.heat(copying.ino).unwrap_or((now_s(), 1));
             fs.placement.arrived(copying.ino, copying.before.size, last_open, opens);
@@ -242,7 +242,7 @@ impl PlacementStep<'_> {
     fn unchanged(&self) -> Result<bool> {
         let copying = self.copying;
         let place = self.fs.nodes.place(copying.ino);
-        let same_name = place.is_some_and(|place| place == copying.place);
+        let same_name = place.is_some_and(|place| place.fits(&copying.place));
         let now = self.fs.tier(copying.to.other()).stat_fd(copying.source.as_fd())?;
         Ok(same_name && now.nlink == 1 && self.all_is_known(&now))
     }
@@ -283,15 +283,15 @@ impl PlacementStep<'_> {
         // By its name, if it has got that only now.
         let file = self.file()?;
         io.tier = self.copying.to;
-        io.backing = self.target_ino()?;
+        io.backing = self.target_id()?.ino;
         io.rd = None;
         io.wr = None;
         io.rw = Some(file);
         Ok(true)
     }
 
-    fn changed_sides(&self, backing: [u64; 2]) {
-        self.fs.nodes.change(self.copying.ino, |node| node.backing = backing.into());
+    fn changed_sides(&self, copy: InodeId) {
+        self.fs.nodes.change(self.copying.ino, |node| node.backing = Backing::only(self.copying.to, copy));
         // Kept when the file lost another name, it is a handle on the copy that is gone.
         let _held = self.fs.held.lock().remove(&self.copying.ino);
         self.fs.moves_seen.fetch_add(1, Ordering::AcqRel);

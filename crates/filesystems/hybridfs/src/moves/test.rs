@@ -357,6 +357,35 @@ fn recovery_removes_no_file_that_has_got_the_inode_number_of_a_copy() {
     }
 }
 
+/// A lookup in the middle of a copy learns the birth of the inode that the last move made, and the file is the same.
+#[test]
+fn a_lookup_does_not_end_the_next_move_of_a_file_that_has_moved() {
+    let fs = TestPair::with(&["ssd/file"]);
+    let ino = fs.look_up("file");
+    for to in [TierName::Hdd, TierName::Ssd, TierName::Hdd] {
+        let outcome = fs.move_file(ino, to, MoveReason::Asked, &mut |_, _| {
+            fs.why(b"file").expect("there");
+            fs.look_and_forget("file");
+            true
+        });
+        assert_eq!(outcome, MoveOutcome::Done, "to {to}");
+    }
+}
+
+/// The same for a file of whose inode only the number is known.
+#[test]
+fn a_birth_that_is_learned_during_a_move_does_not_end_it() {
+    let fs = TestPair::with(&["ssd/file"]);
+    let ino = fs.look_up("file");
+    let inos = fs.nodes.place(ino).expect("known").backing.inos();
+    fs.nodes.change(ino, |node| node.backing = inos.into());
+    let outcome = fs.move_file(ino, TierName::Hdd, MoveReason::Asked, &mut |_, _| {
+        fs.look_and_forget("file");
+        true
+    });
+    assert_eq!(outcome, MoveOutcome::Done);
+}
+
 /// A client that hung up is not waited for until all that was written meanwhile is copied again.
 #[test]
 fn a_move_stops_while_it_copies_again_what_was_written_meanwhile() {
