@@ -16,6 +16,7 @@ mod late_errors;
 mod modes;
 pub mod options;
 pub mod raw;
+mod read_ahead;
 mod reader_pool;
 mod session;
 mod simple_session;

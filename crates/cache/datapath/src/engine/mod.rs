@@ -32,6 +32,7 @@ mod past;
 mod prepared;
 mod read;
 mod read_around;
+mod reads_in_flight;
 pub(crate) mod record;
 mod request;
 mod residency;
@@ -40,10 +41,11 @@ mod stall;
 mod stamp;
 mod status;
 mod stranded;
+mod stream;
 mod write;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -51,6 +53,7 @@ use block::Device;
 use pagecache::{Name, SharedPages};
 use parking_lot::Mutex;
 use read_around::ReadAround;
+use reads_in_flight::ReadsInFlight;
 use rustix::io::Errno;
 use shm::{ProcessSlot, ProcessSlots, Region, futex};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, View};
@@ -267,6 +270,7 @@ pub struct CacheEngine {
     pub(crate) world: Arc<dyn Environment>,
     pub(crate) limits: Limits,
     pub(crate) around: ReadAround,
+    pub(crate) reads_in_flight: ReadsInFlight,
     /// The users of records in this process, by file.
     pub(crate) opens: Mutex<std::collections::HashMap<FileNo, RecordUsers>>,
     /// The leader, if requesters run its steps (tests, and a single process without threads).
@@ -324,6 +328,7 @@ impl CacheEngine {
             world,
             limits,
             around: ReadAround::new(limits.slow_below),
+            reads_in_flight: ReadsInFlight::default(),
             opens: Mutex::default(),
             inline: Mutex::new(None),
             is_inline: AtomicBool::new(false),
@@ -595,17 +600,4 @@ pub struct SsdState {
     pub leaders: u32,
     /// The number of files that the leader has loaded.
     pub known: u32,
-}
-
-/// The position of a sequential stream.
-#[derive(Debug, Default)]
-pub(crate) struct Stream {
-    /// The byte after the last one read.
-    pub(crate) next: AtomicU64,
-    /// Bytes read in sequence so far.
-    pub(crate) run: AtomicU64,
-    /// The caller's advice for its reads, see [`Advice`].
-    pub(crate) advice: AtomicU32,
-    /// Number of failures of the file that this handle has reported.
-    pub(crate) seen: AtomicU32,
 }

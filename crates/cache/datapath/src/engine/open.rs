@@ -18,7 +18,8 @@ use super::record::{CachedRecord, FileNo, PATH_MAX, Record, errno_from, flag};
 use super::request::RequestKind;
 use super::stall::STALLED;
 use super::stamp::Stamp;
-use super::{BackingFile, CacheEngine, Stream};
+use super::stream::Stream;
+use super::{BackingFile, CacheEngine};
 
 /// An open file of one user of the engine.
 pub struct Open {

@@ -2,7 +2,7 @@
 //! The path of a read: *plan* which pages are in frames; *submit* reads of the SSD in one batch, and read other pages from the backing
 //! file; *copy* the pages into frames and to the caller.
 
-use std::sync::atomic::Ordering;
+use std::ops::Range;
 use std::time::Instant;
 
 use pagecache::{Inserted, LookupKey, Marks, Pin, Ticket};
@@ -19,6 +19,8 @@ use super::ssd::QUEUE_PAGES;
 
 /// The number of attempts to read missed pages together, or to pin a page.
 const TRIES: usize = 16;
+/// The number of them that wait for other threads that read the same pages.
+const WAITS: usize = 4;
 /// The run of sequential reads from which on a stream is read ahead, bytes.
 const AHEAD_FIRST: u64 = 32 << 10;
 
@@ -102,7 +104,7 @@ impl Open {
     #[inline(never)]
     fn read_pieces(&self, expected: &PreparedRead<'_>, to: &mut [u8]) -> Result<usize, Errno> {
         let (at, len) = (expected.at, to.len());
-        let run = self.in_stream(at, len);
+        let run = self.stream.read(at, len as u64);
         let mut all = pieces(at, len);
         if let (Some(piece), None) = (all.next(), all.next())
             && self.read_now(piece, expected, to)
@@ -115,11 +117,12 @@ impl Open {
                 missed.push(piece);
             }
         }
-        for _ in 0..TRIES {
+        for attempt in 0..TRIES {
             if missed.is_empty() {
                 return Ok(len);
             }
-            missed = self.fetch(&missed, to, run)?;
+            // Frames may be too few to keep what another thread has read: who has waited a few times reads by itself.
+            missed = self.fetch(&missed, to, run, attempt < WAITS)?;
         }
         // The read is larger than the frames, and the first pages were evicted before they were copied: read piece by piece.
         missed.into_iter().try_for_each(|piece| self.fetch_alone(piece, to)).map(|()| len)
@@ -241,7 +244,7 @@ impl Open {
         let mut tries = Retries::new();
         while tries.again() {
             let at = piece.at..piece.at + piece.len;
-            if self.engine.pages.read(self.name(piece.page), piece.offset, &mut to[at]) || self.fetch(&[piece], to, 0)?.is_empty() {
+            if self.engine.pages.read(self.name(piece.page), piece.offset, &mut to[at]) || self.fetch(&[piece], to, 0, false)?.is_empty() {
                 return Ok(());
             }
         }
@@ -249,17 +252,9 @@ impl Open {
         Err(Errno::IO)
     }
 
-    /// Returns how many bytes the caller has read in sequence, with this read; 0: the read is not sequential.
-    fn in_stream(&self, at: u64, len: usize) -> u64 {
-        let end = at + len as u64;
-        let run =
-            if self.stream.next.swap(end, Ordering::Relaxed) == at { self.stream.run.load(Ordering::Relaxed) + len as u64 } else { 0 };
-        self.stream.run.store(run, Ordering::Relaxed);
-        run
-    }
-
-    /// Reads pages that were missed. Returns the pieces that must be tried again.
-    fn fetch(&self, missed: &[Piece], to: &mut [u8], run: u64) -> Result<Vec<Piece>, Errno> {
+    /// Reads pages that were missed. With `may_wait` it waits for other threads that read some of them. Returns the pieces that must be
+    /// tried again.
+    fn fetch(&self, missed: &[Piece], to: &mut [u8], run: u64, may_wait: bool) -> Result<Vec<Piece>, Errno> {
         let mut again = Vec::new();
         let before = self.truncations()?;
         // Tickets first: a write from now on is noticed when the page is inserted into a frame.
@@ -285,7 +280,15 @@ impl Open {
         while let Some((first, _)) = rest.first() {
             let count = rest.iter().zip(first.page..).take_while(|((piece, _), page)| piece.page == *page).count();
             let (run_of, behind) = rest.split_at(count.min(MAX_RUN));
-            self.fetch_below(run_of, to, if behind.is_empty() { run } else { 0 }, before, &mut again)?;
+            let asked = run_of[0].0.page..run_of[0].0.page + run_of.len() as u64;
+            let mut plan = self.plan(&asked, if behind.is_empty() { run } else { 0 });
+            match self.engine.reads_in_flight.begin(self.no, &asked, &mut plan.pages, may_wait) {
+                // Another thread's read may have ended since this one looked.
+                Some(_read) if !may_wait || !run_of.iter().any(|(piece, _)| self.engine.pages.contains(self.name(piece.page))) => {
+                    self.fetch_below(run_of, to, &plan, before, &mut again)?;
+                }
+                _ => again.extend(run_of.iter().map(|(piece, _)| *piece)),
+            }
             rest = behind;
         }
         Ok(again)
@@ -343,7 +346,7 @@ impl Open {
     }
 
     /// Returns whether one of these pages is newer on the SSD than in the backing file.
-    pub(super) fn is_dirty_on_ssd(&self, pages: std::ops::Range<u64>) -> Result<bool, Errno> {
+    pub(super) fn is_dirty_on_ssd(&self, pages: Range<u64>) -> Result<bool, Errno> {
         for page in pages {
             if self.on_ssd(page)?.is_some_and(|found| found.is_dirty()) {
                 return Ok(true);
@@ -446,21 +449,31 @@ impl Open {
         }
     }
 
+    /// Returns which pages one read of the backing file brings with those that were requested.
+    fn plan(&self, asked: &Range<u64>, in_stream: u64) -> ReadPlan {
+        let ahead = self.ahead(in_stream, asked);
+        if ahead == 0 {
+            return ReadPlan { pages: self.around(asked.clone()), in_stream, is_ahead: false };
+        }
+        let end = asked.end + ahead;
+        let end = (asked.end..end).find(|page| self.is_here(*page)).unwrap_or(end);
+        ReadPlan { pages: asked.start..end, in_stream, is_ahead: true }
+    }
+
     /// Reads a run of pages that only the backing file has, with pages to read ahead for a stream, or the pages around them.
     // long: one read in order: every piece would need the ten values that the read begins with.
     fn fetch_below(
         &self,
         run: &[(Piece, Ticket)],
         to: &mut [u8],
-        in_stream: u64,
+        plan: &ReadPlan,
         before: u32,
         again: &mut Vec<Piece>,
     ) -> Result<(), Errno> {
         let (begun, begun_ms) = (Instant::now(), self.engine.world.now_ms());
         let asked = run[0].0.page..run[0].0.page + run.len() as u64;
-        let ahead = self.ahead(in_stream, asked.end);
-        let all = if ahead > 0 { asked.start..asked.end + ahead } else { self.around(asked.clone()) };
-        let is_around = ahead == 0 && all != asked;
+        let (all, in_stream) = (plan.pages.clone(), plan.in_stream);
+        let is_around = !plan.is_ahead && all != asked;
         let others = (all.start..asked.start).chain(asked.end..all.end);
         let mut others: Vec<_> = others.map(|page| (page, self.engine.pages.ticket(self.name(page)))).collect();
         let mut bytes = vec![0; (all.end - all.start) as usize * PAGE_BYTES];
@@ -476,7 +489,7 @@ impl Open {
         };
         let first = if others.is_empty() { asked.start } else { all.start };
         let got = got.map_err(|error| errno_of(&error))?;
-        if ahead == 0 {
+        if !plan.is_ahead {
             self.engine.around.took(is_around, begun.elapsed());
         }
         if self.was_truncated(before) {
@@ -521,15 +534,16 @@ impl Open {
         Ok(())
     }
 
-    /// Returns how many pages to read ahead after a miss: as many as the stream has read already, up to the limit.
-    fn ahead(&self, in_stream: u64, from: u64) -> u64 {
+    /// Returns how many pages to read ahead after a miss: as many as the stream has read already, up to the limit. A read that is as large
+    /// as the limit needs none: who sends such reads has read ahead.
+    fn ahead(&self, in_stream: u64, asked: &Range<u64>) -> u64 {
         let limit = u64::from(self.engine.header.get(super::layout::Word::ReadAhead));
         let in_stream = self.advised(in_stream, limit);
-        if in_stream < AHEAD_FIRST || limit == 0 {
+        if in_stream < AHEAD_FIRST {
             return 0;
         }
-        let left = self.size().saturating_sub(from * PAGE_BYTES as u64).div_ceil(PAGE_BYTES as u64);
-        (in_stream.min(limit) / PAGE_BYTES as u64).min(left)
+        let left = self.size().saturating_sub(asked.end * PAGE_BYTES as u64).div_ceil(PAGE_BYTES as u64);
+        (in_stream.min(limit) / PAGE_BYTES as u64).min((limit / PAGE_BYTES as u64).saturating_sub(asked.end - asked.start)).min(left)
     }
 
     fn hint(&self, page: u64, in_stream: u64, was_slow: bool, is_around: bool) {
@@ -645,6 +659,15 @@ impl Open {
     pub fn unpin(&self, pin: Pin) {
         self.engine.pages.unpin(pin);
     }
+}
+
+/// Which pages one read of the backing file brings.
+struct ReadPlan {
+    pages: Range<u64>,
+    /// The bytes that were read in sequence before; 0: the read is not sequential.
+    in_stream: u64,
+    /// Whether pages are read ahead of a stream, and not around those that were requested.
+    is_ahead: bool,
 }
 
 /// The maximum number of pages read from the backing file in one call.

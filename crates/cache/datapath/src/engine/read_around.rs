@@ -134,15 +134,18 @@ impl Open {
         }
         let end = self.size().div_ceil(PAGE_BYTES as u64);
         let mut pages = asked.start / unit * unit..((asked.end - 1) / unit * unit + unit).min(end).max(asked.end);
-        let is_here =
-            |page: u64| self.engine.pages.contains(self.name(page)) || !matches!(self.look_on_ssd(page), ssdcache::ViewLookup::Miss);
-        while pages.start < asked.start && is_here(pages.start) {
+        while pages.start < asked.start && self.is_here(pages.start) {
             pages.start += 1;
         }
-        while pages.end > asked.end && is_here(pages.end - 1) {
+        while pages.end > asked.end && self.is_here(pages.end - 1) {
             pages.end -= 1;
         }
         pages
+    }
+
+    /// Returns whether the cache has a page, as far as a look can tell.
+    pub(super) fn is_here(&self, page: u64) -> bool {
+        self.engine.pages.contains(self.name(page)) || !matches!(self.look_on_ssd(page), ssdcache::ViewLookup::Miss)
     }
 }
 

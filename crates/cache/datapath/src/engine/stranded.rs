@@ -10,7 +10,8 @@ use ssdcache::Mode;
 use super::open::Open;
 use super::record::flag;
 use super::status::FileStatus;
-use super::{BackingFile, CacheEngine, RequestKind, Stamp, Stream};
+use super::stream::Stream;
+use super::{BackingFile, CacheEngine, RequestKind, Stamp};
 
 /// Stands for a backing file that cannot be found: only its cached data can be read.
 struct Nowhere {
