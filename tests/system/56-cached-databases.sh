@@ -117,7 +117,9 @@ mariadb_stop() { mariadb_sql -e SHUTDOWN; wait "$server" || fail "MariaDB ended 
 mariadb_sql() { mariadb --no-defaults --socket="$run/sock" --batch --skip-column-names "$@"; }
 mariadb_fill() { mariadb_sql -e 'CREATE DATABASE d; USE d; CREATE TABLE filled (a INTEGER PRIMARY KEY, b VARCHAR(500)) ENGINE=InnoDB;
     INSERT INTO filled SELECT seq, repeat(char(65 + seq % 26), 400) FROM seq_1_to_40000'; }
-mariadb_load() { (while mariadb_sql -e 'UPDATE d.filled SET b = reverse(concat(b, a)) WHERE a % 50 = floor(rand() * 50)'; do :; done) 2>/dev/null & }
+mariadb_load() {
+    (while mariadb_sql -e 'UPDATE d.filled SET b = reverse(concat(b, a)) WHERE a % 50 = floor(rand() * 50)'; do :; done) 2>/dev/null &
+}
 mariadb_sound() {
     [[ $(mariadb_sql -e 'CHECK TABLE d.filled EXTENDED' | cut -f4) == OK ]] || fail "CHECK TABLE is not content $1"
     [[ $(mariadb_sql -e 'SELECT count(*) FROM d.filled') == 40000 ]] || fail "rows are missing $1"

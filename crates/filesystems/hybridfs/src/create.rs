@@ -14,10 +14,11 @@ use fusedev::Identity;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::backing::Backing;
 use crate::dirs::DirPair;
 use crate::errno::Result;
 use crate::names::Attr;
-use crate::nodes::{Backing, NodeKind};
+use crate::nodes::NodeKind;
 use crate::number::ROOT;
 use crate::open::{FileHandle, OpenDescriptors, OpenInode};
 use crate::pair::TieredFs;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::backing::Backing;
 use crate::dirs::DirPair;
 use crate::errno::Result;
-use crate::nodes::Backing;
 use crate::pair::TieredFs;
 use crate::report::TierName;
 use crate::stat::Stat;

@@ -15,6 +15,7 @@
 
 pub mod abilities;
 mod attrs;
+mod backing;
 pub mod check;
 mod clock;
 pub mod config;

@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
+use crate::backing::Backing;
 use crate::dirs::DirPair;
 use crate::errno::Result;
-use crate::nodes::{Backing, NodeKind, NodeLocation};
+use crate::nodes::{NodeKind, NodeLocation};
 use crate::number::ROOT;
 use crate::pair::TieredFs;
 use crate::path::{HIDDEN, valid_name};

@@ -11,11 +11,12 @@ use rustix::io::Errno;
 
 use super::{CopyJob, GATE_WAIT};
 use crate::abilities::NamingMethod;
+use crate::backing::Backing;
 use crate::clock::now_s;
 use crate::dirs::DirPair;
 use crate::errno::Result;
 use crate::moves::job::Duplicate;
-use crate::nodes::{Backing, KeptFor};
+use crate::nodes::KeptFor;
 use crate::open::{ChangedRanges, OpenInode};
 use crate::pair::TieredFs;
 use crate::path::NAME_ONLY;

@@ -16,13 +16,14 @@ use rustix::io::Errno;
 
 use super::TransferOutcome;
 use crate::abilities::NamingMethod;
+use crate::backing::Backing;
 use crate::clock::now_s;
 use crate::copy::{self, AttributeLoss, CopyError};
 use crate::dirs::DirPair;
 use crate::errno::Result;
 use crate::intent::{IntentStep, RecordedStep};
 use crate::known_files::KnownFiles;
-use crate::nodes::{Backing, KeptFor, NodeKind};
+use crate::nodes::{KeptFor, NodeKind};
 use crate::pair::TieredFs;
 use crate::path::{HIDDEN, NAME_ONLY};
 use crate::recover::passes;
