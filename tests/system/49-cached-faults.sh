@@ -70,3 +70,23 @@ if command -v xfs_io >/dev/null; then
 fi
 "$HOTSHELF" cache destroy --discard "$cache" >/dev/null || fail "the cache cannot be given up"
 unmount_disks
+
+# pwritev2(2) with RWF_DSYNC: where the data is in memory only, it is on the disk when the call returns.
+fs_of_size slow 64M
+mkdir "$SCRATCH/slow/dir"
+"$HOTSHELF" cache create "$name-memory" --memory 16MiB >/dev/null
+trap '"$HOTSHELF" unmount "$MNT" 2>/dev/null || true; for one in "$cache" "$name-memory"; do
+    "$HOTSHELF" cache destroy --discard "$one" >/dev/null 2>&1 || true; done' EXIT
+"$HOTSHELF" mount --cache "$name-memory" --cache-mode write-back "$SCRATCH/slow/dir" "$MNT"
+python3 - "$MNT" "$SCRATCH/slow/dir" <<'END' || fail "a durable write is not durable"
+import os, sys
+seen, below = sys.argv[1:]
+for how in os.O_WRONLY, os.O_RDWR:
+    for flags in 0, os.RWF_DSYNC, os.RWF_SYNC:
+        file = os.open(f"{seen}/durable-{how}-{flags}", how | os.O_CREAT)
+        assert os.pwritev(file, [b"x" * 100], 0, flags) == 100
+        size = os.stat(f"{below}/durable-{how}-{flags}").st_size
+        assert size == (100 if flags else 0), (how, flags, size)
+        os.close(file)
+END
+"$HOTSHELF" unmount "$MNT"

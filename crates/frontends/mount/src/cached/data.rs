@@ -58,7 +58,15 @@ impl FileCache for InstanceCache {
         if stat.dev != self.device {
             return;
         }
-        let Some(newer) = self.instance.stat_if_newer(file) else { return };
+        let Some(newer) = self.instance.stat_if_newer(file) else {
+            // What the cache had may have been written to the file after the caller looked at it.
+            if self.instance.mode() == cachedfs::Mode::WriteBack
+                && let Ok(now) = Stat::of(file)
+            {
+                *stat = now;
+            }
+            return;
+        };
         stat.size = newer.st_size.cast_unsigned();
         stat.mtime = (newer.st_mtime, newer.st_mtime_nsec as u32);
         stat.ctime = (newer.st_ctime, newer.st_ctime_nsec as u32);

@@ -31,12 +31,15 @@ const O_ACCMODE: i32 = 0o3;
 const O_WRONLY: i32 = 0o1;
 const O_EXCL: i32 = 0o200;
 const O_APPEND: i32 = 0o2000;
+const O_DSYNC: i32 = 0o10_000;
 
 /// An open file as the kernel knows it.
 pub struct OpenCachedFile {
     file: File,
     node: Node,
     is_written: bool,
+    /// Whether it was opened so that each write is durable when it returns.
+    is_synchronous: bool,
     /// The process that opened it, who pays for what is written.
     opener: Caller,
     pages: OpenFilePages,
@@ -166,7 +169,8 @@ impl CachedShared {
         }
         let pages = self.pages.open(node.number(), &self.direct_writes);
         self.fs.keep_reserve(file.fd());
-        self.opened.add(OpenCachedFile { file, node, is_written, opener, pages })
+        let is_synchronous = flags & O_DSYNC != 0;
+        self.opened.add(OpenCachedFile { file, node, is_written, is_synchronous, opener, pages })
     }
 
     /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the length
@@ -562,10 +566,16 @@ impl FileSystem for CachedFilesystem {
         }
         // Not what the kernel writes back from a mapping, which has its place.
         let is_append = flags.0 & O_APPEND != 0 && !how.contains(WriteFlags::FUSE_WRITE_CACHE);
+        // pwritev2(2) with RWF_DSYNC or RWF_SYNC on a file whose writes the kernel passes on at once: it sends no FSYNC then.
+        let is_durable = flags.0 & O_DSYNC != 0 && !opened.is_synchronous;
         let may_wait = direct && req.may_wait();
         let (filesystem, data) = (self.clone(), data.to_vec());
         req.run_blocking(move || {
-            match filesystem.inner.write(&opened, offset, &data, is_append) {
+            let mut written = filesystem.inner.write(&opened, offset, &data, is_append);
+            if is_durable && written.is_ok() {
+                written = filesystem.inner.sync(&opened, true).and(written);
+            }
+            match written {
                 Ok((length, at)) => {
                     filesystem.written(&opened, direct, (at, length), || may_wait, reply);
                     if at != offset {
