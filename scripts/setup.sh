@@ -58,6 +58,7 @@ test|rpcbind|rpcbind|the test of NFS as the slow side
 test|postmark|postmark|the PostMark test
 test|mergerfs|mergerfs|the comparison with mergerfs
 test|mariadb-server|mariadbd|the MariaDB test
+test|postgresql|postgres|the test of databases in a cached mount
 test|libsqlite3-dev|-|the bench of SQLite on an image
 test|tcl|tclsh|the test of SQLite through the cache
 test|python3|python3|the test of the Python package
@@ -149,7 +150,7 @@ install_packages() {
     if ! answer=$(apt update 2>&1) || grep -q '^[WE]: ' <<<"$answer"; then
         say "apt-get cannot reach its archive; trying with what is on this machine"
     fi
-    if [[ " ${wanted[*]} " =~ ' '(mariadb-server|nfs-ganesha|nfs-common|rpcbind|openssh-server|quota)' ' ]]; then
+    if [[ " ${wanted[*]} " =~ ' '(mariadb-server|postgresql|nfs-ganesha|nfs-common|rpcbind|openssh-server|quota)' ' ]]; then
         forbid_services
     fi
     say "installing ${wanted[*]}"
@@ -163,6 +164,10 @@ install_packages() {
     if [[ " ${wanted[*]} " == *" mariadb-server "* ]] && present mariadb-server mariadbd && [[ -d /run/systemd/system ]]; then
         say "mariadb is here for tests only: not starting it at boot"
         as_root systemctl --quiet disable mariadb.service || true
+    fi
+    if [[ " ${wanted[*]} " == *" postgresql "* && -d /run/systemd/system ]]; then
+        say "postgresql is here for tests only: not starting it at boot"
+        as_root systemctl --quiet disable postgresql.service || true
     fi
 }
 

@@ -387,7 +387,7 @@ impl Cached {
         }
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.local.fd()
     }
 }

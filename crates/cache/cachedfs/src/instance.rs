@@ -15,7 +15,7 @@ use crate::attach::Attachment;
 use crate::below::Local;
 use crate::cached::{Cached, Opening};
 use crate::config::Config;
-use crate::descriptor::{is_shortage, lost_path_of, path_of, reopen};
+use crate::descriptor::{is_removed, is_shortage, lost_path_of, path_of, reopen};
 use crate::error::{Error, Kind};
 use crate::forks::PerProcess;
 use crate::key::key_of;
@@ -55,6 +55,23 @@ pub struct Instance {
     config: Config,
     part: PerProcess<Arc<Attachment>>,
     is_detached: RwLock<bool>,
+}
+
+/// A file that lost its last name by a call. Its data is kept while this exists, as while a process has it open.
+pub struct RemovedFile(Arc<Cached>);
+
+impl RemovedFile {
+    /// Records the present name of a file; returns the file if it has none.
+    fn of(known: Arc<Cached>) -> Option<RemovedFile> {
+        known.look_for_name();
+        is_removed(known.fd()).then_some(RemovedFile(known))
+    }
+}
+
+impl AsFd for RemovedFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
 }
 
 impl Instance {
@@ -127,7 +144,7 @@ impl Instance {
         {
             holds.mode = holds.mode.within(Mode::PassThrough);
         }
-        let how = OpenOptions { mode: holds.mode, rule: holds.admit };
+        let how = OpenOptions { mode: holds.mode, rule: holds.admit, keeps_mode: false };
         let direct = part.running.direct;
         let local = Arc::new(if is_plain { Local::duplicate(below, direct) } else { Local::new(below, direct) });
         let Options { advice, discard, dirty_age, .. } = *options;
@@ -192,6 +209,14 @@ impl Instance {
     /// # Errors
     /// As unlinkat(2).
     pub fn unlink(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<(), Error> {
+        self.unlink_and_keep(at, path, flags).map(drop)
+    }
+
+    /// Removes a name as [`Instance::unlink`] does. Returns the file if the cache knows it and it has no other name.
+    ///
+    /// # Errors
+    /// As unlinkat(2).
+    pub fn unlink_and_keep(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<Option<RemovedFile>, Error> {
         let failed = |errno| Error::system(errno, "unlinking", &path.into());
         let known = if flags.contains(AtFlags::REMOVEDIR) { None } else { self.known(at, path).map_err(failed)? };
         let call = || rustix::fs::unlinkat(at, path, flags);
@@ -201,10 +226,7 @@ impl Instance {
         };
         done.map_err(failed)?;
         // At once: if all processes that have it open are killed now, nobody else can know that it was removed.
-        if let Some(known) = &known {
-            known.look_for_name();
-        }
-        Ok(())
+        Ok(known.and_then(RemovedFile::of))
     }
 
     /// Renames a file or a directory as renameat2(2) does.
@@ -219,6 +241,21 @@ impl Instance {
         to: &Path,
         flags: RenameFlags,
     ) -> Result<(), Error> {
+        self.rename_and_keep(at, from, to_at, to, flags).map(drop)
+    }
+
+    /// Renames as [`Instance::rename`] does. Returns the file that had the new name if the cache knows it and it has no other name.
+    ///
+    /// # Errors
+    /// As renameat2(2).
+    pub fn rename_and_keep(
+        self: &Arc<Self>,
+        at: BorrowedFd<'_>,
+        from: &Path,
+        to_at: BorrowedFd<'_>,
+        to: &Path,
+        flags: RenameFlags,
+    ) -> Result<Option<RemovedFile>, Error> {
         // The replaced file has no name afterwards. This process may be the last to close it, and then drops its pages.
         let failed = |errno| Error::system(errno, "renaming", &from.into());
         let known = |at, path| self.known(at, path).map_err(failed);
@@ -230,10 +267,12 @@ impl Instance {
             if replaced.is_none() && is_exchange { directory(to_at, to).map_err(failed)? } else { None },
         ];
         Open::ours_of(&opens, || rustix::fs::renameat_with(at, from, to_at, to, flags)).map_err(failed)?;
-        moved.iter().chain(&replaced).for_each(|known| known.look_for_name());
+        moved.iter().for_each(|known| known.look_for_name());
+        let has_replaced = replaced.is_some();
+        let removed = replaced.and_then(RemovedFile::of);
         if directories.iter().all(Option::is_none) {
             // Files that another process opened in the cache while they were renamed: it may have recorded the old names.
-            let met = [moved.is_none().then_some((to_at, to)), (replaced.is_none() && is_exchange).then_some((at, from))];
+            let met = [moved.is_none().then_some((to_at, to)), (!has_replaced && is_exchange).then_some((at, from))];
             met.into_iter().flatten().filter_map(|(at, path)| known(at, path).ok()?).for_each(|known| known.look_for_name());
         } else if let Ok(part) = self.part() {
             // Where not all members of the group may look, no name is recorded.
@@ -243,7 +282,7 @@ impl Instance {
                 part.engine.directories_moved(|| shared.into_iter().filter_map(present).collect());
             }
         }
-        Ok(())
+        Ok(removed)
     }
 
     /// Makes the cache compare a file that it may know from before a restart.
@@ -283,7 +322,8 @@ impl Instance {
         let below = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
         let path = path_of(file).unwrap_or_default();
         let local = Arc::new(Local::new(below, false));
-        let opening = Opening { local, how: OpenOptions::default(), advice: Advice::Normal, pin: false, discard: false, dirty_age: None };
+        let how = OpenOptions { keeps_mode: true, ..OpenOptions::default() };
+        let opening = Opening { local, how, advice: Advice::Normal, pin: false, discard: false, dirty_age: None };
         Ok(self.take_in(&opening, &path.into()).ok())
     }
 

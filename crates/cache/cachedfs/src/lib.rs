@@ -51,7 +51,7 @@ pub use config::{Admit, Config, RuleConfig, mode_name, mode_of};
 pub use datapath::engine::{Residency, ResidencyPart};
 pub use error::{Error, Kind};
 pub use file::{File, Pinned, PinnedPage, Whence};
-pub use instance::Instance;
+pub use instance::{Instance, RemovedFile};
 pub use options::{Advice, Options};
 pub use quick::FoundPage;
 pub use reads::{AsyncReader, AsyncReaderOptions, Ended, Outcome, PreparedRead, Reading, SubmitResult};

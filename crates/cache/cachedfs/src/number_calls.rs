@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, Stat};
 use rustix::io::Errno;
 use ssdcache::Mode;
 
+use crate::descriptor::is_removed;
 use crate::file::{File, IoPath};
 use crate::instance::Instance;
 use crate::key::key_of;
@@ -60,6 +61,11 @@ impl Instance {
 }
 
 impl File {
+    /// Returns whether the file has no name any more.
+    pub fn is_removed(&self) -> bool {
+        is_removed(self.fd())
+    }
+
     /// Gives a file that was just written the exact time. The engine's clock only ticks every few milliseconds: a program, here or at
     /// another mount of the directory, may have seen a time of the same tick, and has to see that the file changed since.
     pub fn note_exact_write_time(&self) {

@@ -14,6 +14,7 @@
 //! - `requests.rs`: serves requests.
 
 mod demote;
+mod dirty_records;
 mod entries;
 mod failed;
 mod files;
@@ -119,6 +120,8 @@ pub struct Worker {
     has_others: bool,
     /// Since when each file has dirty pages on the SSD, in ms: files older than the dirty age are written back.
     dirty_since: HashMap<FileKey, u32>,
+    /// The records that stay because the SSD has dirty pages of their files.
+    dirty_records: HashMap<FileNo, FileKey>,
     /// The last file that was written back for its age.
     last_due: FileKey,
     /// Held files whose present name is not known: each step writes one back.
@@ -128,7 +131,7 @@ pub struct Worker {
 }
 
 /// The header words that [`Worker::put_back`] restores.
-const OWN_WORDS: [Word; 9] = [
+const OWN_WORDS: [Word; 10] = [
     Word::Mode,
     Word::SsdFailed,
     Word::SsdErrno,
@@ -138,6 +141,7 @@ const OWN_WORDS: [Word; 9] = [
     Word::ReadAround,
     Word::Unknown,
     Word::Beginning,
+    Word::Unrecorded,
 ];
 
 impl Worker {
@@ -182,6 +186,7 @@ impl Worker {
             is_crowded: false,
             has_others: false,
             dirty_since: HashMap::new(),
+            dirty_records: HashMap::new(),
             nameless: VecDeque::new(),
             named: FileKey(0),
         });
@@ -199,6 +204,7 @@ impl Worker {
         let now = engine.world.now_ms();
         let dirty = worker.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
         worker.dirty_since = dirty.into_iter().filter(|key| *key != CATALOGUE).map(|key| (key, now)).collect();
+        worker.keep_all_dirty_records(engine);
         Worker::forget_held(engine);
         worker.hold_others(engine);
         // The last leader may have published less: its marks for pages already written to backing files may not have been durable.

@@ -5,22 +5,31 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{AtFlags, RenameFlags};
 
-use crate::{Result, Stat};
+use crate::{KeptData, Result, Stat};
+
+/// A file that lost its last name by a call, and of which the cache may have data that the file system does not have.
+#[derive(Debug)]
+pub struct RemovedFile {
+    /// The attributes of the file.
+    pub stat: Stat,
+    /// Keeps the data.
+    pub data: KeptData,
+}
 
 /// A cache of the data of regular files. It compares a file's size and times with what it remembers, so each call that changes them goes
 /// through it.
 pub trait FileCache: Send + Sync {
-    /// Removes a name that is not a directory.
+    /// Removes a name that is not a directory. Returns the file if it has no other name.
     ///
     /// # Errors
     /// As unlinkat(2).
-    fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()>;
+    fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<RemovedFile>>;
 
-    /// Renames `from` to `to`, each a directory and a name.
+    /// Renames `from` to `to`, each a directory and a name. Returns the file that had the new name if it has no other one.
     ///
     /// # Errors
     /// As renameat2(2).
-    fn rename(&self, from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr), flags: RenameFlags) -> Result<()>;
+    fn rename(&self, from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr), flags: RenameFlags) -> Result<Option<RemovedFile>>;
 
     /// Runs a change of a file's mode, owner, links or extended attributes. `file` may be an `O_PATH` descriptor.
     ///
@@ -43,16 +52,17 @@ pub trait FileCache: Send + Sync {
 pub struct NoCache;
 
 impl FileCache for NoCache {
-    fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
-        rustix::fs::unlinkat(dir, name, AtFlags::empty())
+    fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<RemovedFile>> {
+        rustix::fs::unlinkat(dir, name, AtFlags::empty()).map(|()| None)
     }
 
-    fn rename(&self, from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr), flags: RenameFlags) -> Result<()> {
-        if flags.is_empty() {
+    fn rename(&self, from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr), flags: RenameFlags) -> Result<Option<RemovedFile>> {
+        let renamed = if flags.is_empty() {
             rustix::fs::renameat(from.0, from.1, to.0, to.1)
         } else {
             rustix::fs::renameat_with(from.0, from.1, to.0, to.1, flags)
-        }
+        };
+        renamed.map(|()| None)
     }
 
     fn change(&self, _file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<()>) -> Result<()> {

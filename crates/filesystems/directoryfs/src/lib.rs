@@ -27,12 +27,12 @@ mod stat;
 mod test;
 mod xattrs;
 
-pub use cache::{FileCache, NoCache};
+pub use cache::{FileCache, NoCache, RemovedFile};
 pub use create::NewNode;
 pub use descriptors::RemovedName;
 pub use directory::{DirectoryFs, OpenError};
 pub use listing::{Entry, Listing};
-pub use nodes::{Node, ROOT};
+pub use nodes::{KeptData, Node, ROOT};
 pub use stat::Stat;
 
 /// A call that failed gives the error of the system call.

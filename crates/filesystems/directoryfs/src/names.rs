@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
-use crate::cache::FileCache;
+use crate::cache::{FileCache, RemovedFile};
 use crate::directory::{DirectoryFs, open_name, proc_path};
 use crate::nodes::Node;
 use crate::{Result, Stat};
@@ -96,7 +96,16 @@ impl<C: FileCache> DirectoryFs<C> {
         check_name(name)?;
         let dir = self.node(caller, parent)?;
         let unlink = || self.nodes.with_descriptors(|| self.cache.unlink(dir.as_fd(), name));
-        self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], unlink))
+        let removed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], unlink))?;
+        self.keep_until_forgotten(removed);
+        Ok(())
+    }
+
+    /// Keeps the data of a removed file as long as the kernel knows the file.
+    fn keep_until_forgotten(&self, removed: Option<RemovedFile>) {
+        if let Some(RemovedFile { stat, data }) = removed {
+            drop(self.nodes.keep(&stat, data));
+        }
     }
 
     /// Removes an empty directory.
@@ -129,7 +138,8 @@ impl<C: FileCache> DirectoryFs<C> {
             }
         }
         let rename = || self.nodes.with_descriptors(|| self.cache.rename((old.as_fd(), from.1), (new.as_fd(), to.1), flags));
-        self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename))?;
+        let replaced = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename))?;
+        self.keep_until_forgotten(replaced);
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
         Ok([self.note_name(caller, &new, to.1), if is_exchange { self.note_name(caller, &old, from.1) } else { None }])
     }

@@ -82,6 +82,26 @@ pub(crate) struct NodeRecord {
     cached: Mutex<Option<Version>>,
     /// The version that the cache of file data compared its pages with.
     compared: Mutex<Option<Version>>,
+    /// Whether the kernel was told that the name is not this file's any more.
+    pub is_name_dropped: AtomicBool,
+    /// What is kept of a removed file until the kernel forgets it.
+    kept: Mutex<Vec<KeptData>>,
+}
+
+/// Something that keeps the data of a removed file, which ends when this is dropped.
+pub struct KeptData(Box<dyn std::any::Any + Send>);
+
+impl KeptData {
+    /// Keeps the data as long as `user` lives.
+    pub fn new(user: impl std::any::Any + Send) -> KeptData {
+        KeptData(Box::new(user))
+    }
+}
+
+impl std::fmt::Debug for KeptData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("KeptData").field(&self.0.type_id()).finish()
+    }
 }
 
 impl NodeRecord {
@@ -96,6 +116,8 @@ impl NodeRecord {
             is_used: AtomicBool::new(false),
             cached: Mutex::default(),
             compared: Mutex::default(),
+            is_name_dropped: AtomicBool::new(false),
+            kept: Mutex::default(),
         }
     }
 
@@ -129,6 +151,12 @@ impl Node {
     /// Returns whether the node is a regular file.
     pub fn is_file(&self) -> bool {
         self.record.kind == FileType::RegularFile
+    }
+
+    /// Keeps the data of the file, which was removed, until the kernel forgets it: a program may have it by an `O_PATH` descriptor, and open
+    /// it again.
+    pub fn keep(&self, data: KeptData) {
+        self.record.kept.lock().push(data);
     }
 
     /// Reads the attributes from the file system.
@@ -234,6 +262,15 @@ impl Nodes {
         Some(record.number)
     }
 
+    /// Keeps the data of a removed file until the kernel forgets it. Returns the data if the kernel does not know the file.
+    pub fn keep(&self, stat: &Stat, data: KeptData) -> Option<KeptData> {
+        match self.number_of(stat).and_then(|number| self.record(number)) {
+            Some(record) => record.kept.lock().push(data),
+            None => return Some(data),
+        }
+        None
+    }
+
     /// Adds one lookup by the kernel to a file that has this name, and returns its node.
     pub fn remember(&self, file: OwnedFd, stat: &Stat, parent: u64, name: &OsStr) -> Node {
         let id = InodeId::of(stat);
@@ -305,13 +342,13 @@ impl Nodes {
         if ino == self.root.record.id.ino { ROOT } else { ino.max(ROOT + 1) }
     }
 
-    /// Subtracts `times` from the kernel's lookups of a number.
-    pub fn forget(&self, number: u64, times: u64) {
+    /// Subtracts `times` from the kernel's lookups of a number. Returns what was kept of the file until now.
+    pub fn forget(&self, number: u64, times: u64) -> Vec<KeptData> {
         let mut table = self.table.write();
-        let Entry::Occupied(mut known) = table.by_number.entry(number) else { return };
+        let Entry::Occupied(mut known) = table.by_number.entry(number) else { return Vec::new() };
         known.get_mut().lookups = known.get().lookups.saturating_sub(times);
         if known.get().lookups > 0 {
-            return;
+            return Vec::new();
         }
         let gone = known.remove();
         if table.numbers.get(&gone.record.id) == Some(&number) {
@@ -319,7 +356,7 @@ impl Nodes {
         }
         drop(table);
         // Closing a file that has no name frees its blocks: not while the table is locked.
-        drop(gone);
+        std::mem::take(&mut gone.record.kept.lock())
     }
 
     /// Drops all nodes when the mount ends.

@@ -179,11 +179,11 @@ mod test {
         let (taken, mut open) = (Arc::clone(&opens), Some(open));
         let hook = move || {
             drop(open.take());
-            for other in (8..24).map(ssdcache::FileKey) {
-                let below = late.world.open(other, std::path::Path::new("/file"), &[], true).expect("there");
-                let opened = late.open(other, std::path::Path::new("/file"), crate::engine::OpenOptions::default(), below);
-                taken.lock().extend(opened);
-            }
+            let (path, how) = (std::path::Path::new("/file"), crate::engine::OpenOptions::default());
+            let below = |other| late.world.open(other, path, &[], true).expect("there");
+            taken.lock().extend((8..23).map(ssdcache::FileKey).filter_map(|other| late.open(other, path, how, below(other)).ok()));
+            let other = ssdcache::FileKey(23);
+            assert_eq!(late.record_for(other, path, how, &*below(other)), Err(crate::engine::OpenFileError::NoRecord));
             false
         };
         *file.at_sync.lock() = Some(Box::new(hook));

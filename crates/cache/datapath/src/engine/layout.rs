@@ -24,7 +24,7 @@ use super::record::{RECORD_BYTES, code_of, mode_of_code};
 use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 const PAGE: usize = 4096;
 /// Size of the area for the settings' text, bytes.
 pub const SETTINGS_BYTES: usize = 3 * PAGE;
@@ -117,9 +117,11 @@ pub(crate) enum Word {
     ReadAround = 356,
     /// Whether the SSD has room for pages that nobody requested.
     SsdRoom = 360,
+    /// How many files have dirty pages on the SSD and no record, since the last recovery.
+    Unrecorded = 364,
 }
 
-const _: () = assert!(Word::SsdRoom as usize + 4 <= PAGE && PAGE.is_multiple_of(8));
+const _: () = assert!(Word::Unrecorded as usize + 4 <= PAGE && PAGE.is_multiple_of(8));
 
 /// Value of `SsdFailed`: the SSD is not used any more; it worked before, or nothing on it was needed. Not a value that a stray write
 /// leaves.

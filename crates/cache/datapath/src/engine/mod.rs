@@ -21,6 +21,7 @@
 mod async_reader;
 mod catalogue;
 mod counters;
+mod dirty_records;
 mod fast_path;
 mod flush;
 pub(crate) mod kept_record;
@@ -34,6 +35,7 @@ mod read;
 mod read_around;
 mod reads_in_flight;
 pub(crate) mod record;
+mod removed;
 mod request;
 mod residency;
 mod ssd;

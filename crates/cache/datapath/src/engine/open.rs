@@ -58,6 +58,8 @@ pub struct OpenOptions {
     pub mode: Mode,
     /// The rule for admission of its pages to the SSD.
     pub rule: AdmissionRule,
+    /// Whether the mode of a file that has a record stays: the file is opened for one call on its name or its attributes.
+    pub keeps_mode: bool,
 }
 
 impl CacheEngine {
@@ -67,10 +69,10 @@ impl CacheEngine {
     /// See [`OpenFileError`].
     pub fn open(self: &Arc<Self>, key: FileKey, path: &Path, how: OpenOptions, below: Arc<dyn BackingFile>) -> Result<Open, OpenFileError> {
         use std::os::unix::ffi::OsStrExt;
-        if path.as_os_str().as_bytes().len() > PATH_MAX || key.0 == 0 {
+        if key.0 == 0 || path.as_os_str().as_bytes().len() > PATH_MAX && !self.has_record(key).map_err(OpenFileError::Failed)? {
             return Err(OpenFileError::LongPath);
         }
-        let (no, is_new) = self.record_for(key, path, how, &*below)?;
+        let (no, is_new) = self.record_or_room_for(key, path, how, &*below)?;
         let record = self.records.kept(no);
         let open = Open { engine: Arc::clone(self), no, key, record, below, stream: Stream::default() };
         open.stream.seen.store(self.records.get(no).failures().0, Ordering::Relaxed);
@@ -96,7 +98,7 @@ impl CacheEngine {
         if self.records.get(no).has(flag::CONFLICT) {
             return Err(OpenFileError::Conflict);
         }
-        if how.mode > self.records.get(no).mode() {
+        if !how.keeps_mode && how.mode > self.records.get(no).mode() {
             self.ask(RequestKind::Mode, no, how.mode as u64, 0).map_err(OpenFileError::Failed)?;
         }
         if open.bypasses_cache() && self.view.is_some() && open.is_dirty().map_err(OpenFileError::Failed)? {
@@ -150,6 +152,13 @@ impl CacheEngine {
         let _held = self.lock_records().map_err(OpenFileError::Failed)?;
         let mut opens = self.opens.lock();
         let found = self.records.find(key);
+        if let Some(no) = found
+            && self.records.get(no).has(flag::UNLINKED)
+            && !below.is_removed()
+        {
+            // It got a name again, or another file has its key, which it may be where the keys are numbers of a server.
+            self.records.get(no).flags().fetch_and(!flag::UNLINKED, Ordering::AcqRel);
+        }
         let no = match found {
             Some(no) => no,
             None => self.free_record(key, &opens).ok_or(OpenFileError::NoRecord)?,
@@ -169,10 +178,11 @@ impl CacheEngine {
             record.set_mode(how.mode);
             record.flags().store(flag::UNSYNCED, Ordering::Release);
             record.set_key(Some(key));
-        } else if !is_same_path {
+        } else if !is_same_path && path.as_os_str().len() <= PATH_MAX {
             record.set_path(path);
         }
-        if found.is_some() && record.open_by().load(Ordering::Acquire) == 0 && how.mode < record.mode() && !record.has(flag::MAPPED) {
+        let may_trust_more = record.open_by().load(Ordering::Acquire) == 0 && !how.keeps_mode && !record.has(flag::MAPPED);
+        if found.is_some() && may_trust_more && how.mode < record.mode() {
             // The opens that trusted the cache less are closed. The check that follows finds changes made past the cache.
             record.set_mode(how.mode);
             self.header.word(Word::ModeChanges).fetch_add(1, Ordering::AcqRel);
@@ -198,7 +208,7 @@ impl CacheEngine {
     pub(crate) fn free_closed(&self, no: FileNo, key: FileKey) -> bool {
         let record = self.records.get(no);
         let is_open = record.open_by().load(Ordering::Acquire) != 0 || self.opens.lock().contains_key(&no);
-        if is_open || record.key() != Some(key) || record.has(flag::OWED | flag::STRANDED) {
+        if is_open || record.key() != Some(key) || record.has(flag::OWED | flag::STRANDED | flag::DIRTY_ON_SSD) {
             return false;
         }
         // A process may have opened the file, read or written it, and closed it again, since its pages were dropped.
@@ -224,7 +234,7 @@ impl CacheEngine {
         }
         let now = self.world.now_ms();
         let mut closed: Vec<_> = (self.records.set_of(key))
-            .filter(|(no, record)| !is_open(*no, *record) && !record.has(flag::OWED | flag::STRANDED))
+            .filter(|(no, record)| !is_open(*no, *record) && !record.has(flag::OWED | flag::STRANDED | flag::DIRTY_ON_SSD))
             .map(|(no, record)| (now.wrapping_sub(record.used().load(Ordering::Relaxed)), no))
             .collect();
         closed.sort_unstable_by(|a, b| b.cmp(a));
@@ -561,8 +571,12 @@ impl Open {
     pub fn renamed(&self) {
         // Without the lock, the file is still found by its old name, and through the processes that have it open.
         let Ok(_held) = self.engine.lock_records() else { return };
-        if let Some(path) = self.below.path().filter(|path| path.as_os_str().len() <= PATH_MAX) {
-            self.record().set_path(&path);
+        if let Some(path) = self.below.path() {
+            // A file without a name may have got one.
+            self.record().flags().fetch_and(!flag::UNLINKED, Ordering::AcqRel);
+            if path.as_os_str().len() <= PATH_MAX {
+                self.record().set_path(&path);
+            }
         }
     }
 
@@ -656,19 +670,14 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         let engine = &self.engine;
-        let record = engine.records.get(self.no);
         let is_last_here = engine.opens.lock().get(&self.no).is_some_and(|users| users.opens == 1);
         if is_last_here && !engine.stopping.load(Ordering::Acquire) && self.has_to_be_held() {
             // Do it while this process still has the file open, wherever it was moved. If it fails, the file is found by its name.
             let _ = engine.ask(RequestKind::Hold, self.no, 0, 0);
         }
-        let is_last = engine.close_record(self.no);
-        if is_last && record.has(flag::UNLINKED) && record.key() == Some(self.key) {
-            if engine.stopping.load(Ordering::Acquire) {
-                let _ = engine.drop_frames(self.no, 0..u64::MAX);
-            } else {
-                let _ = engine.drop_cached(self.no, 0..u64::MAX);
-            }
+        let is_removed = self.is_removed() && engine.processes.is_alive(engine.me);
+        if engine.close_record(self.no) && is_removed {
+            self.drop_removed();
         }
     }
 }

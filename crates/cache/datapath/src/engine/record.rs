@@ -111,10 +111,12 @@ pub(crate) mod flag {
     pub const MAPPED: u32 = 512;
     /// The leader made the record when it could not write to the file, and no process opened the file since.
     pub const UNCOMPARED: u32 = 1024;
+    /// The SSD has dirty pages of the file, by the leader's account: a closed file's record stays until they are written back.
+    pub const DIRTY_ON_SSD: u32 = 2048;
     /// The owner must decide what happens to the dirty pages.
     pub const STRANDED: u32 = CONFLICT | MISSING;
     /// All flags that are defined.
-    pub const ALL: u32 = UNLINKED | CONFLICT | THROUGH | PUNCHING | OWED | UNSYNCED | MISSING | HELD | MAPPED | UNCOMPARED;
+    pub const ALL: u32 = UNLINKED | CONFLICT | THROUGH | PUNCHING | OWED | UNSYNCED | MISSING | HELD | MAPPED | UNCOMPARED | DIRTY_ON_SSD;
 }
 
 type Wide = [AtomicU64; RECORD_BYTES / 8];

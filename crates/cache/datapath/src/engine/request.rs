@@ -84,9 +84,14 @@ pub(crate) enum RequestKind {
     Conflict,
     /// Write the dirty frames of pages a..b of the file back, durably.
     WriteBack,
+    /// Make a record for the file with the key a, if the SSD has dirty pages of it. The answer is 1 if it has a record, else 0. With b = 1:
+    /// if it has none, free the record of a closed file in its set.
+    Record,
+    /// Drop what is cached of the file, which was removed and has the key a, if no process has it open.
+    DropRemoved,
 }
 
-const REQUEST_KINDS: [RequestKind; 17] = [
+const REQUEST_KINDS: [RequestKind; 19] = [
     RequestKind::Open,
     RequestKind::Sync,
     RequestKind::Clean,
@@ -104,6 +109,8 @@ const REQUEST_KINDS: [RequestKind; 17] = [
     RequestKind::Force,
     RequestKind::Conflict,
     RequestKind::WriteBack,
+    RequestKind::Record,
+    RequestKind::DropRemoved,
 ];
 
 /// A request as the leader sees it.

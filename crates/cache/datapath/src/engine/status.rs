@@ -250,7 +250,7 @@ impl CacheEngine {
 
     /// Returns whether a file has pages that its backing file does not have yet; true if that cannot be found out.
     pub fn has_newer_pages(&self, key: FileKey) -> bool {
-        self.records.find(key).is_some_and(|no| self.is_dirty(no).unwrap_or(true))
+        self.knows(key) && self.records.find(key).is_some_and(|no| self.is_dirty(no).unwrap_or(true))
     }
 
     /// Returns the last known path of a file that has a record.
@@ -260,9 +260,9 @@ impl CacheEngine {
         (record.key() == Some(key)).then_some(path)
     }
 
-    /// Returns whether a file has a record.
+    /// Returns whether a file has a record. One of which the SSD has dirty pages since before a restart gets it now.
     pub fn knows(&self, key: FileKey) -> bool {
-        self.records.find(key).is_some()
+        self.has_record(key).unwrap_or(false)
     }
 
     /// Withdraws a file that some users of the segment may no longer see. Its dirty data is written back, its bytes and its name are

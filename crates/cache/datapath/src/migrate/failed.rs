@@ -236,7 +236,7 @@ impl Worker {
         if is_owed {
             return;
         }
-        record.flags().fetch_and(!flag::OWED, Ordering::AcqRel);
+        record.flags().fetch_and(!(flag::OWED | flag::DIRTY_ON_SSD), Ordering::AcqRel);
         self.dirty_since.remove(&key);
         if !engine.pages.marked_of(pagecache::FileNo(no.0)) {
             record.succeeded();

@@ -16,7 +16,7 @@ use super::{RETRY_MS, Worker};
 use crate::engine::log::Stop;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::{Difference, Writer, difference};
-use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX, Stamp, flag};
+use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX, STALLED, Stamp, flag};
 
 /// Files whose entries are kept in memory; more only while they are being written.
 pub(super) const KNOWN_MAX: usize = 2048;
@@ -158,8 +158,11 @@ impl Worker {
     pub(super) fn found(&mut self, engine: &CacheEngine, key: FileKey) -> Result<Option<Arc<dyn BackingFile>>, Errno> {
         let below = self.below(engine, key);
         if self.is_removed(engine, key) {
-            self.drop_removed(engine, key)?;
-            return Ok(None);
+            match self.drop_removed(engine, key) {
+                // A process opens it at this moment.
+                Err(Errno::BUSY) => {}
+                dropped => return dropped.map(|()| None),
+            }
         }
         if below.as_ref().is_err_and(|errno| *errno == Errno::NOENT) {
             let is_dirty = match engine.records.find(key) {
@@ -254,6 +257,7 @@ impl Worker {
         record.flags().store(flag::UNSYNCED | flag::UNCOMPARED, Ordering::Release);
         record.set_on_ssd(Some(number));
         record.set_key(Some(key));
+        self.keep_dirty_record(engine, key);
         Some(no)
     }
 
@@ -269,25 +273,21 @@ impl Worker {
         (record.has(flag::UNLINKED) || open_by == 0 && self.known.get(&key).is_some_and(is_gone)) && !(0..u64::BITS as u8).any(is_open_by)
     }
 
-    /// Drops all that is cached of a file that was removed, dirty or not.
+    /// Drops all that is cached of a file that was removed, dirty or not, unless a process opens it at this moment.
     pub(super) fn drop_removed(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        match engine.records.find(key) {
-            Some(no) => {
-                self.drop_range(engine, no, key, 0..u64::MAX)?;
-                let record = engine.records.get(no);
-                // What a dead leader left unfinished does not matter any more.
-                record.own().close(Writer::Leader, || Ok::<_, Errno>(record.own().get()))?;
-                let over = flag::STRANDED | flag::HELD | flag::OWED | flag::UNCOMPARED | flag::PUNCHING;
-                record.flags().fetch_and(!over, Ordering::AcqRel);
-                record.succeeded();
-            }
-            None => {
-                self.drop_file(engine, key)?;
-                self.flush_log(engine)?;
-                self.forget(engine, key);
+        if let Some(no) = engine.records.find(key) {
+            let _table = engine.lock_records_soon().ok_or(STALLED)?;
+            if !engine.free_removed(no, key) {
+                return Err(Errno::BUSY);
             }
         }
+        self.drop_file(engine, key)?;
+        self.flush_log(engine)?;
+        self.forget(engine, key);
         self.dirty_since.remove(&key);
+        if let Some(log) = &mut self.log {
+            log.cache.release(key);
+        }
         Ok(())
     }
 
@@ -551,6 +551,7 @@ impl Worker {
         if now.wrapping_sub(self.last_files_check) >= FILES_CHECK_MS {
             self.last_files_check = now;
             self.close_idle(engine);
+            self.release_clean_records(engine);
             self.read_entries(engine);
             // A process that holds the lock is not waited for: the names are as good a second later.
             self.note_names(engine, || engine.records.lock().try_lock());

@@ -170,6 +170,7 @@ impl Worker {
             self.store(engine, no, key, dirty, cleaned)?;
             if self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0) {
                 self.dirty_since.entry(key).or_insert(since_ms);
+                self.keep_dirty_record(engine, key);
             }
         } else {
             if is_stored {

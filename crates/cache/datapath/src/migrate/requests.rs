@@ -103,6 +103,7 @@ impl Worker {
         if no.0 == u32::MAX {
             return match asked.kind {
                 RequestKind::Clean => self.clean_all(engine),
+                RequestKind::Record => self.record_of(engine, FileKey(asked.a), asked.b == 1).map(u32::from),
                 _ => {
                     // A process that finds the SSD's map being exchanged sends this: only the leader exchanges it.
                     if let Some(log) = &self.log {
@@ -149,7 +150,9 @@ impl Worker {
                 self.strand(engine, key, flag::CONFLICT);
                 Ok(0)
             }
-            RequestKind::Sync | RequestKind::ModeOfAll | RequestKind::Accept => Err(Errno::INVAL),
+            RequestKind::DropRemoved if key.0 == asked.a && self.is_removed(engine, key) => self.drop_removed(engine, key).map(|()| 0),
+            RequestKind::DropRemoved => Ok(0),
+            RequestKind::Sync | RequestKind::ModeOfAll | RequestKind::Accept | RequestKind::Record => Err(Errno::INVAL),
         }
     }
 
@@ -300,6 +303,7 @@ impl Worker {
         }
         self.know(key).is_doubtful = false;
         record.set_on_ssd(number);
+        self.keep_dirty_record(engine, key);
         self.release_others(engine);
         Ok(())
     }

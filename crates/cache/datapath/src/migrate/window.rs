@@ -240,6 +240,12 @@ impl Worker {
         let Some(held) = self.try_lock(engine, no) else { return };
         let below = match self.below(engine, key) {
             Ok(below) => below,
+            Err(Errno::NOENT) if self.is_removed(engine, key) => {
+                // The lock is a part of the record. If this fails, it is tried again.
+                drop(held);
+                let _ = self.drop_removed(engine, key);
+                return;
+            }
             Err(Errno::NOENT) => {
                 let is_over = self.end_not_found(engine, no, key);
                 // The lock is a part of the record.
@@ -268,13 +274,9 @@ impl Worker {
     }
 
     /// Finishes a write to a file that cannot be found, so that it is not searched for each second. Dirty pages of it wait until it is
-    /// found, unless it was removed. Without dirty pages, a closed file is forgotten: the caller frees its record if this returns true.
+    /// found. Without dirty pages, a closed file is forgotten: the caller frees its record if this returns true.
     /// What fails is tried again.
     fn end_not_found(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> bool {
-        if self.is_removed(engine, key) {
-            let _ = self.drop_removed(engine, key);
-            return false;
-        }
         if self.is_dirty(engine, no, key) {
             self.strand(engine, key, flag::MISSING);
             return false;
@@ -398,7 +400,7 @@ mod test {
             assert_eq!(worker.unended_failed, None, "it is not tried each second");
             let reports = file.reports.lock().take().expect("reports");
             if is_removed {
-                assert!(!is_unfinished(record) && !worker.is_dirty(&engine, no, key) && reports.is_empty());
+                assert!(!engine.knows(key) && !worker.is_dirty(&engine, no, key) && reports.is_empty());
             } else if is_dirty {
                 assert!(record.has(flag::MISSING) && worker.is_dirty(&engine, no, key) && reports.len() == 1);
                 assert!(worker.is_patient(&engine, key));

@@ -1,12 +1,12 @@
 //! What the cache of file data takes part in.
 
 use std::ffi::OsStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use cachedfs::Instance;
-use directoryfs::{FileCache, NoCache, Stat};
+use directoryfs::{FileCache, KeptData, NoCache, RemovedFile, Stat};
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -24,6 +24,12 @@ impl InstanceCache {
     fn is_cached(&self, file: BorrowedFd<'_>) -> bool {
         rustix::fs::fstat(file).is_ok_and(|stat| stat.st_dev == self.device)
     }
+
+    /// Returns what keeps the data of a removed file. Only in write-back may the cache have data that the file does not have.
+    fn kept(&self, removed: Option<cachedfs::RemovedFile>) -> Option<RemovedFile> {
+        let removed = removed.filter(|_| self.instance.mode() == cachedfs::Mode::WriteBack)?;
+        Some(RemovedFile { stat: Stat::of(removed.as_fd()).ok()?, data: KeptData::new(removed) })
+    }
 }
 
 /// Returns the error of the system call that an error of the cache stands for.
@@ -32,18 +38,26 @@ pub fn errno(error: &cachedfs::Error) -> Errno {
 }
 
 impl FileCache for InstanceCache {
-    fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+    fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<RemovedFile>, Errno> {
         if !self.is_cached(dir) {
             return NoCache.unlink(dir, name);
         }
-        self.instance.unlink(dir, Path::new(name), AtFlags::empty()).map_err(|error| errno(&error))
+        let removed = self.instance.unlink_and_keep(dir, Path::new(name), AtFlags::empty()).map_err(|error| errno(&error))?;
+        Ok(self.kept(removed))
     }
 
-    fn rename(&self, from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr), flags: RenameFlags) -> Result<(), Errno> {
+    fn rename(
+        &self,
+        from: (BorrowedFd<'_>, &OsStr),
+        to: (BorrowedFd<'_>, &OsStr),
+        flags: RenameFlags,
+    ) -> Result<Option<RemovedFile>, Errno> {
         if !self.is_cached(from.0) || !self.is_cached(to.0) {
             return NoCache.rename(from, to, flags);
         }
-        self.instance.rename(from.0, Path::new(from.1), to.0, Path::new(to.1), flags).map_err(|error| errno(&error))
+        let replaced =
+            self.instance.rename_and_keep(from.0, Path::new(from.1), to.0, Path::new(to.1), flags).map_err(|error| errno(&error))?;
+        Ok(self.kept(replaced))
     }
 
     fn change(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {

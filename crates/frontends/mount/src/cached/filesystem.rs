@@ -5,10 +5,11 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use cachedfs::{File, Instance, Mode, Options};
-use directoryfs::{DirectoryFs, Listing, NewNode, Node, ROOT, Stat};
+use directoryfs::{DirectoryFs, KeptData, Listing, NewNode, Node, ROOT, Stat};
 use fusedev::{Caller, SetAttr};
 use fuser::{FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom};
@@ -35,7 +36,7 @@ const O_DSYNC: i32 = 0o10_000;
 
 /// An open file as the kernel knows it.
 pub struct OpenCachedFile {
-    file: File,
+    file: Arc<File>,
     node: Node,
     is_written: bool,
     /// Whether it was opened so that each write is durable when it returns.
@@ -71,6 +72,8 @@ pub struct CachedShared {
     pub is_remote: bool,
     /// How long the kernel may use names and attributes. Other programs may change the directory at any time.
     pub ttl: Duration,
+    /// Drops the data of removed files that the kernel has forgotten.
+    pub forgotten: Sender<KeptData>,
 }
 
 /// Serves the kernel's requests from a directory, with file data through the cache; cheap to clone.
@@ -170,7 +173,7 @@ impl CachedShared {
         let pages = self.pages.open(node.number(), &self.direct_writes);
         self.fs.keep_reserve(file.fd());
         let is_synchronous = flags & O_DSYNC != 0;
-        self.opened.add(OpenCachedFile { file, node, is_written, is_synchronous, opener, pages })
+        self.opened.add(OpenCachedFile { file: Arc::new(file), node, is_written, is_synchronous, opener, pages })
     }
 
     /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the length
@@ -416,7 +419,10 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn forget(&self, ino: u64, times: u64) {
-        self.inner.fs.forget(ino, times);
+        // The leader may have to drop data of a removed file, and requests do not wait for that.
+        for data in self.inner.fs.forget(ino, times) {
+            let _ = self.inner.forgotten.send(data);
+        }
     }
 
     fn getattr(&self, req: &Request<'_>, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
@@ -599,12 +605,17 @@ impl FileSystem for CachedFilesystem {
         if opened.is_written {
             self.inner.fs.remove_writer(opened.node.number());
         }
+        let is_write_back = self.inner.mode == Mode::WriteBack;
         let close = move || {
+            // The process that has it by an O_PATH descriptor may open it again.
+            if is_write_back && opened.file.is_removed() {
+                opened.node.keep(KeptData::new(Arc::clone(&opened.file)));
+            }
             drop(opened);
             reply.ok();
         };
         // The leader may have to take over a file with dirty pages.
-        if self.inner.mode == Mode::WriteBack { req.run_blocking(close) } else { close() }
+        if is_write_back { req.run_blocking(close) } else { close() }
     }
 
     fn flush(&self, req: &Request<'_>, fh: u64, reply: ReplyEmpty) {

@@ -1,8 +1,10 @@
-//! Files that other programs have removed below the mount: their blocks are freed, and the kernel forgets them.
+//! Removed files: the kernel forgets those that other programs remove below the mount, and their data is dropped after that.
 
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use directoryfs::KeptData;
 
 use super::filesystem::CachedShared;
 
@@ -11,25 +13,28 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// How many files are looked at each time: some milliseconds of work.
 const FILES_MAX: usize = 4096;
 
-/// Looks for removed files until it is dropped. Nobody waits for the end of the thread: the slow side may not reply.
-pub struct RemovedFiles {
-    _stop: Sender<()>,
-}
-
-impl RemovedFiles {
-    /// Starts a thread that looks for removed files. Without it (no memory for a thread) they go when the kernel forgets them.
-    pub fn start(shared: Arc<CachedShared>) -> RemovedFiles {
-        let (stop, stopped) = channel();
-        let run = move || {
-            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                for name in shared.fs.close_removed(FILES_MAX) {
-                    shared.changed.drop_removed_name(name.parent, name.number, &name.name);
+/// Starts a thread that drops the data of files that the kernel has forgotten, and looks for removed files. It ends when nobody can send
+/// any more; nobody waits for that, as the slow side may not reply. Without it (no memory for a thread) removed files go when the kernel
+/// forgets them.
+pub fn start(shared: &Arc<CachedShared>, forgotten: Receiver<KeptData>) {
+    let shared = Arc::downgrade(shared);
+    let run = move || {
+        let mut next = Instant::now() + INTERVAL;
+        loop {
+            match forgotten.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(data) => drop(data),
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    let Some(shared) = shared.upgrade() else { return };
+                    for name in shared.fs.removed_names(FILES_MAX) {
+                        shared.changed.drop_removed_name(&name);
+                    }
+                    next = Instant::now() + INTERVAL;
                 }
             }
-        };
-        if let Err(error) = std::thread::Builder::new().name("hotshelf-removed".into()).spawn(run) {
-            tracing::warn!(%error, "files that other programs remove keep their space for longer");
         }
-        RemovedFiles { _stop: stop }
+    };
+    if let Err(error) = std::thread::Builder::new().name("hotshelf-removed".into()).spawn(run) {
+        tracing::warn!(%error, "files that other programs remove keep their space for longer");
     }
 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::data::InstanceCache;
 use super::filesystem::{CachedFilesystem, CachedShared};
 use super::presence::Presence;
-use super::removed_files::RemovedFiles;
+use super::removed_files;
 use crate::direct_writes::DirectWrites;
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
@@ -200,6 +200,7 @@ fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, r
     let cache = InstanceCache { instance: Arc::clone(instance), device };
     let fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
     let changed: Arc<KernelNotifier> = Arc::default();
+    let (forgotten, receiver) = std::sync::mpsc::channel();
     let inner = Arc::new(CachedShared {
         fs,
         flags: options.session.flags,
@@ -213,15 +214,15 @@ fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, r
         ttl: options.ttl,
         mode: options.mode,
         is_remote,
+        forgotten,
     });
     let filesystem = CachedFilesystem { inner: Arc::clone(&inner) };
-    let removed_files = RemovedFiles::start(Arc::clone(&inner));
+    removed_files::start(&inner, receiver);
     let ready = || {
         read_ahead::raise(mountpoint, if is_remote { READ_AHEAD_REMOTE } else { READ_AHEAD });
         ready();
     };
     let served = simple_session::serve(filesystem, &options.session, SUBTYPE, mountpoint, &changed, ready);
-    drop(removed_files);
     inner.opened.clear();
     inner.listings.clear();
     inner.fs.close();

@@ -1,0 +1,57 @@
+//! The end of files that were removed: what is cached of them goes with their last close.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use pagecache::Leftover;
+use ssdcache::FileKey;
+
+use super::record::{FileNo, flag};
+use super::request::RequestKind;
+use super::{CacheEngine, Open};
+
+impl CacheEngine {
+    /// Frees the record of a removed file that no process has open, with its frames. The lock of the table is held, so that nobody opens
+    /// the file meanwhile. Returns false if the record has to stay. The leader drops what the SSD has of the file next, before it serves an
+    /// open of the file.
+    pub(crate) fn free_removed(&self, no: FileNo, key: FileKey) -> bool {
+        let record = self.records.get(no);
+        let is_open_by = |slot: u8| {
+            let is_noted = record.open_by().load(Ordering::Acquire) & 1 << slot != 0;
+            // One that died has closed the file, also before its process slot is cleared.
+            is_noted && self.processes.is_alive(shm::ProcessSlot(slot))
+        };
+        let is_locked = self.records.lock_of(no).owner().is_some();
+        if record.key() != Some(key) || is_locked || (0..u64::BITS as u8).any(is_open_by) || self.opens.lock().contains_key(&no) {
+            return false;
+        }
+        if self.pages.invalidate(pagecache::FileNo(no.0), 0..u64::MAX) != Leftover::None {
+            return false;
+        }
+        record.set_path(Path::new(""));
+        record.set_key(None);
+        true
+    }
+}
+
+impl Open {
+    /// Returns whether the file was removed, so that nobody needs its data after the last close.
+    pub(super) fn is_removed(&self) -> bool {
+        let record = self.record();
+        record.has(flag::UNLINKED) && record.key() == Some(self.key) && self.below.is_removed()
+    }
+
+    /// Drops the data of a removed file that no process has open now. A process that opens it at this moment, by a descriptor that cannot
+    /// read or write, either keeps the data or finds none of it.
+    pub(super) fn drop_removed(&self) {
+        let engine = &self.engine;
+        if engine.stopping.load(Ordering::Acquire) {
+            // The next leader drops what the SSD has.
+            let _ = engine.drop_frames(self.no, 0..u64::MAX);
+        } else if engine.view.is_some() {
+            let _ = engine.ask(RequestKind::DropRemoved, self.no, self.key.0, 0);
+        } else if let Ok(_table) = engine.lock_records() {
+            engine.free_removed(self.no, self.key);
+        }
+    }
+}
