@@ -9,7 +9,8 @@ need mkfs.ext4 xfs_io rsync
 cuts=2
 [[ $FULL == 1 ]] && cuts=20
 name=cached-databases-$$ cache=$SCRATCH/fast/cache DATA=$MNT/data RUN=$SCRATCH/run
-pg_bin=$(dirname "$(command -v postgres || find /usr/lib/postgresql -path '*/bin/postgres' 2>/dev/null | sort -V | tail -1)")
+pg_bin=$(command -v postgres || find /usr/lib/postgresql -path "*/bin/postgres" 2>/dev/null | sort -V | tail -1)
+pg_bin=$(dirname "$(readlink -f "$pg_bin")")
 mkdir -p "$MNT" "$RUN"
 chmod 755 "$SCRATCH"
 server='' writer=''
@@ -18,12 +19,18 @@ end_all() {
     for one in $writer $server; do kill -9 "$one" 2>/dev/null || true; done
     drop_dead_mount
     "$HOTSHELF" cache destroy --discard "$cache" >/dev/null 2>&1 || true
-    rm -rf /dev/shm/hotshelf-*-"$name" "/etc/hotshelf/caches/$name"*
+    rm -rf /dev/shm/hotshelf-*/"$name".* "/etc/hotshelf/caches/$name"*
 }
 trap end_all EXIT
 
 mounted() { "$HOTSHELF" mount --cache "$cache" --cache-mode write-back "$SCRATCH/slow/dir" "$MNT" --allow-other; }
+unmounted() { "$HOTSHELF" unmount "$MNT" || fail "unmount: $("$HOTSHELF" cache status "$cache" 2>&1 | tail -n 20)"; }
 daemon_of_mount() { pgrep -f -- "mount --cache $cache --cache-mode write-back $SCRATCH/slow/dir"; }
+# Whether the server answers; what it says if it ended.
+is_ready() {
+    ! gone "$server" || fail "the server ended: $(tail -n 5 "$RUN/server.log")"
+    answers
+}
 gone() { ! kill -0 "$1" 2>/dev/null; }
 
 # kill_mount: the daemon dies with the mount's files open.
@@ -35,13 +42,16 @@ kill_mount() {
     drop_dead_mount
 }
 
-# lose_power: neither disk writes anything any more; the memory is lost.
+# lose_power: the daemon does not go on, and neither disk writes anything any more; the memory is lost.
 lose_power() {
-    xfs_io -x -c shutdown "$SCRATCH/slow" -c quit || skip "ext4 cannot be shut down here"
-    xfs_io -x -c shutdown "$SCRATCH/fast" -c quit
-    kill_server
+    local pid
+    pid=$(daemon_of_mount) || fail "the mount has no daemon"
+    for one in $pid; do kill -STOP "$one"; done
+    xfs_io -x -c shutdown "$SCRATCH/slow" || skip "ext4 cannot be shut down here"
+    xfs_io -x -c shutdown "$SCRATCH/fast"
     kill_mount
-    rm -rf /dev/shm/hotshelf-*-"$name"
+    kill_server
+    rm -f /dev/shm/hotshelf-*/"$name".*
     umount "$SCRATCH/slow" "$SCRATCH/fast"
     mount -o loop "$SCRATCH/slow.img" "$SCRATCH/slow"
     mount -o loop "$SCRATCH/fast.img" "$SCRATCH/fast"
@@ -119,34 +129,34 @@ whole_story() {
     stop
     # Read through the mount and below, both ways.
     rsync -aHAX --checksum --dry-run --itemize-changes "$DATA/" "$SCRATCH/slow/dir/data/" >"$RUN/differences"
-    "$HOTSHELF" unmount "$MNT"
+    unmounted
     mounted
     rsync -aHAX --checksum --dry-run --itemize-changes "$SCRATCH/slow/dir/data/" "$DATA/" >"$RUN/differences"
     [[ ! -s $RUN/differences ]] || fail "$database: rsync sees differences: $(head -3 "$RUN/differences")"
-    "$HOTSHELF" unmount "$MNT"
+    unmounted
     "$HOTSHELF" cache destroy "$cache" >/dev/null
     umount "$SCRATCH/slow" "$SCRATCH/fast"
 }
 
 postgresql() {
     psql() { "$pg_bin/psql" -h "$RUN" -U hotshelf -d postgres -v ON_ERROR_STOP=1 -qAtX "$@"; }
-    as_server() { setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
+    as_server() { exec setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
     answers() { psql -c 'SELECT 1' >/dev/null 2>&1; }
     no_process_of_server() { ! pgrep -f -- "-D $DATA" >/dev/null && ! pgrep -u nobody postgres >/dev/null; }
     create() {
         install -d -o nobody -g nogroup -m 700 "$DATA"
         chown nobody "$RUN"
-        as_server "$pg_bin/initdb" -D "$DATA" -U hotshelf --auth trust >"$RUN/initdb.log" 2>&1 || fail "initdb: $(tail -5 "$RUN/initdb.log")"
+        (as_server "$pg_bin/initdb" -D "$DATA" -U hotshelf --auth trust >"$RUN/initdb.log" 2>&1) || fail "initdb: $(tail -5 "$RUN/initdb.log")"
         start
         psql -c 'CREATE TABLE said (a INTEGER PRIMARY KEY, b TEXT NOT NULL)'
         stop
     }
     start() {
-        rm -f "$DATA/postmaster.pid"
+        rm -f "$DATA/postmaster.pid" "$RUN/server.log"
         as_server "$pg_bin/postgres" -D "$DATA" -k "$RUN" -c listen_addresses= -c shared_buffers=16MB -c max_wal_size=64MB \
             -c checkpoint_timeout=30s >>"$RUN/server.log" 2>&1 &
         server=$!
-        wait_until 60 answers
+        wait_until 60 is_ready
     }
     stop() {
         kill -INT "$server"
@@ -159,7 +169,6 @@ postgresql() {
         psql -c 'SET enable_indexscan = off; SET enable_bitmapscan = off; SELECT sum(length(b)) FROM said' >/dev/null &&
             "$pg_bin/pg_dumpall" -h "$RUN" -U hotshelf >/dev/null && ! grep -E 'PANIC|invalid page|could not read' "$RUN/server.log"
     }
-    rm -f "$RUN/server.log"
     whole_story PostgreSQL
 }
 
@@ -177,10 +186,11 @@ mariadb_server() {
         stop
     }
     start() {
+        rm -f "$RUN/server.log"
         mariadbd --no-defaults --user=mysql --datadir="$DATA" --socket="$RUN/sock" --pid-file="$RUN/pid" --log-error="$RUN/server.log" \
             --tmpdir="$RUN" --skip-networking --innodb-buffer-pool-size=32M --innodb-log-file-size=16M &
         server=$!
-        wait_until 60 answers
+        wait_until 60 is_ready
     }
     stop() {
         sql -e SHUTDOWN
@@ -190,7 +200,6 @@ mariadb_server() {
     insert() { sql d -e "INSERT INTO said VALUES ($1, repeat(md5('$1'), 100))"; }
     rows_found() { sql d -e "SELECT count(*), max(a) FROM said WHERE b = repeat(md5(a), 100)" | tr '\t' ' '; }
     sound() { [[ $(sql d -e 'CHECK TABLE said EXTENDED' | cut -f4) == OK ]] && ! grep -E '\[ERROR\]|corrupt' "$RUN/server.log"; }
-    rm -f "$RUN/server.log"
     whole_story MariaDB
 }
 

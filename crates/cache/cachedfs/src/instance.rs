@@ -183,17 +183,15 @@ impl Instance {
             && let Ok(key) = key_at(at, path, flags)
         {
             let engine = &self.part()?.engine;
-            for _ in 0..STATS {
+            let failed = |errno| Error::system(errno, "stat", &path.into());
+            for _ in 0..if engine.knows(key).map_err(failed)? { STATS } else { 0 } {
                 if let Some((size, written_ns)) = engine.peek(key, crate::below::stamp_of(&stat)) {
                     plain::as_cached(&mut stat, size, written_ns);
                     break;
                 }
-                if !engine.knows(key) {
-                    break;
-                }
                 // Another program changed the file, or a process of the instance wrote back dirty pages meanwhile, and the file is newer
                 // now.
-                let again = rustix::fs::statat(at, path, flags).map_err(|errno| Error::system(errno, "stat", &path.into()))?;
+                let again = rustix::fs::statat(at, path, flags).map_err(failed)?;
                 let is_same = crate::below::stamp_of(&again) == crate::below::stamp_of(&stat);
                 stat = again;
                 if is_same {
@@ -313,10 +311,10 @@ impl Instance {
     /// the path only, and the process may not be allowed to open the file.
     ///
     /// # Errors
-    /// The process has no descriptor left.
+    /// The process has no descriptor left. The leader of the cache makes no progress, and the cache may have newer data of the file.
     pub(crate) fn known_file(&self, file: BorrowedFd<'_>) -> Result<Option<Arc<Cached>>, Errno> {
         let (Ok(part), Ok(key)) = (self.part(), key_of(file)) else { return Ok(None) };
-        if !part.engine.knows(key) {
+        if !part.engine.knows(key)? {
             return Ok(None);
         }
         let below = rustix::io::fcntl_dupfd_cloexec(file, 0)?;

@@ -56,7 +56,7 @@ impl Instance {
     /// EMFILE, ENFILE: the process has no descriptor left.
     pub fn compare(self: &Arc<Self>, file: BorrowedFd<'_>) -> Result<bool, Errno> {
         let (Ok(part), Ok(key)) = (self.part(), key_of(file)) else { return Ok(false) };
-        Ok(!part.engine.knows(key) || self.known_file(file)?.is_some())
+        Ok(part.engine.knows(key) == Ok(false) || self.known_file(file)?.is_some())
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use ssdcache::FileKey;
 
-use super::layout::Word;
+use super::layout::{NEVER_OPENED, Word};
 use super::open::{OpenFileError, OpenOptions};
 use super::record::FileNo;
 use super::request::RequestKind;
@@ -26,11 +26,11 @@ impl CacheEngine {
     /// # Errors
     /// Returns the error of the leader.
     pub(crate) fn has_record(&self, key: FileKey) -> Result<bool, Errno> {
-        if self.records.find(key).is_some() {
-            return Ok(true);
-        }
-        if !self.has_unrecorded() {
-            return Ok(false);
+        let found = self.records.find(key);
+        // One that the leader has not compared with the SSD yet does not have the length of the file.
+        let is_registered = found.is_some_and(|no| self.records.get(no).on_ssd().is_some());
+        if is_registered || !self.has_unrecorded() {
+            return Ok(found.is_some());
         }
         self.ask(RequestKind::Record, NO_RECORD, key.0, 0).map(|answer| answer == 1)
     }
@@ -59,10 +59,13 @@ impl CacheEngine {
             }
             match self.ask(RequestKind::Record, NO_RECORD, key.0, 1) {
                 Ok(_) => {}
+                Err(_) if self.header.ssd_failed() == NEVER_OPENED || self.header.get(Word::Unknown) != 0 => {
+                    return Err(OpenFileError::Unsure);
+                }
                 Err(errno) if self.has_unrecorded() => return Err(OpenFileError::Failed(errno)),
                 Err(_) => return Err(OpenFileError::NoRecord),
             }
         }
-        Err(OpenFileError::NoRecord)
+        self.record_for(key, path, how, below)
     }
 }

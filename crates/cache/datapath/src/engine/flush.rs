@@ -167,7 +167,7 @@ mod test {
             Worker::begin(&engine).withdraw_closed(&engine);
             assert!(file.at_sync.lock().is_none(), "all were written");
             assert_eq!(file.bytes.lock()[..11], [5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 1]);
-            assert!(!engine.knows(key));
+            assert_eq!(engine.knows(key), Ok(false));
         }
     }
 
@@ -189,7 +189,7 @@ mod test {
         *file.at_sync.lock() = Some(Box::new(hook));
         engine.withdraw(key).expect("withdrawn");
         assert!(file.at_sync.lock().is_none(), "it was closed meanwhile");
-        assert_eq!((opens.lock().len(), engine.knows(key)), (15, false));
+        assert_eq!((opens.lock().len(), engine.knows(key)), (15, Ok(false)));
         assert!(opens.lock().iter().all(|open| open.no() != no));
     }
 
@@ -208,7 +208,7 @@ mod test {
             if is_closed {
                 drop(open);
                 Worker::begin(&engine).withdraw_closed(&engine);
-                assert!(!engine.knows(key));
+                assert_eq!(engine.knows(key), Ok(false));
             } else {
                 engine.withdraw(key).expect("withdrawn");
                 assert_eq!(engine.known_path(key), Some(std::path::PathBuf::new()));

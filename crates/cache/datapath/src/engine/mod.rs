@@ -295,6 +295,8 @@ impl CacheEngine {
         set(Word::DirtyLimit, ((u64::from(sizes.frames.frames) * u64::from(limits.dirty_percent)) / 100).max(1) as u32);
         set(Word::ReadAhead, limits.read_ahead);
         set(Word::ReadAround, limits.read_around);
+        // Until the first leader has looked, the SSD may have dirty pages of any file.
+        set(Word::Unrecorded, if sizes.ssd.is_some() { u32::MAX } else { 0 });
         Layout::ready(region);
     }
 

@@ -161,6 +161,8 @@ impl CacheEngine {
         }
         let no = match found {
             Some(no) => no,
+            // The record that the caller found was freed.
+            None if path.as_os_str().len() > PATH_MAX => return Err(OpenFileError::LongPath),
             None => self.free_record(key, &opens).ok_or(OpenFileError::NoRecord)?,
         };
         let record = self.records.get(no);
@@ -212,7 +214,7 @@ impl CacheEngine {
             return false;
         }
         // A process may have opened the file, read or written it, and closed it again, since its pages were dropped.
-        if self.pages.drop_clean(pagecache::FileNo(no.0)) != Leftover::None {
+        if self.pages.drop_clean(pagecache::FileNo(no.0)) != Leftover::None || record.has(flag::DIRTY_ON_SSD) {
             return false;
         }
         record.set_path(Path::new(""));
@@ -238,7 +240,11 @@ impl CacheEngine {
             .map(|(no, record)| (now.wrapping_sub(record.used().load(Ordering::Relaxed)), no))
             .collect();
         closed.sort_unstable_by(|a, b| b.cmp(a));
-        let no = closed.into_iter().map(|(_, no)| no).find(|no| self.pages.drop_clean(pagecache::FileNo(no.0)) == Leftover::None)?;
+        let is_given_up = |no: &FileNo| {
+            // The leader sets the flag before it clears the marks of frames that it has put on the SSD.
+            self.pages.drop_clean(pagecache::FileNo(no.0)) == Leftover::None && !self.records.get(*no).has(flag::DIRTY_ON_SSD)
+        };
+        let no = closed.into_iter().map(|(_, no)| no).find(is_given_up)?;
         self.records.get(no).set_key(None);
         Some(no)
     }
@@ -574,6 +580,10 @@ impl Open {
         if let Some(path) = self.below.path() {
             // A file without a name may have got one.
             self.record().flags().fetch_and(!flag::UNLINKED, Ordering::AcqRel);
+            if self.below.is_removed() {
+                // Another process has removed it since.
+                self.unlinked();
+            }
             if path.as_os_str().len() <= PATH_MAX {
                 self.record().set_path(&path);
             }

@@ -250,7 +250,10 @@ impl CacheEngine {
 
     /// Returns whether a file has pages that its backing file does not have yet; true if that cannot be found out.
     pub fn has_newer_pages(&self, key: FileKey) -> bool {
-        self.knows(key) && self.records.find(key).is_some_and(|no| self.is_dirty(no).unwrap_or(true))
+        match self.has_record(key) {
+            Ok(_) => self.records.find(key).is_some_and(|no| self.is_dirty(no).unwrap_or(true)),
+            Err(_) => true,
+        }
     }
 
     /// Returns the last known path of a file that has a record.
@@ -261,8 +264,11 @@ impl CacheEngine {
     }
 
     /// Returns whether a file has a record. One of which the SSD has dirty pages since before a restart gets it now.
-    pub fn knows(&self, key: FileKey) -> bool {
-        self.has_record(key).unwrap_or(false)
+    ///
+    /// # Errors
+    /// Returns the error of the leader: the SSD may have dirty pages of the file.
+    pub fn knows(&self, key: FileKey) -> Result<bool, Errno> {
+        self.has_record(key)
     }
 
     /// Withdraws a file that some users of the segment may no longer see. Its dirty data is written back, its bytes and its name are
@@ -271,6 +277,7 @@ impl CacheEngine {
     /// # Errors
     /// Returns an error if dirty data cannot be written: it stays.
     pub fn withdraw(&self, key: FileKey) -> Result<(), Errno> {
+        self.has_record(key)?;
         let Some(no) = self.records.find(key) else { return Ok(()) };
         let kept = {
             let _table = self.lock_records()?;

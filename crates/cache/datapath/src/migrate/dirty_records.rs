@@ -7,6 +7,7 @@ use ssdcache::FileKey;
 
 use super::Worker;
 use crate::engine::layout::Word;
+use crate::engine::open::errno_of;
 use crate::engine::{CATALOGUE, CacheEngine, flag};
 
 /// How many closed files are written back for one free record, at most: the write-back of some may fail.
@@ -52,20 +53,25 @@ impl Worker {
                 return false;
             }
             let is_dirty = log.is_some_and(|log| log.cache.dirty_of(*key) > 0);
-            if !is_dirty {
-                record.flags().fetch_and(!flag::DIRTY_ON_SSD, Ordering::AcqRel);
-            }
+            match is_dirty {
+                // Also if another process has cleared it.
+                true => record.flags().fetch_or(flag::DIRTY_ON_SSD, Ordering::AcqRel),
+                false => record.flags().fetch_and(!flag::DIRTY_ON_SSD, Ordering::AcqRel),
+            };
             is_dirty
         });
-        if engine.header.get(Word::Unrecorded) != 0 {
-            self.count_unrecorded(engine);
-        }
+        self.count_unrecorded(engine);
     }
 
-    /// Counts the files without records of which the SSD has dirty pages. Only a recovery finds such files.
+    /// Counts the files of which the SSD has dirty pages and that have no record, or one that was not compared with the SSD yet. Only a
+    /// recovery finds such files.
     fn count_unrecorded(&self, engine: &CacheEngine) {
+        let is_recorded = |key: FileKey| {
+            let record = engine.records.find(key).map(|no| engine.records.get(no));
+            record.is_some_and(|record| record.on_ssd().is_some() && record.has(flag::DIRTY_ON_SSD))
+        };
         let dirty = self.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
-        let count = dirty.into_iter().filter(|key| *key != CATALOGUE && engine.records.find(*key).is_none()).count();
+        let count = dirty.into_iter().filter(|key| *key != CATALOGUE && !is_recorded(*key)).count();
         engine.header.set(Word::Unrecorded, u32::try_from(count).unwrap_or(u32::MAX));
     }
 
@@ -78,20 +84,36 @@ impl Worker {
         if key == CATALOGUE || key.0 == 0 {
             return Err(Errno::INVAL);
         }
-        if engine.records.find(key).is_some() || self.is_dirty_on_ssd(key) && self.ensure_record(engine, key).is_some() {
+        if let Some(no) = engine.records.find(key) {
+            // A process that opened the file may have died before it was compared with the SSD.
+            return self.open(engine, no, key).map(|()| true);
+        }
+        if self.is_dirty_on_ssd(key) && self.make_record(engine, key) {
             return Ok(true);
         }
         if wants_room || self.is_dirty_on_ssd(key) {
             self.free_record_in_set(engine, key);
         }
         if self.is_dirty_on_ssd(key) {
-            if self.ensure_record(engine, key).is_some() {
+            if self.make_record(engine, key) {
                 return Ok(true);
             }
             self.know(key).not_before = None;
             self.write_back_file(engine, key)?;
         }
         Ok(false)
+    }
+
+    /// Makes a record for a file from its entry on the SSD. Returns false if none is free.
+    fn make_record(&mut self, engine: &CacheEngine, key: FileKey) -> bool {
+        let Some(no) = self.ensure_record(engine, key) else { return false };
+        if self.entry(key).is_some_and(|entry| entry.through)
+            && let Ok(stamp) = self.below(engine, key).and_then(|below| below.stamp().map_err(|error| errno_of(&error)))
+        {
+            // Writes past the SSD may have extended it since.
+            engine.records.get(no).size().fetch_max(stamp.size, Ordering::AcqRel);
+        }
+        true
     }
 
     /// Makes sure that a record in the set of this key can be given to another file, if files of the set are closed: it writes back the
@@ -101,8 +123,12 @@ impl Worker {
         let now = engine.world.now_ms();
         let mut closed = Vec::new();
         for (no, record) in engine.records.set_of(key) {
-            let Some(key) = record.key() else { return };
-            if record.open_by().load(Ordering::Acquire) != 0 || record.has(flag::OWED | flag::STRANDED) {
+            let is_open = record.open_by().load(Ordering::Acquire) != 0;
+            if record.is_free() && !is_open {
+                return;
+            }
+            let Some(key) = record.key() else { continue };
+            if is_open || record.has(flag::OWED | flag::STRANDED) {
                 continue;
             }
             if !record.has(flag::DIRTY_ON_SSD) && !engine.pages.marked_of(pagecache::FileNo(no.0)) {
@@ -160,7 +186,7 @@ mod test {
         // The sixteenth other file takes the record, after the data was written to the file.
         let last = open_other(&engine, 23);
         assert_eq!((last.no(), &file.bytes.lock()[..]), (no, &[1; 100][..]));
-        assert!(!engine.knows(key));
+        assert_eq!(engine.knows(key), Ok(false));
         drop(opens);
     }
 
@@ -193,8 +219,8 @@ mod test {
         let (no, key) = (open.no(), open.key());
         drop(open);
         restart(&engine, no);
-        assert!(engine.records.find(key).is_none() && !engine.knows(FileKey(99)));
-        assert!(engine.knows(key), "it has a record now");
+        assert!(engine.records.find(key).is_none() && !engine.knows(FileKey(99)).expect("known"));
+        assert!(engine.knows(key).expect("known"), "it has a record now");
         let stamp = crate::engine::BackingFile::stamp(&*file).expect("a stamp");
         assert_eq!(engine.peek(key, stamp).map(|(size, _)| size), Some(100));
         let open = opened(&engine);
@@ -213,7 +239,7 @@ mod test {
         drop(open);
         crate::engine::BackingFile::write_at(&*file, 0, &[2; 50]).expect("by another program");
         restart(&engine, no);
-        assert!(engine.knows(key));
+        assert_eq!(engine.knows(key), Ok(true));
         let below = engine.world.open(key, Path::new("/file"), &[], true).expect("there");
         let opened = engine.open(key, Path::new("/file"), OPTIONS, below);
         assert_eq!(opened.err(), Some(crate::engine::OpenFileError::Conflict));
@@ -237,7 +263,7 @@ mod test {
         assert_eq!((second.size(), second.no()), (100, record));
         engine.lead_inline(worker);
         drop(second);
-        assert!(!engine.knows(key));
+        assert_eq!(engine.knows(key), Ok(false));
         let worker = Worker::begin(&engine);
         assert_eq!(worker.log.as_ref().map(|log| log.cache.pages_of(key)), Some(0));
     }

@@ -16,7 +16,7 @@ use super::{RETRY_MS, Worker};
 use crate::engine::log::Stop;
 use crate::engine::open::errno_of;
 use crate::engine::own_stamp::{Difference, Writer, difference};
-use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX, STALLED, Stamp, flag};
+use crate::engine::{BackingFile, CATALOGUE, CacheEngine, Entry, FileNo, PATH_MAX, Stamp, flag};
 
 /// Files whose entries are kept in memory; more only while they are being written.
 pub(super) const KNOWN_MAX: usize = 2048;
@@ -235,7 +235,7 @@ impl Worker {
             self.note_doubt(engine, key, None);
             self.drop_doubtful(engine, key).ok()?;
         }
-        let _held = engine.lock_records().ok()?;
+        let _held = engine.lock_records_soon()?;
         let opens = engine.opens.lock();
         if let Some(no) = engine.records.find(key) {
             return Some(no);
@@ -273,14 +273,33 @@ impl Worker {
         (record.has(flag::UNLINKED) || open_by == 0 && self.known.get(&key).is_some_and(is_gone)) && !(0..u64::BITS as u8).any(is_open_by)
     }
 
-    /// Drops all that is cached of a file that was removed, dirty or not, unless a process opens it at this moment.
+    /// Drops all that is cached of a file that was removed, dirty or not.
+    ///
+    /// # Errors
+    /// EBUSY: a process has it open, or opens a file at this moment. No room on the SSD.
     pub(super) fn drop_removed(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
-        if let Some(no) = engine.records.find(key) {
-            let _table = engine.lock_records_soon().ok_or(STALLED)?;
-            if !engine.free_removed(no, key) {
-                return Err(Errno::BUSY);
-            }
+        let Some(no) = engine.records.find(key) else { return self.drop_from_ssd(engine, key) };
+        let kept = {
+            let _table = engine.lock_records_soon().ok_or(Errno::BUSY)?;
+            let kept = engine.is_closed(no, key).then(|| engine.keep_record(no, key)).flatten().ok_or(Errno::BUSY)?;
+            // A process that opens it from now on waits for the leader, and finds none of the data.
+            engine.records.get(no).set_on_ssd(None);
+            kept
+        };
+        // The SSD comes first, durably: a new leader would find pages there, and not that the file was removed.
+        self.drop_from_ssd(engine, key)?;
+        let _table = engine.lock_records_soon().ok_or(Errno::BUSY)?;
+        drop(kept);
+        if !engine.free_removed(no, key) {
+            let record = engine.records.get(no);
+            engine.drop_frames(no, 0..u64::MAX)?;
+            record.size().store(record.own().get().size, Ordering::Release);
         }
+        Ok(())
+    }
+
+    /// Drops all that the SSD has of a removed file.
+    fn drop_from_ssd(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
         self.drop_file(engine, key)?;
         self.flush_log(engine)?;
         self.forget(engine, key);
@@ -573,8 +592,10 @@ impl Worker {
     pub(super) fn close_idle(&mut self, engine: &CacheEngine) {
         let removed: Vec<FileKey> = self.known.keys().filter(|key| self.is_removed(engine, **key)).copied().collect();
         for key in removed {
-            // If that fails, the next check tries again.
-            let _ = self.drop_removed(engine, key);
+            // If that fails, the next check tries again. A process that keeps the lock of the table is waited for once.
+            if self.drop_removed(engine, key) == Err(Errno::BUSY) {
+                break;
+            }
         }
         let is_used = |key: FileKey, worker: &Worker| {
             let no = engine.records.find(key);

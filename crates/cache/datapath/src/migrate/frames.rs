@@ -167,11 +167,13 @@ impl Worker {
         let is_stored = self.has_log(engine) && mode == Mode::WriteBack;
         // During a truncation the page is stored: a crash may repeat the truncation of the backing file.
         if is_stored && (self.is_being_cut(engine, no) || self.may_store()) {
-            self.store(engine, no, key, dirty, cleaned)?;
+            let stored = self.store(engine, no, key, dirty, cleaned);
+            // Also if only some pages were stored.
             if self.log.as_ref().is_some_and(|log| log.cache.dirty_of(key) > 0) {
                 self.dirty_since.entry(key).or_insert(since_ms);
                 self.keep_dirty_record(engine, key);
             }
+            stored?;
         } else {
             if is_stored {
                 engine.counters.add(Count::RefusedBudget, dirty.len() as u64);

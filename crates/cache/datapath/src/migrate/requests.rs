@@ -290,6 +290,8 @@ impl Worker {
 
     fn open_kept(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> Result<(), Errno> {
         let record = engine.records.get(no);
+        // First: if the comparison fails, or its process dies, the record stays.
+        self.keep_dirty_record(engine, key);
         let Some(log) = &mut self.log else { return Ok(()) };
         let number = log.cache.hold(key);
         if log.cache.pages_of(key) > 0 || self.entry(key).is_some_and(|entry| entry.cut.is_some()) {

@@ -400,12 +400,12 @@ mod test {
             assert_eq!(worker.unended_failed, None, "it is not tried each second");
             let reports = file.reports.lock().take().expect("reports");
             if is_removed {
-                assert!(!engine.knows(key) && !worker.is_dirty(&engine, no, key) && reports.is_empty());
+                assert!(engine.knows(key) == Ok(false) && !worker.is_dirty(&engine, no, key) && reports.is_empty());
             } else if is_dirty {
                 assert!(record.has(flag::MISSING) && worker.is_dirty(&engine, no, key) && reports.len() == 1);
                 assert!(worker.is_patient(&engine, key));
             } else {
-                assert!(!engine.knows(key) && reports.is_empty());
+                assert!(engine.knows(key) == Ok(false) && reports.is_empty());
             }
         }
     }
