@@ -387,6 +387,7 @@ impl Cached {
         }
     }
 
+    /// Returns the descriptor by which this process has the file.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.local.fd()
     }

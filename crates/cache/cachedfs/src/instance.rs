@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use datapath::engine::{Advice, Count, Open, OpenFileError, OpenOptions};
+use datapath::engine::{Advice, Count, OpenFileError, OpenOptions};
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::{AtFlags, FileType, OFlags, RenameFlags, Stat, fstat, fstatfs, openat};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, fstatfs, openat};
 use rustix::io::Errno;
 use ssdcache::{FileKey, Mode};
 
@@ -15,7 +15,7 @@ use crate::attach::Attachment;
 use crate::below::Local;
 use crate::cached::{Cached, Opening};
 use crate::config::Config;
-use crate::descriptor::{is_removed, is_shortage, lost_path_of, path_of, reopen};
+use crate::descriptor::{is_shortage, lost_path_of, path_of, reopen};
 use crate::error::{Error, Kind};
 use crate::forks::PerProcess;
 use crate::key::key_of;
@@ -55,23 +55,6 @@ pub struct Instance {
     config: Config,
     part: PerProcess<Arc<Attachment>>,
     is_detached: RwLock<bool>,
-}
-
-/// A file that lost its last name by a call. Its data is kept while this exists, as while a process has it open.
-pub struct RemovedFile(Arc<Cached>);
-
-impl RemovedFile {
-    /// Records the present name of a file; returns the file if it has none.
-    fn of(known: Arc<Cached>) -> Option<RemovedFile> {
-        known.look_for_name();
-        is_removed(known.fd()).then_some(RemovedFile(known))
-    }
-}
-
-impl AsFd for RemovedFile {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.fd()
-    }
 }
 
 impl Instance {
@@ -202,87 +185,6 @@ impl Instance {
         Ok(stat)
     }
 
-    /// Removes a name as unlinkat(2) does. The cached pages are dropped at the last close of the file.
-    ///
-    /// # Errors
-    /// As unlinkat(2).
-    pub fn unlink(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<(), Error> {
-        self.unlink_and_keep(at, path, flags).map(drop)
-    }
-
-    /// Removes a name as [`Instance::unlink`] does. Returns the file if the cache knows it and it has no other name.
-    ///
-    /// # Errors
-    /// As unlinkat(2).
-    pub fn unlink_and_keep(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<Option<RemovedFile>, Error> {
-        let failed = |errno| Error::system(errno, "unlinking", &path.into());
-        let known = if flags.contains(AtFlags::REMOVEDIR) { None } else { self.known(at, path).map_err(failed)? };
-        let call = || rustix::fs::unlinkat(at, path, flags);
-        let done = match &known {
-            Some(known) => known.open.ours(call),
-            None => call(),
-        };
-        done.map_err(failed)?;
-        // At once: if all processes that have it open are killed now, nobody else can know that it was removed.
-        Ok(known.and_then(RemovedFile::of))
-    }
-
-    /// Renames a file or a directory as renameat2(2) does.
-    ///
-    /// # Errors
-    /// As renameat2(2).
-    pub fn rename(
-        self: &Arc<Self>,
-        at: BorrowedFd<'_>,
-        from: &Path,
-        to_at: BorrowedFd<'_>,
-        to: &Path,
-        flags: RenameFlags,
-    ) -> Result<(), Error> {
-        self.rename_and_keep(at, from, to_at, to, flags).map(drop)
-    }
-
-    /// Renames as [`Instance::rename`] does. Returns the file that had the new name if the cache knows it and it has no other name.
-    ///
-    /// # Errors
-    /// As renameat2(2).
-    pub fn rename_and_keep(
-        self: &Arc<Self>,
-        at: BorrowedFd<'_>,
-        from: &Path,
-        to_at: BorrowedFd<'_>,
-        to: &Path,
-        flags: RenameFlags,
-    ) -> Result<Option<RemovedFile>, Error> {
-        // The replaced file has no name afterwards. This process may be the last to close it, and then drops its pages.
-        let failed = |errno| Error::system(errno, "renaming", &from.into());
-        let known = |at, path| self.known(at, path).map_err(failed);
-        let (moved, replaced) = (known(at, from)?, known(to_at, to)?);
-        let opens: Vec<&Open> = moved.iter().chain(&replaced).map(|known| &known.open).collect();
-        let is_exchange = flags.contains(RenameFlags::EXCHANGE);
-        let directories = [
-            if moved.is_none() { directory(at, from).map_err(failed)? } else { None },
-            if replaced.is_none() && is_exchange { directory(to_at, to).map_err(failed)? } else { None },
-        ];
-        Open::ours_of(&opens, || rustix::fs::renameat_with(at, from, to_at, to, flags)).map_err(failed)?;
-        moved.iter().for_each(|known| known.look_for_name());
-        let has_replaced = replaced.is_some();
-        let removed = replaced.and_then(RemovedFile::of);
-        if directories.iter().all(Option::is_none) {
-            // Files that another process opened in the cache while they were renamed: it may have recorded the old names.
-            let met = [moved.is_none().then_some((to_at, to)), (!has_replaced && is_exchange).then_some((at, from))];
-            met.into_iter().flatten().filter_map(|(at, path)| known(at, path).ok()?).for_each(|known| known.look_for_name());
-        } else if let Ok(part) = self.part() {
-            // Where not all members of the group may look, no name is recorded.
-            let shared: Vec<_> = directories.into_iter().flatten().filter(|(fd, _)| part.may_share(fd.as_fd())).collect();
-            if !shared.is_empty() {
-                let present = |(fd, before): (OwnedFd, PathBuf)| Some((before, path_of(fd.as_fd())?));
-                part.engine.directories_moved(|| shared.into_iter().filter_map(present).collect());
-            }
-        }
-        Ok(removed)
-    }
-
     /// Makes the cache compare a file that it may know from before a restart.
     pub(crate) fn learn_of(&self, path: &Path) {
         let Ok(fd) = openat(rustix::fs::CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, rustix::fs::Mode::empty()) else {
@@ -292,18 +194,6 @@ impl Instance {
         if let Ok(Some(opening)) = opened {
             // This marks a conflict if there is one.
             drop(self.take_in(&opening, &path.into()));
-        }
-    }
-
-    /// Registers a file by its name, for one call, if the cache has a record of it.
-    ///
-    /// # Errors
-    /// The process has no descriptor left.
-    fn known(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path) -> Result<Option<Arc<Cached>>, Errno> {
-        match named(at, path, true) {
-            Ok(fd) if fstat(&fd).is_ok_and(|stat| is_regular(&stat)) => self.known_file(fd.as_fd()),
-            Err(errno) if is_shortage(errno) => Err(errno),
-            _ => Ok(None),
         }
     }
 
@@ -506,7 +396,7 @@ fn key_at(at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<FileKey, Er
 ///
 /// # Errors
 /// The process has no descriptor left.
-fn directory(at: BorrowedFd<'_>, path: &Path) -> Result<Option<(OwnedFd, PathBuf)>, Errno> {
+pub(crate) fn directory(at: BorrowedFd<'_>, path: &Path) -> Result<Option<(OwnedFd, PathBuf)>, Errno> {
     let fd = match named(at, path, true) {
         Err(errno) if is_shortage(errno) => return Err(errno),
         Err(_) => return Ok(None),
@@ -517,14 +407,14 @@ fn directory(at: BorrowedFd<'_>, path: &Path) -> Result<Option<(OwnedFd, PathBuf
 }
 
 /// Opens a file by its name with O_PATH.
-fn named(at: BorrowedFd<'_>, path: &Path, no_follow: bool) -> Result<OwnedFd, Errno> {
+pub(crate) fn named(at: BorrowedFd<'_>, path: &Path, no_follow: bool) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | if no_follow { OFlags::NOFOLLOW } else { OFlags::empty() };
     openat(at, path, flags, rustix::fs::Mode::empty())
 }
 
 #[cfg(test)]
 mod test {
-    use rustix::fs::CWD;
+    use rustix::fs::{CWD, RenameFlags};
 
     use super::*;
 

@@ -201,10 +201,7 @@ impl Worker {
         engine.requests.again();
         worker.reap(engine, Duration::MAX);
         worker.take_up_writing(engine);
-        let now = engine.world.now_ms();
-        let dirty = worker.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
-        worker.dirty_since = dirty.into_iter().filter(|key| *key != CATALOGUE).map(|key| (key, now)).collect();
-        worker.keep_all_dirty_records(engine);
+        worker.take_over_dirty_files(engine);
         Worker::forget_held(engine);
         worker.hold_others(engine);
         // The last leader may have published less: its marks for pages already written to backing files may not have been durable.

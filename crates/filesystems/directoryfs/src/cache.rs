@@ -7,13 +7,13 @@ use rustix::fs::{AtFlags, RenameFlags};
 
 use crate::{KeptData, Result, Stat};
 
-/// A file that lost its last name by a call, and of which the cache may have data that the file system does not have.
+/// A file that lost its last name by a call.
 #[derive(Debug)]
 pub struct RemovedFile {
     /// The attributes of the file.
     pub stat: Stat,
-    /// Keeps the data.
-    pub data: KeptData,
+    /// Keeps data that the file system does not have, until it is dropped.
+    pub data: Option<KeptData>,
 }
 
 /// A cache of the data of regular files. It compares a file's size and times with what it remembers, so each call that changes them goes

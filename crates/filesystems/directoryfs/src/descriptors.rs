@@ -122,6 +122,4 @@ pub struct RemovedName {
     pub name: std::ffi::OsString,
     /// The inode number of the removed file.
     pub number: u64,
-    /// Whether another file has the name now.
-    pub is_taken: bool,
 }

@@ -73,14 +73,14 @@ impl<C: FileCache> DirectoryFs<C> {
 
     /// Subtracts `times` from the kernel's lookup count of an inode. Returns what keeps the data of the file, if it was removed and the
     /// kernel has forgotten it.
-    pub fn forget(&self, number: u64, times: u64) -> Vec<KeptData> {
+    pub fn forget(&self, number: u64, times: u64) -> Option<KeptData> {
         self.nodes.forget(number, times)
     }
 
-    /// Looks at up to `count` of the known files that nobody has open, other ones at each call. Returns the names of those that were
-    /// removed below, which the kernel should drop: it forgets the files then, unless a program uses one.
-    pub fn removed_names(&self, count: usize) -> Vec<RemovedName> {
-        self.nodes.removed_names(count)
+    /// Looks at up to `count` of the known files that nobody has open, other ones at each call, and frees the blocks of those that other
+    /// programs have removed. Returns the names that the kernel should drop.
+    pub fn close_removed(&self, count: usize) -> Vec<RemovedName> {
+        self.nodes.close_removed(count)
     }
 
     /// Runs a call that opens files. If the process has no descriptor left, closes those of known files that nobody uses and runs the call

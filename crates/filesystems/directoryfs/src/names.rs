@@ -97,14 +97,14 @@ impl<C: FileCache> DirectoryFs<C> {
         let dir = self.node(caller, parent)?;
         let unlink = || self.nodes.with_descriptors(|| self.cache.unlink(dir.as_fd(), name));
         let removed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], unlink))?;
-        self.keep_until_forgotten(removed);
+        self.note_removed(removed);
         Ok(())
     }
 
     /// Keeps the data of a removed file as long as the kernel knows the file.
-    fn keep_until_forgotten(&self, removed: Option<RemovedFile>) {
+    fn note_removed(&self, removed: Option<RemovedFile>) {
         if let Some(RemovedFile { stat, data }) = removed {
-            drop(self.nodes.keep(&stat, data));
+            self.nodes.removed(&stat, data);
         }
     }
 
@@ -139,7 +139,7 @@ impl<C: FileCache> DirectoryFs<C> {
         }
         let rename = || self.nodes.with_descriptors(|| self.cache.rename((old.as_fd(), from.1), (new.as_fd(), to.1), flags));
         let replaced = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename))?;
-        self.keep_until_forgotten(replaced);
+        self.note_removed(replaced);
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
         Ok([self.note_name(caller, &new, to.1), if is_exchange { self.note_name(caller, &old, from.1) } else { None }])
     }

@@ -82,10 +82,10 @@ pub(crate) struct NodeRecord {
     cached: Mutex<Option<Version>>,
     /// The version that the cache of file data compared its pages with.
     compared: Mutex<Option<Version>>,
-    /// Whether the kernel was told that the name is not this file's any more.
-    pub is_name_dropped: AtomicBool,
-    /// What is kept of a removed file until the kernel forgets it.
-    kept: Mutex<Vec<KeptData>>,
+    /// Whether a call of the kernel has removed the last name: the kernel forgets the file as soon as no program uses it.
+    pub is_removed_by_call: AtomicBool,
+    /// What keeps the data of a removed file until the kernel forgets the file.
+    kept: Mutex<Option<KeptData>>,
 }
 
 /// Something that keeps the data of a removed file, which ends when this is dropped.
@@ -116,7 +116,7 @@ impl NodeRecord {
             is_used: AtomicBool::new(false),
             cached: Mutex::default(),
             compared: Mutex::default(),
-            is_name_dropped: AtomicBool::new(false),
+            is_removed_by_call: AtomicBool::new(false),
             kept: Mutex::default(),
         }
     }
@@ -153,10 +153,10 @@ impl Node {
         self.record.kind == FileType::RegularFile
     }
 
-    /// Keeps the data of the file, which was removed, until the kernel forgets it: a program may have it by an `O_PATH` descriptor, and open
-    /// it again.
-    pub fn keep(&self, data: KeptData) {
-        self.record.kept.lock().push(data);
+    /// Keeps the data of the file, which was removed, until the kernel forgets it: a program may have it by an `O_PATH` descriptor, and
+    /// open it again. `data` is called if nothing keeps it yet.
+    pub fn keep(&self, data: impl FnOnce() -> KeptData) {
+        self.record.kept.lock().get_or_insert_with(data);
     }
 
     /// Reads the attributes from the file system.
@@ -262,13 +262,14 @@ impl Nodes {
         Some(record.number)
     }
 
-    /// Keeps the data of a removed file until the kernel forgets it. Returns the data if the kernel does not know the file.
-    pub fn keep(&self, stat: &Stat, data: KeptData) -> Option<KeptData> {
-        match self.number_of(stat).and_then(|number| self.record(number)) {
-            Some(record) => record.kept.lock().push(data),
-            None => return Some(data),
+    /// Notes that a call of the kernel has removed the last name of a file, and keeps its data until the kernel forgets it.
+    pub fn removed(&self, stat: &Stat, data: Option<KeptData>) {
+        let Some(record) = self.number_of(stat).and_then(|number| self.record(number)) else { return };
+        record.is_removed_by_call.store(true, Ordering::Relaxed);
+        let mut kept = record.kept.lock();
+        if kept.is_none() {
+            *kept = data;
         }
-        None
     }
 
     /// Adds one lookup by the kernel to a file that has this name, and returns its node.
@@ -342,13 +343,13 @@ impl Nodes {
         if ino == self.root.record.id.ino { ROOT } else { ino.max(ROOT + 1) }
     }
 
-    /// Subtracts `times` from the kernel's lookups of a number. Returns what was kept of the file until now.
-    pub fn forget(&self, number: u64, times: u64) -> Vec<KeptData> {
+    /// Subtracts `times` from the kernel's lookups of a number. Returns what has kept the data of the file.
+    pub fn forget(&self, number: u64, times: u64) -> Option<KeptData> {
         let mut table = self.table.write();
-        let Entry::Occupied(mut known) = table.by_number.entry(number) else { return Vec::new() };
+        let Entry::Occupied(mut known) = table.by_number.entry(number) else { return None };
         known.get_mut().lookups = known.get().lookups.saturating_sub(times);
         if known.get().lookups > 0 {
-            return Vec::new();
+            return None;
         }
         let gone = known.remove();
         if table.numbers.get(&gone.record.id) == Some(&number) {
@@ -356,7 +357,7 @@ impl Nodes {
         }
         drop(table);
         // Closing a file that has no name frees its blocks: not while the table is locked.
-        std::mem::take(&mut gone.record.kept.lock())
+        gone.record.kept.lock().take()
     }
 
     /// Drops all nodes when the mount ends.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 use rustix::io::Errno;
 use shm::FileHandle;
 
@@ -170,9 +170,9 @@ impl Nodes {
         (InodeId::of(&Stat::of(file.as_fd()).ok()?) == record.id).then_some(file)
     }
 
-    /// Looks at up to `count` of the files that the kernel knows and nobody has open. Returns the names of those that were removed below,
-    /// each once: a descriptor keeps the blocks of a file, and the kernel may know the name for hours. Later calls look at others.
-    pub(crate) fn removed_names(&self, count: usize) -> Vec<RemovedName> {
+    /// Looks at up to `count` of the files that the kernel knows and nobody has open, and closes the descriptors of those that were removed
+    /// below: a descriptor keeps the blocks of a file. Returns those whose name the kernel still has. Later calls look at others.
+    pub(crate) fn close_removed(&self, count: usize) -> Vec<RemovedName> {
         let numbers: Vec<u64> = {
             let (queue, mut searched) = (self.descriptors.queue.lock(), self.descriptors.searched.lock());
             let begin = if *searched < queue.len() { *searched } else { 0 };
@@ -180,25 +180,29 @@ impl Nodes {
             *searched = end;
             queue.range(begin..end).copied().collect()
         };
-        numbers.into_iter().filter_map(|number| self.removed_name(&*self.record(number)?)).collect()
+        numbers.into_iter().filter_map(|number| self.close_if_removed(&*self.record(number)?)).collect()
     }
 
-    fn removed_name(&self, record: &NodeRecord) -> Option<RemovedName> {
-        if !record.has_link_count || record.is_name_dropped.load(Ordering::Relaxed) {
+    fn close_if_removed(&self, record: &NodeRecord) -> Option<RemovedName> {
+        if !record.has_link_count || record.is_removed_by_call.load(Ordering::Relaxed) {
             return None;
         }
-        let descriptor = record.descriptor.lock();
+        let mut descriptor = record.descriptor.lock();
         // What the kernel knows without asking a server: a server frees the blocks itself.
         let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
         let stat = statx(descriptor.unused()?, c"", flags, StatxFlags::NLINK).ok()?;
-        drop(descriptor);
         if stat.stx_mask & StatxFlags::NLINK.bits() == 0 || stat.stx_nlink > 0 {
             return None;
         }
-        record.is_name_dropped.store(true, Ordering::Relaxed);
+        // A process may be in a removed directory, or have a pipe or a device open, which the kernel opens without a request. They have no
+        // blocks to speak of.
+        let file = if record.kind == FileType::RegularFile { descriptor.file.take() } else { None };
+        drop(descriptor);
+        drop(file);
         let Location { parent, name } = record.location.lock().clone();
-        let is_taken = open_name(self.get(parent).ok()?.as_fd(), &name).err() != Some(Errno::NOENT);
-        Some(RemovedName { parent, name, number: record.number, is_taken })
+        // Another file may have the name: the kernel finds it at its next lookup.
+        let is_absent = open_name(self.get(parent).ok()?.as_fd(), &name).err() == Some(Errno::NOENT);
+        is_absent.then_some(RemovedName { parent, name, number: record.number })
     }
 }
 

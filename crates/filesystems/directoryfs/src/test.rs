@@ -247,29 +247,26 @@ fn a_known_file_is_found_again_after_its_descriptor_was_closed() {
 }
 
 #[test]
-fn the_names_of_files_that_another_program_removed_are_found_once_and_the_files_stay() {
+fn a_file_that_another_program_removed_is_closed() {
     let (temp, fs) = directory(&["file", "open", "kept", "d/x"]);
     let look = |name: &str| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
     let (file, open, kept, dir) = (look("file"), fs.node(me(), look("open")).expect("known"), look("kept"), look("d"));
-    let names = || {
-        let mut found: Vec<_> = fs.removed_names(100).iter().map(|name| (name.parent, name.number, name.is_taken)).collect();
-        found.sort_unstable();
-        found
-    };
-    assert_eq!(names(), []);
+    assert_eq!(fs.close_removed(100), []);
     ["file", "open", "d/x"].iter().for_each(|name| std::fs::remove_file(temp.path().join(name)).expect("removed"));
     std::fs::remove_dir(temp.path().join("d")).expect("removed");
-    let mut wanted = vec![(ROOT, file, false), (ROOT, dir, false)];
+    let count = fs.nodes.descriptors.count();
+    let mut found: Vec<(u64, u64)> = fs.close_removed(100).iter().map(|name| (name.parent, name.number)).collect();
+    found.sort_unstable();
+    let mut wanted = vec![(ROOT, file), (ROOT, dir)];
     wanted.sort_unstable();
-    assert_eq!((names(), names()), (wanted, vec![]));
-    // A program may have them by descriptors that the kernel opens without a request.
-    assert_eq!([file, dir, open.number()].map(|number| fs.getattr(me(), number).expect("held").nlink), [0; 3]);
+    assert_eq!((found, fs.nodes.descriptors.count()), (wanted, count - 1));
+    assert_eq!(fs.getattr(me(), file).map(drop), Err(Errno::STALE));
+    assert_eq!((fs.getattr(me(), dir).expect("held").nlink, open.stat().expect("open").nlink), (0, 0));
     assert!(fs.getattr(me(), kept).is_ok());
-    // The name of a removed file is another's by now: the kernel looks it up again.
+    // The name of a removed file is another's by now: the kernel keeps it.
     std::fs::write(temp.path().join("open"), "another").expect("written");
-    let number = open.number();
     drop(open);
-    assert_eq!(names(), [(ROOT, number, true)]);
+    assert_eq!(fs.close_removed(100).iter().filter(|name| name.number != dir).count(), 0);
 }
 
 #[test]
@@ -278,16 +275,26 @@ fn the_data_of_a_removed_file_is_kept_until_the_kernel_forgets_the_file() {
     let node = fs.lookup(me(), ROOT, OsStr::new("file")).expect("there").0;
     std::fs::remove_file(temp.path().join("file")).expect("removed");
     let data = std::sync::Arc::new(());
-    node.keep(crate::KeptData::new(std::sync::Arc::clone(&data)));
-    assert!(fs.nodes.keep(&node.stat().expect("held"), crate::KeptData::new(std::sync::Arc::clone(&data))).is_none());
+    let users = || std::sync::Arc::strong_count(&data);
+    let kept = || crate::KeptData::new(std::sync::Arc::clone(&data));
+    fs.nodes.removed(&node.stat().expect("held"), Some(kept()));
+    assert_eq!(users(), 2);
+    // One user keeps it.
+    node.keep(kept);
     fs.nodes.add_lookup(&node);
-    assert_eq!((fs.forget(node.number(), 1).len(), std::sync::Arc::strong_count(&data)), (0, 3));
-    let forgotten = fs.forget(node.number(), 1);
-    assert_eq!(forgotten.len(), 2);
-    drop(forgotten);
-    assert_eq!(std::sync::Arc::strong_count(&data), 1);
+    // A program may have it by a descriptor that the kernel opens without a request.
+    let number = node.number();
+    let stat = node.stat().expect("held");
+    drop(node);
+    assert_eq!(fs.close_removed(100), []);
+    assert!(fs.getattr(me(), number).is_ok());
+    assert!(fs.forget(number, 1).is_none());
+    assert_eq!(users(), 2);
+    drop(fs.forget(number, 1).expect("kept until now"));
+    assert_eq!(users(), 1);
     // A file that the kernel does not know.
-    assert!(fs.nodes.keep(&node.stat().expect("held"), crate::KeptData::new(data)).is_some());
+    fs.nodes.removed(&stat, Some(kept()));
+    assert_eq!(users(), 1);
 }
 
 #[test]

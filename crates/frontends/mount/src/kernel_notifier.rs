@@ -1,8 +1,8 @@
 //! Telling the kernel that the attributes it has of a file are not right any more.
 
+use std::ffi::OsStr;
 use std::sync::OnceLock;
 
-use directoryfs::RemovedName;
 use fuser::{INodeNo, Notifier};
 
 /// Does nothing before the file system is mounted.
@@ -27,18 +27,13 @@ impl KernelNotifier {
 }
 
 impl KernelNotifier {
-    /// Makes the kernel drop a name whose file was removed below. Waits while the directory is locked: never to be called by a thread that
-    /// serves requests.
-    pub fn drop_removed_name(&self, removed: &RemovedName) {
-        let Some(notifier) = self.0.get() else { return };
-        let RemovedName { parent, number, name, is_taken } = removed;
-        let dropped = match is_taken {
-            // The kernel looks the name up again.
-            true => notifier.inval_entry(INodeNo(*parent), name),
-            false => notifier.delete(INodeNo(*parent), INodeNo(*number), name),
-        };
-        if let Err(error) = dropped {
-            tracing::debug!(number, %error, "the kernel does not know the name of a removed file");
+    /// Makes the kernel drop a name whose file was removed below, if it still stands for this file. Waits while the directory is locked:
+    /// never to be called by a thread that serves requests.
+    pub fn drop_removed_name(&self, parent: u64, ino: u64, name: &OsStr) {
+        if let Some(notifier) = self.0.get()
+            && let Err(error) = notifier.delete(INodeNo(parent), INodeNo(ino), name)
+        {
+            tracing::debug!(ino, %error, "the kernel does not know the name of a removed file");
         }
     }
 

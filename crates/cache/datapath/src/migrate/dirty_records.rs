@@ -30,8 +30,12 @@ impl Worker {
         }
     }
 
-    /// Sets the flags of all records, for a new leader, and counts the files without records.
-    pub(super) fn keep_all_dirty_records(&mut self, engine: &CacheEngine) {
+    /// Takes over the files of which the SSD has dirty pages, for a new leader: sets the flags of all records, and counts the files without
+    /// records.
+    pub(super) fn take_over_dirty_files(&mut self, engine: &CacheEngine) {
+        let now = engine.world.now_ms();
+        let dirty = self.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
+        self.dirty_since = dirty.into_iter().filter(|key| *key != CATALOGUE).map(|key| (key, now)).collect();
         for (no, record) in engine.records.all() {
             match record.key() {
                 Some(key) if self.is_dirty_on_ssd(key) => {

@@ -25,10 +25,12 @@ impl InstanceCache {
         rustix::fs::fstat(file).is_ok_and(|stat| stat.st_dev == self.device)
     }
 
-    /// Returns what keeps the data of a removed file. Only in write-back may the cache have data that the file does not have.
-    fn kept(&self, removed: Option<cachedfs::RemovedFile>) -> Option<RemovedFile> {
-        let removed = removed.filter(|_| self.instance.mode() == cachedfs::Mode::WriteBack)?;
-        Some(RemovedFile { stat: Stat::of(removed.as_fd()).ok()?, data: KeptData::new(removed) })
+    /// Returns a removed file with what keeps its data. Only in write-back may the cache have data that the file does not have.
+    fn removed(&self, removed: Option<cachedfs::RemovedFile>) -> Option<RemovedFile> {
+        let removed = removed?;
+        let stat = Stat::of(removed.as_fd()).ok()?;
+        let has_newer = self.instance.mode() == cachedfs::Mode::WriteBack && removed.has_newer_data();
+        Some(RemovedFile { stat, data: has_newer.then(|| KeptData::new(removed)) })
     }
 }
 
@@ -43,7 +45,7 @@ impl FileCache for InstanceCache {
             return NoCache.unlink(dir, name);
         }
         let removed = self.instance.unlink_and_keep(dir, Path::new(name), AtFlags::empty()).map_err(|error| errno(&error))?;
-        Ok(self.kept(removed))
+        Ok(self.removed(removed))
     }
 
     fn rename(
@@ -57,7 +59,7 @@ impl FileCache for InstanceCache {
         }
         let replaced =
             self.instance.rename_and_keep(from.0, Path::new(from.1), to.0, Path::new(to.1), flags).map_err(|error| errno(&error))?;
-        Ok(self.kept(replaced))
+        Ok(self.removed(replaced))
     }
 
     fn change(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {

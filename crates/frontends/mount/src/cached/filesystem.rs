@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use cachedfs::{File, Instance, Mode, Options};
@@ -73,7 +73,7 @@ pub struct CachedShared {
     /// How long the kernel may use names and attributes. Other programs may change the directory at any time.
     pub ttl: Duration,
     /// Drops the data of removed files that the kernel has forgotten.
-    pub forgotten: Sender<KeptData>,
+    pub forgotten: SyncSender<KeptData>,
 }
 
 /// Serves the kernel's requests from a directory, with file data through the cache; cheap to clone.
@@ -420,8 +420,9 @@ impl FileSystem for CachedFilesystem {
 
     fn forget(&self, ino: u64, times: u64) {
         // The leader may have to drop data of a removed file, and requests do not wait for that.
-        for data in self.inner.fs.forget(ino, times) {
-            let _ = self.inner.forgotten.send(data);
+        if let Some(data) = self.inner.fs.forget(ino, times) {
+            // With many at the same time, this thread drops them too: each has descriptors.
+            drop(self.inner.forgotten.try_send(data));
         }
     }
 
@@ -609,7 +610,7 @@ impl FileSystem for CachedFilesystem {
         let close = move || {
             // The process that has it by an O_PATH descriptor may open it again.
             if is_write_back && opened.file.is_removed() {
-                opened.node.keep(KeptData::new(Arc::clone(&opened.file)));
+                opened.node.keep(|| KeptData::new(Arc::clone(&opened.file)));
             }
             drop(opened);
             reply.ok();

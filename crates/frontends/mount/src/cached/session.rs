@@ -200,7 +200,7 @@ fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, r
     let cache = InstanceCache { instance: Arc::clone(instance), device };
     let fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
     let changed: Arc<KernelNotifier> = Arc::default();
-    let (forgotten, receiver) = std::sync::mpsc::channel();
+    let (forgotten, receiver) = std::sync::mpsc::sync_channel(removed_files::FORGOTTEN_MAX);
     let inner = Arc::new(CachedShared {
         fs,
         flags: options.session.flags,
