@@ -90,3 +90,4 @@ for how in os.O_WRONLY, os.O_RDWR:
         os.close(file)
 END
 "$HOTSHELF" unmount "$MNT"
+unmount_disks

@@ -119,11 +119,12 @@ fn a_leader_that_panics_is_followed_by_another() {
     let synced = (0..1000).find_map(|_| open.sync().ok().map(|()| begun.elapsed()));
     assert!(synced.is_some_and(|took| took < Duration::from_secs(1)), "{synced:?}");
     assert_eq!(*file.0.lock(), b"written");
-    assert!(broken_world.reports.load(Ordering::Acquire) > 0, "it is reported");
     drop(open);
     broken_world.is_broken.store(false, Ordering::Release);
     for (engine, thread) in [(broken, first), (good, second)] {
         engine.detach();
         thread.join().expect("no panic gets out");
     }
+    // By the first leader, when another one may already lead.
+    assert!(broken_world.reports.load(Ordering::Acquire) > 0, "it is reported");
 }
