@@ -120,6 +120,8 @@ pub struct Worker {
     has_others: bool,
     /// Since when each file has dirty pages on the SSD, in ms: files older than the dirty age are written back.
     dirty_since: HashMap<FileKey, u32>,
+    /// The removed file whose data is being dropped: making room for that does not write it back.
+    dropping: Option<FileKey>,
     /// The records that stay because the SSD has dirty pages of their files.
     dirty_records: HashMap<FileNo, FileKey>,
     /// The last file that was written back for its age.
@@ -186,6 +188,7 @@ impl Worker {
             is_crowded: false,
             has_others: false,
             dirty_since: HashMap::new(),
+            dropping: None,
             dirty_records: HashMap::new(),
             nameless: VecDeque::new(),
             named: FileKey(0),

@@ -154,9 +154,12 @@ impl Node {
     }
 
     /// Keeps the data of the file, which was removed, until the kernel forgets it: a program may have it by an `O_PATH` descriptor, and
-    /// open it again. `data` is called if nothing keeps it yet.
+    /// open it again. `data` is called if nothing keeps it yet. A file that another program removed is not kept: the
+    /// kernel may know its name for hours.
     pub fn keep(&self, data: impl FnOnce() -> KeptData) {
-        self.record.kept.lock().get_or_insert_with(data);
+        if self.record.is_removed_by_call.load(Ordering::Relaxed) {
+            self.record.kept.lock().get_or_insert_with(data);
+        }
     }
 
     /// Reads the attributes from the file system.

@@ -40,6 +40,11 @@ impl CacheEngine {
         self.view.is_some() && self.header.get(Word::Unrecorded) != 0
     }
 
+    /// Returns whether an SSD that cannot be read may have dirty pages of any file.
+    pub(super) fn may_owe_any_file(&self) -> bool {
+        self.header.ssd_failed() == NEVER_OPENED || self.header.get(Word::Unknown) != 0
+    }
+
     /// Returns the record of a file as [`CacheEngine::record_for`] does. If no record of its set is free, the leader writes the data of a
     /// closed file back, and frees its record.
     ///
@@ -59,9 +64,7 @@ impl CacheEngine {
             }
             match self.ask(RequestKind::Record, NO_RECORD, key.0, 1) {
                 Ok(_) => {}
-                Err(_) if self.header.ssd_failed() == NEVER_OPENED || self.header.get(Word::Unknown) != 0 => {
-                    return Err(OpenFileError::Unsure);
-                }
+                Err(_) if self.may_owe_any_file() => return Err(OpenFileError::Unsure),
                 Err(errno) if self.has_unrecorded() => return Err(OpenFileError::Failed(errno)),
                 Err(_) => return Err(OpenFileError::NoRecord),
             }

@@ -117,7 +117,7 @@ pub(crate) enum Word {
     ReadAround = 356,
     /// Whether the SSD has room for pages that nobody requested.
     SsdRoom = 360,
-    /// How many files have dirty pages on the SSD and no record, since the last recovery.
+    /// Whether the SSD may have dirty pages of files without records, as after a recovery.
     Unrecorded = 364,
 }
 

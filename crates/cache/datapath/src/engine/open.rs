@@ -69,8 +69,9 @@ impl CacheEngine {
     /// See [`OpenFileError`].
     pub fn open(self: &Arc<Self>, key: FileKey, path: &Path, how: OpenOptions, below: Arc<dyn BackingFile>) -> Result<Open, OpenFileError> {
         use std::os::unix::ffi::OsStrExt;
-        if key.0 == 0 || path.as_os_str().as_bytes().len() > PATH_MAX && !self.has_record(key).map_err(OpenFileError::Failed)? {
-            return Err(OpenFileError::LongPath);
+        let is_long = path.as_os_str().as_bytes().len() > PATH_MAX;
+        if key.0 == 0 || is_long && !self.has_record(key).map_err(OpenFileError::Failed)? {
+            return Err(if self.may_owe_any_file() { OpenFileError::Unsure } else { OpenFileError::LongPath });
         }
         let (no, is_new) = self.record_or_room_for(key, path, how, &*below)?;
         let record = self.records.kept(no);

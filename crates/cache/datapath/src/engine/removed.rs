@@ -41,7 +41,15 @@ impl Open {
     /// Returns whether the file was removed, so that nobody needs its data after the last close.
     pub(super) fn is_removed(&self) -> bool {
         let record = self.record();
-        record.has(flag::UNLINKED) && record.key() == Some(self.key) && self.below.is_removed()
+        if !record.has(flag::UNLINKED) || record.key() != Some(self.key) {
+            return false;
+        }
+        let is_removed = self.below.is_removed();
+        if !is_removed {
+            // It got a name again.
+            record.flags().fetch_and(!flag::UNLINKED, Ordering::AcqRel);
+        }
+        is_removed
     }
 
     /// Drops the data of a removed file that no process has open now. A process that opens it at this moment, by a descriptor that cannot
@@ -56,6 +64,9 @@ impl Open {
         {
             // The next leader drops what the SSD has. The record stays: a leader may be writing a frame of it.
             let _ = engine.drop_frames(self.no, 0..u64::MAX);
+            if let Ok(stamp) = self.below.stamp() {
+                self.record().size().store(stamp.size, Ordering::Release);
+            }
         }
     }
 }

@@ -30,8 +30,8 @@ impl Worker {
         }
     }
 
-    /// Takes over the files of which the SSD has dirty pages, for a new leader: sets the flags of all records, and counts the files without
-    /// records.
+    /// Takes over the files of which the SSD has dirty pages, for a new leader: sets the flags of all records, and notes whether files
+    /// have none.
     pub(super) fn take_over_dirty_files(&mut self, engine: &CacheEngine) {
         let now = engine.world.now_ms();
         let dirty = self.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
@@ -45,7 +45,7 @@ impl Worker {
                 _ => _ = record.flags().fetch_and(!flag::DIRTY_ON_SSD, Ordering::AcqRel),
             }
         }
-        self.count_unrecorded(engine);
+        self.note_unrecorded(engine);
     }
 
     /// Releases the records of files that have no dirty pages on the SSD any more.
@@ -64,19 +64,19 @@ impl Worker {
             };
             is_dirty
         });
-        self.count_unrecorded(engine);
+        self.note_unrecorded(engine);
     }
 
-    /// Counts the files of which the SSD has dirty pages and that have no record, or one that was not compared with the SSD yet. Only a
-    /// recovery finds such files.
-    fn count_unrecorded(&self, engine: &CacheEngine) {
+    /// Notes whether the SSD has dirty pages of files that have no record, or one that was not compared with the SSD yet. Only a recovery
+    /// finds such files.
+    fn note_unrecorded(&self, engine: &CacheEngine) {
         let is_recorded = |key: FileKey| {
             let record = engine.records.find(key).map(|no| engine.records.get(no));
             record.is_some_and(|record| record.on_ssd().is_some() && record.has(flag::DIRTY_ON_SSD))
         };
         let dirty = self.log.as_ref().map_or(Vec::new(), |log| log.cache.dirty_files());
-        let count = dirty.into_iter().filter(|key| *key != CATALOGUE && !is_recorded(*key)).count();
-        engine.header.set(Word::Unrecorded, u32::try_from(count).unwrap_or(u32::MAX));
+        let is_any = dirty.into_iter().any(|key| key != CATALOGUE && !is_recorded(key));
+        engine.header.set(Word::Unrecorded, u32::from(is_any));
     }
 
     /// Makes a record for a file that has none, if the SSD has dirty pages of it. With `wants_room` it frees one for the file otherwise.
@@ -88,6 +88,8 @@ impl Worker {
         if key == CATALOGUE || key.0 == 0 {
             return Err(Errno::INVAL);
         }
+        // A process that keeps the lock of the table does not make another file be written back.
+        drop(self.lock_table(engine)?);
         if let Some(no) = engine.records.find(key) {
             // A process that opened the file may have died before it was compared with the SSD.
             return self.open(engine, no, key).map(|()| true);

@@ -156,11 +156,14 @@ impl Worker {
     /// # Errors
     /// ENOENT: its location is not known. Errors of the kernel.
     pub(super) fn found(&mut self, engine: &CacheEngine, key: FileKey) -> Result<Option<Arc<dyn BackingFile>>, Errno> {
+        if self.dropping == Some(key) {
+            return Err(Errno::BUSY);
+        }
         let below = self.below(engine, key);
         if self.is_removed(engine, key) {
             match self.drop_removed(engine, key) {
                 // A process opens it at this moment.
-                Err(Errno::BUSY) => {}
+                Err(Errno::BUSY) if below.is_ok() => {}
                 dropped => return dropped.map(|()| None),
             }
         }
@@ -279,22 +282,43 @@ impl Worker {
     /// EBUSY: a process has it open, or opens a file at this moment. No room on the SSD.
     pub(super) fn drop_removed(&mut self, engine: &CacheEngine, key: FileKey) -> Result<(), Errno> {
         let Some(no) = engine.records.find(key) else { return self.drop_from_ssd(engine, key) };
+        let record = engine.records.get(no);
+        let number = record.on_ssd();
         let kept = {
             let _table = engine.lock_records_soon().ok_or(Errno::BUSY)?;
-            let kept = engine.is_closed(no, key).then(|| engine.keep_record(no, key)).flatten().ok_or(Errno::BUSY)?;
-            // A process that opens it from now on waits for the leader, and finds none of the data.
-            engine.records.get(no).set_on_ssd(None);
-            kept
+            // A process may have opened it since, and found that it has a name.
+            if !self.is_removed(engine, key) || !engine.is_closed(no, key) {
+                return Err(Errno::BUSY);
+            }
+            if self.has_log(engine) {
+                // A process that opens it from now on waits for the leader, and finds none of the data.
+                record.set_on_ssd(None);
+                record.flags().fetch_or(flag::UNLINKED, Ordering::AcqRel);
+                Some(engine.keep_record(no, key).ok_or(Errno::BUSY)?)
+            } else if engine.free_removed(no, key) {
+                None
+            } else {
+                return Err(Errno::BUSY);
+            }
         };
         // The SSD comes first, durably: a new leader would find pages there, and not that the file was removed.
-        self.drop_from_ssd(engine, key)?;
+        self.dropping = Some(key);
+        let dropped = self.drop_from_ssd(engine, key);
+        self.dropping = None;
+        dropped.inspect_err(|_| record.set_on_ssd(number))?;
+        let Some(kept) = kept else { return Ok(()) };
         let _table = engine.lock_records_soon().ok_or(Errno::BUSY)?;
         drop(kept);
-        if !engine.free_removed(no, key) {
-            let record = engine.records.get(no);
-            engine.drop_frames(no, 0..u64::MAX)?;
-            record.size().store(record.own().get().size, Ordering::Release);
+        if engine.free_removed(no, key) {
+            return Ok(());
         }
+        if !self.has_log(engine) {
+            // The SSD has just failed, so that a process that opened the file did not wait, and may have written to it.
+            return Err(Errno::BUSY);
+        }
+        engine.drop_frames(no, 0..u64::MAX)?;
+        record.flags().fetch_and(!(flag::STRANDED | flag::OWED | flag::DIRTY_ON_SSD), Ordering::AcqRel);
+        record.size().store(record.own().get().size, Ordering::Release);
         Ok(())
     }
 
@@ -801,8 +825,9 @@ mod test {
         let (no, key) = (open.no(), open.key());
         engine.records.get(no).set_on_ssd(None);
         let mut worker = Worker::begin(&engine);
-        let mut open = Some(open);
+        let (mut open, removed) = (Some(open), Arc::clone(&file));
         let hook = move || {
+            removed.is_gone.store(true, Ordering::Relaxed);
             drop(open.take());
             false
         };

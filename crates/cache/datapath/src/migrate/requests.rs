@@ -35,6 +35,11 @@ fn change_mode(engine: &CacheEngine, record: Record<'_>, mode: Mode) {
     count_mode_change(engine);
 }
 
+/// Returns whether a request belongs to the opening of a file.
+fn is_of_open(kind: RequestKind) -> bool {
+    matches!(kind, RequestKind::Open | RequestKind::Record)
+}
+
 impl Worker {
     /// Serves all pending requests; syncs of several processes share their flushes. Returns whether there were any.
     pub(super) fn answer(&mut self, engine: &CacheEngine) -> bool {
@@ -43,7 +48,7 @@ impl Worker {
         engine.requests.take(&mut asked);
         let busy = !asked.is_empty();
         // Opens seldom wait for a disk, and the other requests do: opens go first.
-        let (opens, others): (Vec<Request>, Vec<Request>) = asked.drain(..).partition(|asked| asked.kind == RequestKind::Open);
+        let (opens, others): (Vec<Request>, Vec<Request>) = asked.drain(..).partition(|asked| is_of_open(asked.kind));
         self.asked = asked;
         self.is_table_kept = false;
         if opens.is_empty() {
@@ -70,7 +75,7 @@ impl Worker {
             } else {
                 Err(Errno::OWNERDEAD)
             };
-            if asked.kind == RequestKind::Open && answer == Err(STALLED) && self.may_wait_for_table(engine) {
+            if is_of_open(asked.kind) && answer == Err(STALLED) && self.may_wait_for_table(engine) {
                 engine.requests.post_again(asked.slot);
             } else {
                 self.answered(engine, &asked, answer);
@@ -249,14 +254,24 @@ impl Worker {
     /// # Errors
     /// [`STALLED`]: the lock is not free now. EBADF: the opener has given up, and the record is another file's.
     fn keep_record<'a>(&mut self, engine: &'a CacheEngine, no: FileNo, key: FileKey) -> Result<KeptRecord<'a>, Errno> {
+        let _held = self.lock_table(engine)?;
+        engine.keep_record(no, key).ok_or(Errno::BADF)
+    }
+
+    /// Takes the lock of the table for a request of a process that opens a file. While another process has it, that is tried once in each
+    /// step.
+    ///
+    /// # Errors
+    /// [`STALLED`]: the lock is not free now.
+    pub(super) fn lock_table<'a>(&mut self, engine: &'a CacheEngine) -> Result<shm::OwnedLockGuard<'a>, Errno> {
         let held = if self.is_table_kept { engine.records.lock().try_lock() } else { engine.lock_records_soon() };
         self.is_table_kept = held.is_none();
         if held.is_none() {
             self.table_kept.get_or_insert_with(|| engine.world.now_ms());
-            return Err(STALLED);
+        } else {
+            self.table_kept = None;
         }
-        self.table_kept = None;
-        engine.keep_record(no, key).ok_or(Errno::BADF)
+        held.ok_or(STALLED)
     }
 
     /// Returns whether an open that needs the lock of the table is tried again in the next step. It delays no other request.

@@ -167,12 +167,15 @@ pub fn run(options: &CachedOptions, ready: impl FnOnce()) -> Result<(), CachedMo
     left.map_err(CachedMountError::Leave)
 }
 
+/// How long the end of a mount waits for calls that close files.
+const CLOSING_MAX: Duration = Duration::from_secs(10);
+
 /// Detaches from the cache. A request that was replied to a moment ago may still be closing its file.
 fn leave(instance: &Instance) -> Result<(), cachedfs::Error> {
     let begun = Instant::now();
     loop {
         match instance.detach() {
-            Err(error) if error.errno() == rustix::io::Errno::BUSY.raw_os_error() && begun.elapsed() < Duration::from_secs(1) => {
+            Err(error) if error.errno() == rustix::io::Errno::BUSY.raw_os_error() && begun.elapsed() < CLOSING_MAX => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             left => return left,
