@@ -1,3 +1,4 @@
+// long: the entries, completions and alarms of one ring, which share its state.
 //! One io_uring instance: which thread may use it, and what that costs (io_uring_setup(2)).
 //!
 //! A request completes in two steps: the drive's interrupt, and then work of the task that submitted it (task work), which writes the
@@ -35,6 +36,8 @@ use crate::device::QueueOptions;
 
 /// How long the kernel's submission thread spins without work before it sleeps and needs a system call to wake.
 const SUBMITTER_IDLE_MS: u32 = 10;
+/// How often a full ring waits for the kernel's submission thread, which takes an entry each time.
+const FULL_WAITS: usize = 64;
 /// Waits of this length or more have no timer.
 pub(super) const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 /// Waits of this length or more share one timer, which ends the wait that is running when it expires. Starting and stopping a timer for
@@ -188,7 +191,17 @@ impl<S: squeue::EntryMarker, C: End> Ring<S, C> {
     /// The memory the entry names stays mapped until its completion was seen.
     pub(super) unsafe fn push(&mut self, entry: &S) {
         // SAFETY: what the entry names is the caller's promise.
-        let pushed = unsafe { self.uring.submission().push(entry) };
+        let mut pushed = unsafe { self.uring.submission().push(entry) };
+        for _ in 0..FULL_WAITS {
+            if pushed.is_ok() || !self.uring.params().is_setup_sqpoll() {
+                break;
+            }
+            // The kernel's thread takes the entries, and gets no processor at the moment: it is woken, and waited for.
+            let _ = self.uring.submit();
+            let _ = self.uring.submitter().squeue_wait();
+            // SAFETY: as above.
+            pushed = unsafe { self.uring.submission().push(entry) };
+        }
         assert!(pushed.is_ok(), "the ring has a place for each request and its cancellation");
     }
 
