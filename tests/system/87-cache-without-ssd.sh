@@ -234,5 +234,7 @@ fifth = Other(config)
 fifth.does(f"opened({path!r})")
 assert fifth.does("file.pread(1 << 20, 0)") == new + content[1 << 19 :]
 fifth.kill()
+gone = cli("destroy", "--discard", ssd)
+assert gone.returncode == 0, gone
 PYTHON
 unmount_disks
