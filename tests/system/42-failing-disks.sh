@@ -103,8 +103,7 @@ for side in ssd hdd; do
     cmp -n 2097152 "$SCRATCH/two" "$kept" || fail "a failed move harmed the file"
     "$HOTSHELF" unmount "$MNT"
     [[ $(cat "$([[ $side == ssd ]] && echo "$HDD/h" || echo "$SSD/s")/new") == new ]] || fail "what was written is not there"
-    umount "$SCRATCH/gone-$side-$side"
-    mount -o loop "$SCRATCH/gone-$side-$side.img" "$SCRATCH/gone-$side-$side"
+    disk_again "gone-$side-$side"
     mount_pair
     cmp "$SCRATCH/two" "$lost" || fail "the disk is back, the file is not"
     sound
@@ -194,8 +193,8 @@ PY
     is_degraded $side 'I/O errors'
     unmount_pair
     umount "$bad"
-    umount "$SCRATCH/below"
-    mount -o loop "$SCRATCH/below.img" "$SCRATCH/below"
+    wait_until 100 is_image_free "$image"
+    disk_again below
     mount -o loop "$image" "$bad"
     mount_pair
     [[ $(stat -c %s "$MNT/file") == 2097152 ]] || fail "file after the disk came back"

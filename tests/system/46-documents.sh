@@ -16,6 +16,7 @@ if [[ -z ${DOCUMENTS_INSIDE:-} ]]; then
     DOCUMENTS_INSIDE=1 unshare --mount --propagation private bash "$0" || exit
     exit 0
 fi
+only_own_mounts
 
 # The reader's home directory.
 home=/srv/alice

@@ -64,8 +64,7 @@ power_back() {
     drop_dead_mount
     rm -rf "${runtime:?}"/*
     for side in fast slow; do
-        wait_until 20 umount "$SCRATCH/$side"
-        mount -o loop,noatime "$SCRATCH/$side.img" "$SCRATCH/$side"
+        disk_again "$side"
     done
     mount_cached
 }
@@ -193,11 +192,15 @@ if [[ -x $bin/postgres ]] && command -v psql >/dev/null && command -v pgbench >/
     flag=-c said=said
     whole_story postgres
     tested=1
+else
+    echo "NOTE: PostgreSQL is not installed"
 fi
 if command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null && id mysql >/dev/null 2>&1; then
     flag=-e said=d.said
     whole_story mariadb
     tested=1
+else
+    echo "NOTE: MariaDB is not installed"
 fi
 [[ -n $tested ]] || skip "neither PostgreSQL nor MariaDB is installed"
 "$HOTSHELF" unmount "$MNT"

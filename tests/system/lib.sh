@@ -33,6 +33,26 @@ fs_of_size() {
     mount -o "loop${FS_OPTIONS:+,$FS_OPTIONS}" "$SCRATCH/$name.img" "$SCRATCH/$name" || skip "loop devices cannot be mounted here"
 }
 
+# disk_again NAME: takes $SCRATCH/NAME, which fs_of_size mounted, away and mounts it anew, as after a power cut. Where another test runs in a
+# copy of the mount table, the file system lives on there after `umount`, and a mount of its image would show it as it was, shut down.
+disk_again() {
+    wait_until 20 umount "$SCRATCH/$1"
+    wait_until 100 is_image_free "$SCRATCH/$1.img"
+    mount -o "loop${FS_OPTIONS:+,$FS_OPTIONS}" "$SCRATCH/$1.img" "$SCRATCH/$1"
+}
+is_image_free() { [[ -z $(losetup --associated "$1") ]]; }
+
+# only_own_mounts: for a test in a mount namespace of its own: what other tests have mounted goes from it, so that they can unmount it.
+only_own_mounts() {
+    local point
+    cut -d' ' -f5 /proc/self/mountinfo | tac | while IFS= read -r point; do
+        case $point in
+            "$SCRATCH"/*) ;;
+            "$(dirname "$SCRATCH")"/hotshelf-*) umount -l "$point" ;;
+        esac
+    done
+}
+
 # unmount_disks: what fs_of_size mounted, and whatever else is mounted below the scratch directory.
 unmount_disks() {
     local dir
