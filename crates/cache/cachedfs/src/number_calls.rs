@@ -41,12 +41,20 @@ impl Instance {
 
     /// Returns the attributes of a regular file of which the cache may have newer data, with the cache's size and times; none if those of
     /// the file system are valid. `file` may be an `O_PATH` descriptor.
-    pub fn stat_if_newer(self: &Arc<Self>, file: BorrowedFd<'_>) -> Option<Stat> {
+    ///
+    /// # Errors
+    /// ETIMEDOUT, or the error of the leader, which alone knows what the SSD has after a restart. As fstat(2).
+    pub fn stat_if_newer(self: &Arc<Self>, file: BorrowedFd<'_>) -> Result<Option<Stat>, Errno> {
         // In all other modes the backing file has every write.
-        if self.mode() != Mode::WriteBack || !self.part().ok()?.engine.has_newer_pages(key_of(file).ok()?) {
-            return None;
+        if self.mode() != Mode::WriteBack {
+            return Ok(None);
         }
-        self.stat(file, Path::new(""), AtFlags::EMPTY_PATH).ok()
+        let (Ok(part), Ok(key)) = (self.part(), key_of(file)) else { return Ok(None) };
+        if !part.engine.has_newer_pages(key)? {
+            return Ok(None);
+        }
+        let stat = self.stat(file, Path::new(""), AtFlags::EMPTY_PATH);
+        stat.map(Some).map_err(|error| Errno::from_raw_os_error(error.errno()))
     }
 
     /// Compares a file that the cache has a record of with its backing file: pages that another program made stale are dropped. A conflict

@@ -28,7 +28,7 @@ impl<C: FileCache> DirectoryFs<C> {
     pub fn stat_of(&self, node: &Node) -> Result<Stat> {
         let mut stat = node.stat()?;
         if stat.is_file() {
-            self.cache.correct(node.as_fd(), &mut stat);
+            self.cache.correct(node.as_fd(), &mut stat)?;
         }
         Ok(stat)
     }

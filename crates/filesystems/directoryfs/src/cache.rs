@@ -44,7 +44,10 @@ pub trait FileCache: Send + Sync {
     fn change_times(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 
     /// Sets the size and the modification time of a regular file that the cache has newer data of.
-    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat);
+    ///
+    /// # Errors
+    /// Those of the cache if it cannot say whether it has newer data.
+    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<()>;
 }
 
 /// No cache: each call goes to the file system.
@@ -73,5 +76,7 @@ impl FileCache for NoCache {
         change()
     }
 
-    fn correct(&self, _file: BorrowedFd<'_>, _stat: &mut Stat) {}
+    fn correct(&self, _file: BorrowedFd<'_>, _stat: &mut Stat) -> Result<()> {
+        Ok(())
+    }
 }

@@ -49,7 +49,7 @@ impl<C: FileCache> DirectoryFs<C> {
                 continue;
             }
             if stat.is_file() {
-                self.cache.correct(file.as_fd(), &mut stat);
+                self.cache.correct(file.as_fd(), &mut stat)?;
             }
             return Ok((self.nodes.remember(file, &stat, dir.number(), name), stat));
         }

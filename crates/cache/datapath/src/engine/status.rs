@@ -248,12 +248,13 @@ impl CacheEngine {
         if is_shown { 0 } else { written }
     }
 
-    /// Returns whether a file has pages that its backing file does not have yet; true if that cannot be found out.
-    pub fn has_newer_pages(&self, key: FileKey) -> bool {
-        match self.has_record(key) {
-            Ok(_) => self.records.find(key).is_some_and(|no| self.is_dirty(no).unwrap_or(true)),
-            Err(_) => true,
-        }
+    /// Returns whether a file has pages that its backing file does not have yet.
+    ///
+    /// # Errors
+    /// Returns the error of the leader: the SSD may have dirty pages of the file.
+    pub fn has_newer_pages(&self, key: FileKey) -> Result<bool, Errno> {
+        self.has_record(key)?;
+        Ok(self.records.find(key).is_some_and(|no| self.is_dirty(no).unwrap_or(true)))
     }
 
     /// Returns the last known path of a file that has a record.

@@ -70,21 +70,22 @@ impl FileCache for InstanceCache {
         if self.is_cached(file) { self.instance.change_times(file, change) } else { change() }
     }
 
-    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) {
+    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<(), Errno> {
         if stat.dev != self.device {
-            return;
+            return Ok(());
         }
-        let Some(newer) = self.instance.stat_if_newer(file) else {
+        let Some(newer) = self.instance.stat_if_newer(file)? else {
             // What the cache had may have been written to the file after the caller looked at it.
             if self.instance.mode() == cachedfs::Mode::WriteBack
                 && let Ok(now) = Stat::of(file)
             {
                 *stat = now;
             }
-            return;
+            return Ok(());
         };
         stat.size = newer.st_size.cast_unsigned();
         stat.mtime = (newer.st_mtime, newer.st_mtime_nsec as u32);
         stat.ctime = (newer.st_ctime, newer.st_ctime_nsec as u32);
+        Ok(())
     }
 }

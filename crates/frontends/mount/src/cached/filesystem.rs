@@ -347,7 +347,7 @@ impl CachedShared {
 
     fn seek(&self, opened: &OpenCachedFile, to: SeekFrom) -> Result<u64, Errno> {
         // The slow side knows its holes, once it has all data.
-        if self.instance.stat_if_newer(opened.file.fd()).is_some() {
+        if self.instance.stat_if_newer(opened.file.fd())?.is_some() {
             opened.file.clean().map_err(|error| errno(&error))?;
         }
         rustix::fs::seek(opened.file.fd(), to)
