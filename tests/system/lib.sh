@@ -33,8 +33,8 @@ fs_of_size() {
     mount -o "loop${FS_OPTIONS:+,$FS_OPTIONS}" "$SCRATCH/$name.img" "$SCRATCH/$name" || skip "loop devices cannot be mounted here"
 }
 
-# disk_again NAME: takes $SCRATCH/NAME, which fs_of_size mounted, away and mounts it anew, as after a power cut. Where another test runs in a
-# copy of the mount table, the file system lives on there after `umount`, and a mount of its image would show it as it was, shut down.
+# disk_again NAME: takes $SCRATCH/NAME, which fs_of_size mounted, away and mounts it anew, as after a power cut. Where another test runs
+# in a copy of the mount table, the file system lives on there after `umount`, and a mount of its image would show it as it was, shut down.
 disk_again() {
     wait_until 20 umount "$SCRATCH/$1"
     wait_until 100 is_image_free "$SCRATCH/$1.img"
