@@ -20,6 +20,7 @@ left_out=(--skip driver::uring --skip driver::file --skip driver::claim --skip d
 left_out+=(--skip completion::calibrate --skip completion::reaper --skip handle::served)
 left_out+=(--skip completion::adaptive --skip completion::serve --skip four_of_five_sleeps)
 left_out+=(--skip classes_that_wait --skip limits_are_kept --skip a_busy_foreground)
+left_out+=(--skip test::shares --skip test::mix --skip a_flood_is_cut --skip no_window_has_more_than_a_burst)
 cargo +nightly miri test --locked -p shm -p block --lib -- "${left_out[@]}"
 cargo +nightly miri test --locked -p block --test handle
 # The driver of NVMe controllers: its rings, which a device changes meanwhile, and what it makes of a device's words.
