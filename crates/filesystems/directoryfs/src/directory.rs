@@ -71,6 +71,16 @@ impl<C: FileCache> DirectoryFs<C> {
         self.also_as_caller(caller, || self.nodes.get(number))
     }
 
+    /// Returns the attributes of a known inode that were read last ([`Node::set_last_stat`]). Never waits for the file system.
+    pub fn last_stat(&self, number: u64) -> Option<Stat> {
+        self.nodes.last_stat(number)
+    }
+
+    /// Notes that a known inode is being changed: what [`DirectoryFs::last_stat`] returns is old.
+    pub fn note_changed(&self, number: u64) {
+        self.nodes.note_changed(number);
+    }
+
     /// Subtracts `times` from the kernel's lookup count of an inode. Returns what keeps the data of the file, if it was removed and the
     /// kernel has forgotten it.
     pub fn forget(&self, number: u64, times: u64) -> Option<KeptData> {

@@ -82,10 +82,19 @@ pub(crate) struct NodeRecord {
     cached: Mutex<Option<Version>>,
     /// The version that the cache of file data compared its pages with.
     compared: Mutex<Option<Version>>,
+    /// The attributes that were read last, for when the file system does not reply.
+    last_stat: Mutex<LastStat>,
     /// Whether a call of the kernel has removed the last name: the kernel forgets the file as soon as no program uses it.
     pub is_removed_by_call: AtomicBool,
     /// What keeps the data of a removed file until the kernel forgets the file.
     kept: Mutex<Option<KeptData>>,
+}
+
+/// The attributes of a file that were read last, and how often it was changed by then.
+#[derive(Debug, Default)]
+struct LastStat {
+    stat: Option<Stat>,
+    changes: u64,
 }
 
 /// Something that keeps the data of a removed file, which ends when this is dropped.
@@ -116,9 +125,16 @@ impl NodeRecord {
             is_used: AtomicBool::new(false),
             cached: Mutex::default(),
             compared: Mutex::default(),
+            last_stat: Mutex::default(),
             is_removed_by_call: AtomicBool::new(false),
             kept: Mutex::default(),
         }
+    }
+
+    /// Forgets the attributes that were read last.
+    fn note_changed(&self) {
+        let mut last = self.last_stat.lock();
+        *last = LastStat { stat: None, changes: last.changes + 1 };
     }
 
     /// Records where the file was seen.
@@ -165,6 +181,33 @@ impl Node {
     /// Reads the attributes from the file system.
     pub fn stat(&self) -> Result<Stat> {
         Stat::of(self.as_fd())
+    }
+
+    /// Returns how often the file was changed by calls of this process, to be given to [`Node::set_last_stat`].
+    pub fn changes(&self) -> u64 {
+        self.record.last_stat.lock().changes
+    }
+
+    /// Remembers attributes that were read after `changes` was, unless the file was changed meanwhile: they may be older than that.
+    pub fn set_last_stat(&self, stat: &Stat, changes: u64) {
+        let mut last = self.record.last_stat.lock();
+        if last.changes == changes {
+            last.stat = Some(*stat);
+        }
+    }
+
+    /// Notes that the file was written up to this offset.
+    pub fn note_written(&self, end: u64) {
+        let mut last = self.record.last_stat.lock();
+        last.changes += 1;
+        if let Some(stat) = &mut last.stat {
+            stat.size = stat.size.max(end);
+        }
+    }
+
+    /// Notes that the file was changed in another way: what is known of its attributes is old.
+    pub fn note_changed(&self) {
+        self.record.note_changed();
     }
 
     /// Remembers the version that the cache of file data compared its pages with.
@@ -251,6 +294,23 @@ impl Nodes {
 
     pub(crate) fn record(&self, number: u64) -> Option<Arc<NodeRecord>> {
         self.table.read().by_number.get(&number).map(|known| Arc::clone(&known.record))
+    }
+
+    /// Returns the attributes of a known inode that were read last, without any system call.
+    pub fn last_stat(&self, number: u64) -> Option<Stat> {
+        if number == ROOT {
+            return self.root.record.last_stat.lock().stat;
+        }
+        self.record(number)?.last_stat.lock().stat
+    }
+
+    /// Notes that a known inode is being changed.
+    pub fn note_changed(&self, number: u64) {
+        if number == ROOT {
+            self.root.record.note_changed();
+        } else if let Some(record) = self.record(number) {
+            record.note_changed();
+        }
     }
 
     /// Returns the number of a file, if the kernel knows the file.

@@ -37,6 +37,25 @@ impl KernelNotifier {
         }
     }
 
+    /// Makes the kernel look up a name anew. Waits while the directory is locked: never to be called by a thread that serves requests.
+    pub fn drop_name(&self, parent: u64, name: &OsStr) {
+        if let Some(notifier) = self.0.get()
+            && let Err(error) = notifier.inval_entry(INodeNo(parent), name)
+        {
+            tracing::debug!(parent, %error, "the kernel does not know a name that has changed late");
+        }
+    }
+
+    /// Makes the kernel drop all pages and the attributes of a file. Waits for pages that are locked: never to be called by a thread that
+    /// serves requests.
+    pub fn drop_all_pages(&self, ino: u64) {
+        if let Some(notifier) = self.0.get()
+            && let Err(error) = notifier.inval_inode(INodeNo(ino), 0, 0)
+        {
+            tracing::debug!(ino, %error, "the kernel did not take an invalidation");
+        }
+    }
+
     /// The kernel's pages of this part are not right any more, nor the attributes. Waits for pages that are locked: never to be called by
     /// a thread that serves requests.
     pub fn drop_pages(&self, ino: u64, offset: u64, length: usize) {

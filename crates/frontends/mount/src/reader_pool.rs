@@ -65,6 +65,16 @@ impl ReaderPool {
         BusyReader(self)
     }
 
+    /// Adds a thread that is about to wait.
+    pub fn join(&self) {
+        self.ready.fetch_add(1, SeqCst);
+    }
+
+    /// Removes a thread that will not wait again.
+    pub fn leave(&self) {
+        self.ready.fetch_sub(1, SeqCst);
+    }
+
     fn done(&self) {
         if self.ready.load(SeqCst) >= READY && self.calm.fetch_add(1, SeqCst) >= CALM_MAX {
             self.rest();

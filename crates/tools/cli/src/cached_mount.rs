@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context;
-use mount::cached::{CachedMount, CachedOptions, run};
+use mount::cached::{CachedMount, CachedOptions, OfflinePolicy, SideStatus, run};
 use mount::{MountFlags, SessionOptions};
 
 use crate::cache::locate::{self, Located};
@@ -16,6 +16,8 @@ use crate::{Usage, cache, daemon};
 /// Other programs may change the directory at any time.
 const TTL_SECONDS: u64 = 1;
 const THREADS: usize = 8;
+/// Longer than the disks of a sleeping NAS take to start.
+const DEADLINE_SECONDS: u64 = 30;
 const USAGE: &str = "hotshelf mount --cache CACHE DIRECTORY MOUNTPOINT";
 
 /// Mounts, in the background unless asked otherwise.
@@ -29,6 +31,8 @@ pub fn mount(args: &MountArgs, cache: &Path, flags: MountFlags) -> anyhow::Resul
         directory: directory.clone(),
         cache: config,
         ttl: Duration::from_secs(args.cache_ttl.unwrap_or(TTL_SECONDS)),
+        deadline: Duration::from_secs(args.deadline.unwrap_or(DEADLINE_SECONDS)),
+        offline: offline_policy(args)?,
         mode: args.cache_mode.unwrap_or(cachedfs::Mode::WriteThrough),
         session: SessionOptions {
             mountpoint: mountpoint.clone(),
@@ -76,6 +80,15 @@ fn places(args: &MountArgs) -> anyhow::Result<(PathBuf, PathBuf)> {
     };
     let absolute = |path: &Path| std::path::absolute(path).with_context(|| path.display().to_string());
     Ok((absolute(directory)?, absolute(mountpoint)?))
+}
+
+/// Returns what is written while the directory does not reply. Writes that go through to it need it.
+fn offline_policy(args: &MountArgs) -> anyhow::Result<OfflinePolicy> {
+    let offline = args.offline.unwrap_or_default();
+    if offline == OfflinePolicy::WriteBack && args.cache_mode != Some(cachedfs::Mode::WriteBack) {
+        return Err(Usage("--offline write-back needs a mount that writes back: add --cache-mode write-back".into()).into());
+    }
+    Ok(offline)
 }
 
 /// Refuses what only a pair of an SSD and an HDD directory has.
@@ -126,11 +139,34 @@ pub fn visible() -> Vec<CachedMount> {
     mount::cached::mounts().unwrap_or_default().into_iter().filter(|found| is_root || found.is_ours()).collect()
 }
 
+/// Returns the state of the slow side of a mount of this user, if the mount has a deadline.
+pub fn side_status(found: &CachedMount) -> Option<SideStatus> {
+    mount::cached::side_status(&cache_of(found)?.config, &found.device()?)
+}
+
+/// Says since when the slow side has not replied.
+fn describe(side: &SideStatus) -> String {
+    let counted = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let Some(since) = side.away_since else { return "replies".to_owned() };
+    let timed_out = counted(side.timed_out, "request");
+    let unfinished = match side.unfinished {
+        0 => String::new(),
+        count => format!(", {} not finished", counted(count as u64, "call")),
+    };
+    let (hour, minute, second) = (since / 3600 % 24, since / 60 % 60, since % 60);
+    let ago = Duration::from_secs(std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs().saturating_sub(since));
+    let ago = indicatif::HumanDuration(ago);
+    format!("away since {hour:02}:{minute:02}:{second:02} UTC, {ago} ago ({timed_out} timed out{unfinished})")
+}
+
 /// Prints where a cached directory is mounted.
 pub fn show(found: &CachedMount) {
     let state = if found.is_ours() && mount::source::is_dead(&found.mountpoint) { ", its daemon is gone: unmount it" } else { "" };
     say!("{}  (cached directory{state})", found.mountpoint.display());
     say!("  directory {}", found.directory.display());
+    if let Some(side) = side_status(found) {
+        say!("  slow side: {}", describe(&side));
+    }
     say!("  cache     {}", found.cache.display());
 }
 
@@ -141,6 +177,7 @@ pub fn as_json(found: &CachedMount, report: Option<&cache::Report>) -> serde_jso
         "mountpoint": shown(&found.mountpoint),
         "directory": shown(&found.directory),
         "cache": shown(&found.cache),
+        "slow_side": side_status(found),
         "cache_status": report,
     })
 }
@@ -160,6 +197,16 @@ pub fn status(found: &CachedMount, json: bool, prometheus: bool) -> anyhow::Resu
         report.iter().for_each(cache::show);
     }
     Ok(true)
+}
+
+/// Warns after an unmount that the slow side, which was away, has perhaps not everything that programs wrote.
+pub fn warn_of_side(found: &CachedMount, side: Option<&SideStatus>) {
+    let Some(side) = side.filter(|side| side.away_since.is_some()) else { return };
+    let unfinished = match side.unfinished {
+        0 => "",
+        _ => "; calls that it had not finished may still take effect",
+    };
+    complain!("warning: {} is unmounted while {} is {}{unfinished}", found.mountpoint.display(), found.directory.display(), describe(side));
 }
 
 /// Checks after an unmount that nothing is left in a cache that nobody uses.

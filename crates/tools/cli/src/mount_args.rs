@@ -6,6 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use hybridfs::{Promotion, Size};
 use mount::UringMode;
+use mount::cached::OfflinePolicy;
 
 use crate::suggested::Suggested;
 
@@ -98,6 +99,14 @@ pub struct MountArgs {
     #[arg(long, value_name = "MODE", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(["write-through", "write-back"]).try_map(|mode| cachedfs::mode_of(&mode)))]
     pub cache_mode: Option<cachedfs::Mode>,
+    /// How long the directory of --cache may not reply before requests fail with ETIMEDOUT, seconds; 0: they wait for ever [default: 30]
+    #[arg(long, value_name = "SECONDS", requires = "cache")]
+    pub deadline: Option<u64>,
+    /// What is written while the directory of --cache does not reply: read-only (nothing) or write-back (data of open files, into a cache
+    /// that writes back) [default: read-only]
+    #[arg(long, value_name = "POLICY", requires = "cache", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(["read-only", "write-back"]).try_map(|policy| policy.parse::<OfflinePolicy>()))]
+    pub offline: Option<OfflinePolicy>,
     /// Refuse every change to the files
     #[arg(long)]
     pub read_only: bool,

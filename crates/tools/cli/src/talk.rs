@@ -420,6 +420,7 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
     if let Some(cached) = mount::cached::mount_at(&real) {
         let cache = crate::cached_mount::cache_of(&cached).map(|located| located.config);
         let device = cached.device();
+        let side = crate::cached_mount::side_status(&cached);
         unmount_within(&real, &args.mountpoint, deadline)?;
         // Its daemon leaves the cache, which may write data back.
         let is_served = || cache.as_ref().zip(device.as_ref()).is_some_and(|(cache, device)| mount::cached::is_served(cache, device));
@@ -429,6 +430,7 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
         if is_served() {
             bail!("{} is unmounted, and its daemon still writes data back: `hotshelf status` shows its cache", args.mountpoint.display());
         }
+        cached_mount::warn_of_side(&cached, side.as_ref());
         return cached_mount::is_written_back(&cached);
     }
     let mounted = at_mountpoint(&args.mountpoint)?;

@@ -12,11 +12,13 @@ use cachedfs::{File, Instance, Mode, Options};
 use directoryfs::{DirectoryFs, KeptData, Listing, NewNode, Node, ROOT, Stat};
 use fusedev::{Caller, SetAttr};
 use fuser::{FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::data::{InstanceCache, errno};
 use super::kernel_pages::{KernelPages, OpenFilePages};
+use super::slow_side::SlowSide;
 use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
 use crate::filesystem::{caller, fuse_rdev, kind, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
 use crate::handles::HandleTable;
@@ -25,7 +27,7 @@ use crate::late_errors::close_and_report;
 use crate::options::MountFlags;
 use crate::wire::{
     Attr, AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Watchdog,
 };
 
 const O_ACCMODE: i32 = 0o3;
@@ -44,6 +46,8 @@ pub struct OpenCachedFile {
     /// The process that opened it, who pays for what is written.
     opener: Caller,
     pages: OpenFilePages,
+    /// The error of a flush whose reply came too late: the next one reports it.
+    late_error: Mutex<Option<Errno>>,
 }
 
 /// Holds the state that all serving threads share.
@@ -74,6 +78,8 @@ pub struct CachedShared {
     pub ttl: Duration,
     /// Drops the data of removed files that the kernel has forgotten.
     pub forgotten: SyncSender<KeptData>,
+    /// Whether the slow side replies, and what is done while it does not.
+    pub side: SlowSide,
 }
 
 /// Serves the kernel's requests from a directory, with file data through the cache; cheap to clone.
@@ -113,9 +119,14 @@ fn open_flags(flags: i32) -> OFlags {
 }
 
 fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+    try_empty(reply, outcome);
+}
+
+/// Returns whether the kernel got the reply.
+fn try_empty(reply: ReplyEmpty, outcome: Result<(), Errno>) -> bool {
     match outcome {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(error),
+        Ok(()) => reply.try_ok(),
+        Err(error) => reply.try_error(error),
     }
 }
 
@@ -173,7 +184,15 @@ impl CachedShared {
         let pages = self.pages.open(node.number(), &self.direct_writes);
         self.fs.keep_reserve(file.fd());
         let is_synchronous = flags & O_DSYNC != 0;
-        self.opened.add(OpenCachedFile { file: Arc::new(file), node, is_written, is_synchronous, opener, pages })
+        self.opened.add(OpenCachedFile {
+            file: Arc::new(file),
+            node,
+            is_written,
+            is_synchronous,
+            opener,
+            pages,
+            late_error: Mutex::default(),
+        })
     }
 
     /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the length
@@ -192,6 +211,10 @@ impl CachedShared {
         let written = self.fs.as_caller(opened.opener, || {
             if is_append { self.append(opened, data) } else { Ok((self.write_at(opened, offset, data)?, offset)) }
         });
+        match &written {
+            Ok((length, at)) => opened.node.note_written(at + *length as u64),
+            Err(_) => opened.node.note_changed(),
+        }
         self.note_write_time(&opened.file);
         written
     }
@@ -205,6 +228,7 @@ impl CachedShared {
 
     /// Returns an error of earlier writes that nobody has got yet.
     fn flush(&self, opened: &OpenCachedFile) -> Result<(), Errno> {
+        opened.late_error.lock().take().map_or(Ok(()), Err)?;
         opened.file.take_unreported().map_err(|error| errno(&error))?;
         if !self.is_remote {
             return Ok(());
@@ -215,6 +239,7 @@ impl CachedShared {
 
     /// Makes the written data of an open file durable.
     fn sync(&self, opened: &OpenCachedFile, data_only: bool) -> Result<(), Errno> {
+        opened.late_error.lock().take().map_or(Ok(()), Err)?;
         // A file system in another process may tell the error of a write only to the descriptor that made it; the leader has its own.
         if self.is_remote && opened.is_written {
             rustix::fs::fsync(opened.file.written_fd())?;
@@ -273,6 +298,7 @@ impl CachedShared {
 
     fn setattr(&self, caller: Caller, number: u64, changes: &AttrChanges) -> Result<Stat, Errno> {
         let node = self.fs.node(caller, number)?;
+        node.note_changed();
         let set: SetAttr = changes.set;
         if let Some(size) = set.size {
             let open = changes.fh.and_then(|fh| self.opened.get(fh).ok());
@@ -288,8 +314,8 @@ impl CachedShared {
         if set.size.is_none() || !rest.changes_nothing() {
             self.fs.setattr(caller, number, &rest)?;
         }
-        let stat = self.fs.stat_of(&node)?;
-        Ok(stat)
+        node.note_changed();
+        self.newest(&node)
     }
 
     /// Takes set-ID bits before a change of the data, and lets the kernel know: what it believes of the mode decides about the rights of a
@@ -338,9 +364,33 @@ impl CachedShared {
         }
     }
 
+    /// Reads the attributes of a node, and remembers them for when the slow side is away.
+    fn newest(&self, node: &Node) -> Result<Stat, Errno> {
+        let changes = node.changes();
+        let stat = self.fs.stat_of(node)?;
+        node.set_last_stat(&stat, changes);
+        Ok(stat)
+    }
+
+    /// Closes a handle. Returns the open file, which is closed when it is dropped.
+    fn take_handle(&self, fh: u64) -> Option<Arc<OpenCachedFile>> {
+        let opened = self.opened.remove(fh)?;
+        if opened.is_written {
+            self.fs.remove_writer(opened.node.number());
+        }
+        Some(opened)
+    }
+
+    /// Returns whether a read needs nothing of the slow side.
+    fn has_all(&self, opened: &OpenCachedFile, offset: u64, size: usize) -> bool {
+        let Ok(len) = opened.file.len() else { return false };
+        let range = offset..offset.saturating_add(size as u64).min(len);
+        range.is_empty() || matches!(opened.file.residency_in(range), Ok(Some(part)) if part.cached == part.pages)
+    }
+
     fn getattr(&self, caller: Caller, number: u64) -> Result<Stat, Errno> {
         let node = self.fs.node(caller, number)?;
-        let stat = self.fs.stat_of(&node)?;
+        let stat = self.newest(&node)?;
         self.compare(&node, &stat);
         Ok(stat)
     }
@@ -359,20 +409,56 @@ impl CachedFilesystem {
         self.inner.opened.get(fh)
     }
 
-    fn entry(&self, reply: ReplyEntry, found: Result<(Node, Stat), Errno>) {
+    /// Replies with an inode. Returns whether the kernel got the reply, and with it the reference.
+    fn entry(&self, reply: ReplyEntry, found: Result<(Node, Stat), Errno>) -> bool {
         match found {
             Ok((node, stat)) => {
                 self.inner.compare(&node, &stat);
-                reply.entry(self.inner.ttl, self.inner.ttl, &to_wire_attr(node.number(), &stat, self.inner.flags));
+                let ttl = self.inner.ttl;
+                let is_known = reply.try_entry(ttl, ttl, &to_wire_attr(node.number(), &stat, self.inner.flags));
+                if !is_known {
+                    self.forget(node.number(), 1);
+                }
+                is_known
             }
-            Err(error) => reply.error(error),
+            Err(error) => reply.try_error(error),
         }
     }
 
-    fn attr(&self, reply: ReplyAttr, number: u64, stat: Result<Stat, Errno>) {
+    /// Replies to a call that made a name. If the reply comes too late, the kernel looks the name up again.
+    fn made(&self, reply: ReplyEntry, made: Result<(Node, Stat), Errno>, (parent, name): (u64, &OsStr)) {
+        if !self.entry(reply, made) {
+            self.drop_names(&[(parent, name)]);
+        }
+    }
+
+    /// Replies to a call that changed names, as `made` does.
+    fn changed_names(&self, reply: ReplyEmpty, outcome: Result<(), Errno>, names: &[(u64, &OsStr)]) {
+        if !try_empty(reply, outcome) {
+            self.drop_names(names);
+        }
+    }
+
+    /// Makes the kernel look names up again which a call has perhaps changed after its request was replied to.
+    fn drop_names(&self, names: &[(u64, &OsStr)]) {
+        for (parent, name) in names {
+            self.inner.changed.drop_name(*parent, name);
+            self.inner.changed.invalidate_attributes(*parent);
+        }
+    }
+
+    /// Replies with attributes. Returns whether the kernel got the reply.
+    fn attr(&self, reply: ReplyAttr, number: u64, stat: Result<Stat, Errno>) -> bool {
         match stat {
-            Ok(stat) => reply.attr(self.inner.ttl, &to_wire_attr(number, &stat, self.inner.flags)),
-            Err(error) => reply.error(error),
+            Ok(stat) => reply.try_attr(self.inner.ttl, &to_wire_attr(number, &stat, self.inner.flags)),
+            Err(error) => reply.try_error(error),
+        }
+    }
+
+    /// Replies to a flush. An error that nobody gets is kept for the next one: the file system below tells it once.
+    fn flushed(opened: &OpenCachedFile, reply: ReplyEmpty, outcome: Result<(), Errno>) {
+        if !try_empty(reply, outcome) {
+            *opened.late_error.lock() = outcome.err();
         }
     }
 
@@ -385,7 +471,13 @@ impl CachedFilesystem {
         may_wait: impl FnOnce() -> bool,
         reply: ReplyWrite,
     ) {
-        let answer = move || reply.written(length as u32);
+        let (changed, ino) = (Arc::clone(&self.inner.changed), opened.node.number());
+        let answer = move || {
+            if !reply.try_written(length as u32) {
+                // The program was told that the write failed: it reads what the file has.
+                changed.drop_all_pages(ino);
+            }
+        };
         if direct {
             self.inner.changed.invalidate_attributes(opened.node.number());
             let landed = CompletedDirectWrite { ino: opened.node.number(), offset, length, cached: &opened.pages };
@@ -397,6 +489,22 @@ impl CachedFilesystem {
 }
 
 impl FileSystem for CachedFilesystem {
+    fn watchdog(&self) -> Option<&Arc<Watchdog>> {
+        self.inner.side.watchdog.as_ref()
+    }
+
+    fn serves_away(&self, opcode: u32) -> bool {
+        self.inner.side.serves_away(opcode)
+    }
+
+    fn known_attributes(&self, ino: u64) -> Option<(Duration, Attr)> {
+        self.inner.fs.last_stat(ino).map(|stat| (self.inner.ttl, to_wire_attr(ino, &stat, self.inner.flags)))
+    }
+
+    fn side_changed(&self) {
+        self.inner.side.publish();
+    }
+
     fn init(&self, config: &mut KernelConfig) {
         let mut want = |flags: InitFlags| config.add_capabilities(flags).is_ok();
         want(InitFlags::FUSE_POSIX_ACL);
@@ -414,7 +522,7 @@ impl FileSystem for CachedFilesystem {
     fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
         match self.inner.fs.lookup(caller(req), parent, name) {
             Err(Errno::NOENT) => reply.absent(self.inner.ttl),
-            found => self.entry(reply, found),
+            found => _ = self.entry(reply, found),
         }
     }
 
@@ -433,7 +541,12 @@ impl FileSystem for CachedFilesystem {
     fn setattr(&self, req: &Request<'_>, ino: u64, changes: &AttrChanges, reply: ReplyAttr) {
         let (filesystem, caller, changes) = (self.clone(), caller(req), *changes);
         let is_slow = changes.set.size.is_some() || changes.set.atime.is_some() || changes.set.mtime.is_some();
-        let change = move || filesystem.attr(reply, ino, filesystem.inner.setattr(caller, ino, &changes));
+        let change = move || {
+            let changed = filesystem.inner.setattr(caller, ino, &changes);
+            if !filesystem.attr(reply, ino, changed) {
+                filesystem.inner.changed.drop_all_pages(ino);
+            }
+        };
         // Dirty pages are written first, and others are served meanwhile.
         if is_slow { req.run_blocking(change) } else { change() }
     }
@@ -447,38 +560,35 @@ impl FileSystem for CachedFilesystem {
 
     fn mknod(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, rdev: u32, reply: ReplyEntry) {
         let what = NewNode::Node(new.mode, rdev_from_fuse(rdev));
-        self.entry(reply, self.inner.fs.make(caller(req), parent, name, what, new.umask));
+        self.made(reply, self.inner.fs.make(caller(req), parent, name, what, new.umask), (parent, name));
     }
 
     fn mkdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, new: NewMode, reply: ReplyEntry) {
-        self.entry(reply, self.inner.fs.make(caller(req), parent, name, NewNode::Directory(new.mode), new.umask));
+        self.made(reply, self.inner.fs.make(caller(req), parent, name, NewNode::Directory(new.mode), new.umask), (parent, name));
     }
 
     fn symlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, target: &OsStr, reply: ReplyEntry) {
-        self.entry(reply, self.inner.fs.make(caller(req), parent, name, NewNode::Symlink(target), 0));
+        self.made(reply, self.inner.fs.make(caller(req), parent, name, NewNode::Symlink(target), 0), (parent, name));
     }
 
     fn unlink(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.inner.fs.unlink(caller(req), parent, name));
+        self.changed_names(reply, self.inner.fs.unlink(caller(req), parent, name), &[(parent, name)]);
     }
 
     fn rmdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.inner.fs.rmdir(caller(req), parent, name));
+        self.changed_names(reply, self.inner.fs.rmdir(caller(req), parent, name), &[(parent, name)]);
     }
 
     fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty) {
-        match self.inner.fs.rename(caller(req), from, to, flags) {
-            Ok(renamed) => {
-                // The time of their last change.
-                renamed.into_iter().flatten().for_each(|number| self.inner.changed.invalidate_attributes(number));
-                reply.ok();
-            }
-            Err(error) => reply.error(error),
-        }
+        let renamed = self.inner.fs.rename(caller(req), from, to, flags).map(|renamed| {
+            // The time of their last change.
+            renamed.into_iter().flatten().for_each(|number| self.inner.changed.invalidate_attributes(number));
+        });
+        self.changed_names(reply, renamed, &[from, to]);
     }
 
     fn link(&self, req: &Request<'_>, ino: u64, parent: u64, name: &OsStr, reply: ReplyEntry) {
-        self.entry(reply, self.inner.fs.link(caller(req), ino, parent, name));
+        self.made(reply, self.inner.fs.link(caller(req), ino, parent, name), (parent, name));
     }
 
     fn open(&self, req: &Request<'_>, ino: u64, flags: OpenFlags, reply: ReplyOpen) {
@@ -489,7 +599,7 @@ impl FileSystem for CachedFilesystem {
             let access = flags & O_ACCMODE;
             inner.fs.may_open(caller, &node, access != O_WRONLY, access != 0)?;
             // An older version only costs the kernel its pages at the next open; a newer one would keep old pages.
-            let stat = inner.fs.stat_of(&node)?;
+            let stat = inner.newest(&node)?;
             let file = inner.open_file(caller, &node, open_flags(flags))?;
             // A network file system asks its server when a file is opened, and answers from memory before.
             let is_kept = node.is_cached(&stat) && node.is_cached(&inner.fs.stat_of(&node)?);
@@ -506,7 +616,9 @@ impl FileSystem for CachedFilesystem {
                     node.set_cached(&stat);
                 }
                 let fh = inner.add(caller, file, node, flags);
-                reply.opened(fh, fopen);
+                if !reply.try_opened(fh, fopen) {
+                    drop(inner.take_handle(fh));
+                }
             }
             Err(error) => reply.error(error),
         }
@@ -526,9 +638,14 @@ impl FileSystem for CachedFilesystem {
             Ok((node, stat, file)) => {
                 let attr = to_wire_attr(node.number(), &stat, inner.flags);
                 node.set_cached(&stat);
+                node.set_last_stat(&stat, node.changes());
                 let fopen = inner.fopen_flags(flags);
                 let fh = inner.add(caller, file, node, flags);
-                reply.created(inner.ttl, inner.ttl, &attr, fh, fopen, None);
+                if !reply.try_created(inner.ttl, &attr, fh, fopen) {
+                    drop(inner.take_handle(fh));
+                    self.forget(attr.ino, 1);
+                    self.drop_names(&[(parent, name)]);
+                }
             }
             Err(error) => reply.error(error),
         }
@@ -549,6 +666,9 @@ impl FileSystem for CachedFilesystem {
         {
             return reply.filled(read);
         }
+        if self.inner.side.is_away() && !self.inner.has_all(&opened, offset, size) {
+            return reply.error(Errno::TIMEDOUT);
+        }
         // The slow side may take long; others are served meanwhile.
         let inner = Arc::clone(&self.inner);
         req.run_blocking(move || match inner.read(&opened, offset, reply.room(size)) {
@@ -565,6 +685,9 @@ impl FileSystem for CachedFilesystem {
         let direct = how.contains(WriteFlags::FUSE_WRITE_LOCKOWNER);
         if !direct {
             opened.pages.has_pages();
+        }
+        if self.inner.side.is_away() && opened.file.mode() != Mode::WriteBack {
+            return reply.error(Errno::TIMEDOUT);
         }
         if how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)
             && let Err(error) = self.inner.take_set_id(caller(req), &opened.node)
@@ -592,7 +715,9 @@ impl FileSystem for CachedFilesystem {
                         filesystem.inner.direct_writes.drop_pages_later(opened.node.number(), first, bytes);
                     }
                 }
-                Err(error) => reply.error(error),
+                // A part may have been written after the kernel had read the file again.
+                Err(error) if !reply.try_error(error) => filesystem.inner.changed.drop_all_pages(opened.node.number()),
+                Err(_) => {}
             }
             if how.contains(WriteFlags::FUSE_WRITE_CACHE) {
                 // Written back from a shared mapping: the kernel has not seen the time change.
@@ -602,10 +727,7 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn release(&self, req: &Request<'_>, _ino: u64, fh: u64, reply: ReplyEmpty) {
-        let Some(opened) = self.inner.opened.remove(fh) else { return reply.ok() };
-        if opened.is_written {
-            self.inner.fs.remove_writer(opened.node.number());
-        }
+        let Some(opened) = self.inner.take_handle(fh) else { return reply.ok() };
         let is_write_back = self.inner.mode == Mode::WriteBack;
         let close = move || {
             // The process that has it by an O_PATH descriptor may open it again.
@@ -623,7 +745,7 @@ impl FileSystem for CachedFilesystem {
         match self.opened(fh) {
             Ok(opened) => {
                 let inner = Arc::clone(&self.inner);
-                req.run_blocking(move || empty(reply, inner.flush(&opened)));
+                req.run_blocking(move || Self::flushed(&opened, reply, inner.flush(&opened)));
             }
             Err(error) => reply.error(error),
         }
@@ -633,7 +755,7 @@ impl FileSystem for CachedFilesystem {
         match self.opened(fh) {
             Ok(opened) => {
                 let inner = Arc::clone(&self.inner);
-                req.run_blocking(move || empty(reply, inner.sync(&opened, datasync)));
+                req.run_blocking(move || Self::flushed(&opened, reply, inner.sync(&opened, datasync)));
             }
             Err(error) => reply.error(error),
         }
@@ -641,7 +763,12 @@ impl FileSystem for CachedFilesystem {
 
     fn opendir(&self, req: &Request<'_>, ino: u64, reply: ReplyOpen) {
         match self.inner.fs.open_listing(caller(req), ino) {
-            Ok(listing) => reply.opened(self.inner.listings.add(listing), FopenFlags::empty()),
+            Ok(listing) => {
+                let fh = self.inner.listings.add(listing);
+                if !reply.try_opened(fh, FopenFlags::empty()) {
+                    self.inner.listings.remove(fh);
+                }
+            }
             Err(error) => reply.error(error),
         }
     }
@@ -658,7 +785,7 @@ impl FileSystem for CachedFilesystem {
 
     fn readdirplus(&self, req: &Request<'_>, ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectoryPlus) {
         let (caller, inner) = (caller(req), &self.inner);
-        let mut any = false;
+        let (mut any, mut references) = (false, Vec::new());
         let listed = inner.listings.get(fh).and_then(|listing| {
             let own = inner.fs.getattr(caller, ino)?;
             inner.fs.list(&listing, offset, &mut |entry| {
@@ -674,6 +801,8 @@ impl FileSystem for CachedFilesystem {
                         let is_full = reply.add(entry.next, &entry.name, inner.ttl, &to_wire_attr(node.number(), &stat, inner.flags));
                         if is_full {
                             inner.fs.forget(node.number(), 1);
+                        } else {
+                            references.push(node.number());
                         }
                         any |= !is_full;
                         !is_full
@@ -691,7 +820,8 @@ impl FileSystem for CachedFilesystem {
         match listed {
             // Entries that have references must be sent; an error occurs again at the next read.
             Err(error) if !any => reply.error(error),
-            _ => reply.ok(),
+            _ if reply.try_ok() => {}
+            _ => references.into_iter().for_each(|number| self.forget(number, 1)),
         }
     }
 
@@ -718,6 +848,8 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn setxattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, value: &[u8], flags: u32, reply: ReplyEmpty) {
+        // An access control list changes the mode.
+        self.inner.fs.note_changed(ino);
         let set = self.inner.fs.setxattr(caller(req), ino, name, value, flags);
         self.inner.changed.invalidate_attributes(ino);
         empty(reply, set);
@@ -732,6 +864,7 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn removexattr(&self, req: &Request<'_>, ino: u64, name: &OsStr, reply: ReplyEmpty) {
+        self.inner.fs.note_changed(ino);
         let removed = self.inner.fs.removexattr(caller(req), ino, name);
         self.inner.changed.invalidate_attributes(ino);
         empty(reply, removed);
@@ -750,9 +883,13 @@ impl FileSystem for CachedFilesystem {
         let (inner, caller) = (Arc::clone(&self.inner), caller(req));
         let mode = FallocateFlags::from_bits_retain(mode as u32);
         req.run_blocking(move || {
+            opened.node.note_changed();
             let done = inner.fs.as_caller(opened.opener, || inner.allocate(caller, &opened, offset..end, mode));
+            opened.node.note_changed();
             inner.changed.invalidate_attributes(opened.node.number());
-            empty(reply, done);
+            if !try_empty(reply, done) {
+                inner.changed.drop_all_pages(opened.node.number());
+            }
         });
     }
 

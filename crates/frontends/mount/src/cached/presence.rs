@@ -20,6 +20,11 @@ fn path_of(cache: &Config, device: &str) -> Option<PathBuf> {
     Some(Instance::segment_path(cache).parent()?.join(format!("mount-{device}.lock")))
 }
 
+/// Returns the path of the file in which the mount with this device number reports the state of its slow side.
+pub fn side_path(cache: &Config, device: &str) -> Option<PathBuf> {
+    path_of(cache, device).map(|path| path.with_extension("side"))
+}
+
 impl Presence {
     /// Locks the file of the mount on this directory; none if it cannot be made, which only makes `hotshelf unmount` return earlier.
     pub fn new(cache: &Config, mountpoint: &Path) -> Option<Presence> {
@@ -28,6 +33,11 @@ impl Presence {
         let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).ok()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
         Some(Presence { path, _locked: file.into() })
+    }
+
+    /// Returns the path of the file in which the mount reports the state of its slow side.
+    pub fn side_path(&self) -> PathBuf {
+        self.path.with_extension("side")
     }
 }
 

@@ -13,6 +13,7 @@ use super::data::InstanceCache;
 use super::filesystem::{CachedFilesystem, CachedShared};
 use super::presence::Presence;
 use super::removed_files;
+use super::slow_side::{OfflinePolicy, SlowSide};
 use crate::direct_writes::DirectWrites;
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
@@ -21,6 +22,7 @@ use crate::read_ahead;
 use crate::session::{MountError, check_mountpoint};
 use crate::simple_session::{self, SessionOptions};
 use crate::source;
+use crate::wire::{UringMode, uring_offered};
 
 const SUBTYPE: &str = "hotshelf-cached";
 /// The type as mount(8) shows it.
@@ -88,6 +90,10 @@ pub struct CachedOptions {
     pub mode: Mode,
     /// How long the kernel may use names and attributes. Other programs may change the directory at any time.
     pub ttl: Duration,
+    /// How long the slow side may not reply before requests fail; zero: for ever.
+    pub deadline: Duration,
+    /// What is written while the slow side does not reply.
+    pub offline: OfflinePolicy,
     /// The mount point and its flags.
     pub session: SessionOptions,
 }
@@ -129,6 +135,17 @@ pub enum CachedMountError {
     /// The cache could not be attached to.
     #[error(transparent)]
     Cache(#[from] cachedfs::Error),
+    /// The slow side did not reply when the mount ended.
+    #[error(
+        "{directory} does not reply: the mount has ended without closing its files ({unfinished} calls are not finished). Data that is not \
+         written back stays in the cache: `hotshelf cache status` shows it, and it is written when the directory is mounted again"
+    )]
+    Unfinished {
+        /// As given.
+        directory: PathBuf,
+        /// Calls on the slow side that have not returned.
+        unfinished: usize,
+    },
     /// The cache reported an error when the mount left it.
     #[error("leaving the cache: {0}")]
     Leave(cachedfs::Error),
@@ -157,14 +174,43 @@ pub fn run(options: &CachedOptions, ready: impl FnOnce()) -> Result<(), CachedMo
         return Err(CachedMountError::Mode(instance.mode()));
     }
     let mut presence = None;
-    let served = serve(&instance, options, &mountpoint, || {
+    let inner = match shared_state(&instance, options) {
+        Ok(inner) => inner,
+        Err(error) => {
+            leave(&instance).map_err(CachedMountError::Leave)?;
+            return Err(error);
+        }
+    };
+    let served = serve(&inner, options, &mountpoint, || {
         presence = Presence::new(&options.cache, &mountpoint);
+        if let Some(path) = presence.as_ref().map(Presence::side_path) {
+            inner.side.publish_to(path);
+        }
         ready();
     });
-    let left = leave(&instance);
+    let ended = end(&inner, &instance, &options.directory);
+    inner.side.withdraw();
     drop(presence);
     served?;
-    left.map_err(CachedMountError::Leave)
+    ended
+}
+
+/// Closes all files and leaves the cache. If the slow side does not reply, that is left to the end of the process.
+fn end(inner: &Arc<CachedShared>, instance: &Arc<Instance>, directory: &Path) -> Result<(), CachedMountError> {
+    let (closed, left) = (Arc::clone(inner), Arc::clone(instance));
+    let close_and_leave = move || {
+        closed.opened.clear();
+        closed.listings.clear();
+        closed.fs.close();
+        leave(&left)
+    };
+    match inner.side.run_while_side_replies(close_and_leave) {
+        Some(left) => left.map_err(CachedMountError::Leave),
+        None => {
+            let unfinished = inner.side.report().unfinished;
+            Err(CachedMountError::Unfinished { directory: directory.to_owned(), unfinished })
+        }
+    }
 }
 
 /// How long the end of a mount waits for calls that close files.
@@ -197,11 +243,14 @@ fn refuse_powerless(options: &CachedOptions) -> Result<(), CachedMountError> {
     }
 }
 
-fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, ready: impl FnOnce()) -> Result<(), CachedMountError> {
+/// Opens the directory and prepares what all serving threads share.
+fn shared_state(instance: &Arc<Instance>, options: &CachedOptions) -> Result<Arc<CachedShared>, CachedMountError> {
     let failed = |source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source });
     let (device, is_remote) = file_system_of(&options.directory).map_err(failed)?;
     let cache = InstanceCache { instance: Arc::clone(instance), device };
     let fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
+    let deadline = if is_remote || !may_use_uring(options) { options.deadline } else { Duration::ZERO };
+    let side = SlowSide::new(&options.directory, deadline, options.offline, options.mode).map_err(failed)?;
     let changed: Arc<KernelNotifier> = Arc::default();
     let (forgotten, receiver) = std::sync::mpsc::sync_channel(removed_files::FORGOTTEN_MAX);
     let inner = Arc::new(CachedShared {
@@ -213,23 +262,35 @@ fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, r
         opened: HandleTable::default(),
         listings: HandleTable::default(),
         changed: Arc::clone(&changed),
-        direct_writes: DirectWrites::new(Arc::clone(&changed)),
+        direct_writes: DirectWrites::new(changed),
         ttl: options.ttl,
         mode: options.mode,
         is_remote,
         forgotten,
+        side,
     });
-    let filesystem = CachedFilesystem { inner: Arc::clone(&inner) };
     removed_files::start(&inner, receiver);
+    Ok(inner)
+}
+
+/// Returns whether requests may come over io_uring, where they have no deadline.
+fn may_use_uring(options: &CachedOptions) -> bool {
+    options.session.uring == UringMode::Auto && options.session.threads > 1 && uring_offered().is_ok()
+}
+
+fn serve(inner: &Arc<CachedShared>, options: &CachedOptions, mountpoint: &Path, ready: impl FnOnce()) -> Result<(), CachedMountError> {
+    let filesystem = CachedFilesystem { inner: Arc::clone(inner) };
     let ready = || {
-        read_ahead::raise(mountpoint, if is_remote { READ_AHEAD_REMOTE } else { READ_AHEAD });
+        read_ahead::raise(mountpoint, if inner.is_remote { READ_AHEAD_REMOTE } else { READ_AHEAD });
         ready();
     };
-    let served = simple_session::serve(filesystem, &options.session, SUBTYPE, mountpoint, &changed, ready);
-    inner.opened.clear();
-    inner.listings.clear();
-    inner.fs.close();
-    Ok(served?)
+    let mut session = options.session.clone();
+    if inner.side.watchdog.is_some() {
+        session.uring = UringMode::Off;
+    } else if !options.deadline.is_zero() {
+        tracing::info!("requests come over io_uring and have no deadline (--uring off gives them one)");
+    }
+    Ok(simple_session::serve(filesystem, &session, SUBTYPE, mountpoint, &inner.changed, ready)?)
 }
 
 /// Returns the device number of a directory's file system, and whether errors of writes may come late there.

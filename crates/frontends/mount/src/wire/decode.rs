@@ -159,7 +159,10 @@ pub enum FuseOp<'a> {
         umask: u32,
         flags: i32,
     },
-    Interrupt,
+    /// The caller of the request with this number has got a signal.
+    Interrupt {
+        unique: u64,
+    },
     Destroy,
     Ioctl,
     Fallocate {
@@ -325,7 +328,7 @@ pub fn decode<'a>(opcode: u32, args: &'a [u8], rest: &'a [u8]) -> Result<FuseOp<
             let (flags, mode, umask) = (n.i32()?, n.u32()?, n.u32()?);
             FuseOp::Create { name: name(rest, false)?.0, mode, umask, flags }
         }
-        op::INTERRUPT => FuseOp::Interrupt,
+        op::INTERRUPT => FuseOp::Interrupt { unique: n.u64()? },
         op::DESTROY => FuseOp::Destroy,
         op::IOCTL => FuseOp::Ioctl,
         op::FALLOCATE => FuseOp::Fallocate { fh: n.u64()?, offset: n.u64()?, length: n.u64()?, mode: n.i32()? },

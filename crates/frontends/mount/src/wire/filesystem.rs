@@ -1,16 +1,20 @@
 //! What a file system does for the kernel: a method for each request.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use fuser::{AccessFlags, KernelConfig, OpenFlags, WriteFlags};
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use super::decode::{AttrChanges, RequestHeader};
+use super::encode::Attr;
 use super::reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr,
 };
+use super::watchdog::Watchdog;
 
 /// Work that may wait for a slow disk.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -71,6 +75,24 @@ pub struct NewMode {
 pub trait FileSystem: Send + Sync + 'static {
     /// Requests features of the kernel during the handshake.
     fn init(&self, config: &mut KernelConfig);
+
+    /// Returns what bounds how long requests take. None: each takes as long as it takes.
+    fn watchdog(&self) -> Option<&Arc<Watchdog>> {
+        None
+    }
+
+    /// Returns whether a request of this kind can be served while the slow side is away. Such a one may wait for the SSD.
+    fn serves_away(&self, opcode: u32) -> bool {
+        true
+    }
+
+    /// Called in each round of the watchdog, to report changes of the slow side's state. Must not wait.
+    fn side_changed(&self) {}
+
+    /// Returns attributes that are known without the slow side, and how long the kernel may use them. Must not wait.
+    fn known_attributes(&self, ino: u64) -> Option<(Duration, Attr)> {
+        None
+    }
 
     /// Looks up a name; a reply with an inode adds one to the kernel's lookup count of it.
     fn lookup(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry);

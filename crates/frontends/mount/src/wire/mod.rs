@@ -8,6 +8,9 @@
 //!        '----------------------------------------- pending_reply.rs <---------------------------- reply.rs: what it answers
 //! ```
 //!
+//! A file system may have a watchdog (`watchdog.rs`), which bounds how long requests take: `watched.rs` then reads the device instead of
+//! `device.rs`, and `in_flight.rs` decides who replies to each request.
+//!
 //! All that comes is checked before it is believed. Mounting, the handshake and notices are the fuser crate's.
 
 mod begin;
@@ -16,13 +19,16 @@ mod decode;
 mod device;
 mod encode;
 mod filesystem;
-mod opcodes;
+mod in_flight;
+pub mod opcodes;
 mod pending_reply;
 mod perform;
 mod queues;
 mod reply;
 mod serve;
 mod transport;
+mod watchdog;
+mod watched;
 
 pub use begin::{PreparedMount, begin, uring_offered};
 pub use decode::AttrChanges;
@@ -34,6 +40,7 @@ pub use reply::{
     ReplyWrite, ReplyXattr,
 };
 pub use transport::{Transport, UringMode};
+pub use watchdog::{SideChange, SideReport, Watchdog};
 
 /// The maximum data of one request or reply, in bytes.
 pub const DATA_MAX: usize = 1 << 20;

@@ -80,7 +80,7 @@ pub const COPY_FILE_RANGE: u32 = 47;
 /// How many bytes of a request are arguments of fixed size, of those whose arguments we read. Names and data come behind them.
 pub fn args_len(opcode: u32) -> usize {
     match opcode {
-        FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | SETXATTR | GETXATTR | LISTXATTR | ACCESS | BATCH_FORGET => 8,
+        FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | SETXATTR | GETXATTR | LISTXATTR | ACCESS | INTERRUPT | BATCH_FORGET => 8,
         GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | RENAME2 => 16,
         FLUSH | RELEASE | RELEASEDIR | LSEEK => 24,
         FALLOCATE => 32,

@@ -2,6 +2,9 @@
 //!
 //! Through the device it is one write(2), from whatever thread. In a queue the answer lies where the request was, and the thread that
 //! received it hands it over; so it is put down in the request's [`ReplySlot`], which that thread looks into.
+//!
+//! A reply may come too late: the watchdog has replied. Each call that sends returns whether the kernel got the reply; if not, the file
+//! system undoes what the kernel does not know of.
 
 use std::cell::RefCell;
 use std::io::IoSlice;
@@ -13,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use super::encode;
+use super::in_flight::Ticket;
 
 /// What fits into an answer itself: the longest of fixed size is that of CREATE.
 const SHORT: usize = encode::ENTRY + 16;
@@ -34,6 +38,8 @@ pub struct PendingReply {
 enum ReplyChannel {
     Device {
         room: Vec<u8>,
+        /// With a request that the watchdog may reply to.
+        ticket: Option<Ticket>,
     },
     Queue {
         place: Arc<ReplySlot>,
@@ -93,7 +99,12 @@ impl ReplySlot {
 impl PendingReply {
     /// Creates a reply that is sent by the device that the request came from.
     pub fn by_device(unique: u64, device: &Arc<OwnedFd>) -> PendingReply {
-        PendingReply { unique, device: Arc::clone(device), channel: ReplyChannel::Device { room: Vec::new() } }
+        PendingReply { unique, device: Arc::clone(device), channel: ReplyChannel::Device { room: Vec::new(), ticket: None } }
+    }
+
+    /// Creates a reply as [`PendingReply::by_device`] does, to a request that the watchdog may reply to.
+    pub fn with_ticket(unique: u64, device: &Arc<OwnedFd>, ticket: Ticket) -> PendingReply {
+        PendingReply { unique, device: Arc::clone(device), channel: ReplyChannel::Device { room: Vec::new(), ticket: Some(ticket) } }
     }
 
     /// Creates a reply that is sent by a queue. `lent` is the request's entry, if the reply may be written directly into it.
@@ -115,7 +126,7 @@ impl PendingReply {
                 let length = length.min(room.len());
                 &mut room[..length]
             }
-            ReplyChannel::Device { room } | ReplyChannel::Queue { room, .. } => {
+            ReplyChannel::Device { room, .. } | ReplyChannel::Queue { room, .. } => {
                 if room.capacity() == 0 {
                     *room = ROOM.take();
                 }
@@ -128,26 +139,29 @@ impl PendingReply {
         }
     }
 
-    /// Sends so many bytes of the room.
-    pub fn send_room(mut self, length: usize) {
+    /// Sends so many bytes of the room. Returns whether the kernel got the reply.
+    pub fn send_room(mut self, length: usize) -> bool {
         match std::mem::replace(&mut self.channel, ReplyChannel::Gone) {
-            ReplyChannel::Device { room } => {
-                self.write(None, &room[..length]);
+            ReplyChannel::Device { room, ticket } => {
+                let is_sent = self.write(ticket, None, &room[..length]);
                 keep(room);
+                is_sent
             }
             ReplyChannel::Queue { place, entry, room } => {
                 place.put(FinishedReply { unique: self.unique, error: None, entry, length, short: [0; SHORT], long: room });
+                true
             }
-            ReplyChannel::Gone => {}
+            ReplyChannel::Gone => false,
         }
     }
 
-    /// Sends these bytes as the reply.
-    pub fn send(mut self, data: &[u8]) {
+    /// Sends these bytes as the reply. Returns whether the kernel got it.
+    pub fn send(mut self, data: &[u8]) -> bool {
         match std::mem::replace(&mut self.channel, ReplyChannel::Gone) {
-            ReplyChannel::Device { room } => {
-                self.write(None, data);
+            ReplyChannel::Device { room, ticket } => {
+                let is_sent = self.write(ticket, None, data);
                 keep(room);
+                is_sent
             }
             ReplyChannel::Queue { place, entry, .. } => {
                 let mut done =
@@ -158,37 +172,51 @@ impl PendingReply {
                     (None, None) => done.long = data.to_vec(),
                 }
                 place.put(done);
+                true
             }
-            ReplyChannel::Gone => {}
+            ReplyChannel::Gone => false,
         }
     }
 
-    /// Replies with an error number instead of data.
-    pub fn fail(mut self, error: Errno) {
-        self.failed(error);
+    /// Replies with an error number instead of data. Returns whether the kernel got it.
+    pub fn fail(mut self, error: Errno) -> bool {
+        self.failed(error)
     }
 
-    fn failed(&mut self, error: Errno) {
+    fn failed(&mut self, error: Errno) -> bool {
         match std::mem::replace(&mut self.channel, ReplyChannel::Gone) {
-            ReplyChannel::Device { room } => {
-                self.write(Some(error), &[]);
+            ReplyChannel::Device { room, ticket } => {
+                ticket.iter().for_each(|ticket| ticket.note_error(error));
+                let is_sent = self.write(ticket, Some(error), &[]);
                 keep(room);
+                is_sent
             }
             ReplyChannel::Queue { place, entry, .. } => {
                 let (unique, error) = (self.unique, Some(error));
                 place.put(FinishedReply { unique, error, entry, length: 0, short: [0; SHORT], long: Vec::new() });
+                true
             }
-            ReplyChannel::Gone => {}
+            ReplyChannel::Gone => false,
         }
     }
 
-    fn write(&self, error: Option<Errno>, data: &[u8]) {
+    fn write(&self, ticket: Option<Ticket>, error: Option<Errno>, data: &[u8]) -> bool {
+        if ticket.is_some_and(|ticket| !ticket.claim()) {
+            tracing::debug!(unique = self.unique, "a reply came too late");
+            return false;
+        }
         let header = encode::header(self.unique, error, data.len());
         match rustix::io::writev(&self.device, &[IoSlice::new(&header), IoSlice::new(data)]) {
-            Ok(_) => {}
+            Ok(_) => true,
             // The caller does not wait any more, or the mount is gone.
-            Err(gone @ (Errno::NOENT | Errno::NODEV | Errno::PERM)) => tracing::debug!(unique = self.unique, %gone, "nobody waits"),
-            Err(error) => tracing::error!(unique = self.unique, %error, "an answer was not taken"),
+            Err(gone @ (Errno::NOENT | Errno::NODEV | Errno::PERM)) => {
+                tracing::debug!(unique = self.unique, %gone, "nobody waits");
+                false
+            }
+            Err(error) => {
+                tracing::error!(unique = self.unique, %error, "an answer was not taken");
+                false
+            }
         }
     }
 }

@@ -24,7 +24,7 @@ fn admitted(op: &FuseOp<'_>, uid: u32, owner: Option<u32>) -> bool {
                 | FuseOp::Flush { .. }
                 | FuseOp::Release { .. }
                 | FuseOp::ReleaseDir { .. }
-                | FuseOp::Interrupt
+                | FuseOp::Interrupt { .. }
                 | FuseOp::Unknown
         )
 }
@@ -55,7 +55,8 @@ pub fn perform(
     answer: PendingReply,
 ) {
     if !admitted(&op, head.uid, owner) {
-        return answer.fail(Errno::ACCESS);
+        answer.fail(Errno::ACCESS);
+        return;
     }
     let req = &Request { head, executor };
     let ino = head.ino;
@@ -100,7 +101,7 @@ pub fn perform(
             fs.copy_file_range(req, (fh_in, offset_in), (fh_out, offset_out), len, answer.into());
         }
         // A request under way is not interrupted; told so, the kernel does not ask again.
-        FuseOp::Interrupt | FuseOp::Unknown => answer.fail(Errno::NOSYS),
-        FuseOp::Destroy | FuseOp::Forget { .. } | FuseOp::BatchForget { .. } => answer.fail(Errno::IO),
+        FuseOp::Interrupt { .. } | FuseOp::Unknown => _ = answer.fail(Errno::NOSYS),
+        FuseOp::Destroy | FuseOp::Forget { .. } | FuseOp::BatchForget { .. } => _ = answer.fail(Errno::IO),
     }
 }

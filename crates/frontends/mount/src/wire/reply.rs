@@ -1,4 +1,5 @@
-//! The replies that a file system can send, by kind of request.
+//! The replies that a file system can send, by kind of request. Those whose names begin with `try_` return whether the kernel got the reply: if
+//! not, the watchdog has replied, the kernel does not know what the call did, and the file system has to undo it.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -57,17 +58,40 @@ replies! {
     ReplyLseek,
 }
 
+macro_rules! try_errors {
+    ($($name:ident),*) => {$(
+        impl $name {
+            /// Does the same as `error`, and returns whether the kernel got the reply.
+            pub fn try_error(self, error: Errno) -> bool {
+                self.0.fail(error)
+            }
+        }
+    )*};
+}
+
+try_errors!(ReplyEmpty, ReplyEntry, ReplyAttr, ReplyWrite);
+
 impl ReplyEmpty {
     /// Replies that the operation succeeded.
     pub fn ok(self) {
-        self.0.send(&[]);
+        self.try_ok();
+    }
+
+    /// Does the same as `ok`, and returns whether the kernel got the reply.
+    pub fn try_ok(self) -> bool {
+        self.0.send(&[])
     }
 }
 
 impl ReplyEntry {
     /// Replies with an inode, and with how long the kernel may cache its attributes and its name.
     pub fn entry(self, attr_ttl: Duration, name_ttl: Duration, attr: &Attr) {
-        self.0.send(Message::<ENTRY>::new().entry(attr.ino, attr_ttl, name_ttl, attr).bytes());
+        self.try_entry(attr_ttl, name_ttl, attr);
+    }
+
+    /// Does the same as `entry`, and returns whether the kernel got the reply.
+    pub fn try_entry(self, attr_ttl: Duration, name_ttl: Duration, attr: &Attr) -> bool {
+        self.0.send(Message::<ENTRY>::new().entry(attr.ino, attr_ttl, name_ttl, attr).bytes())
     }
 
     /// Replies that the name does not exist. The kernel may cache that for `ttl`; inode number 0 says so (fuse_lookup_name).
@@ -79,7 +103,12 @@ impl ReplyEntry {
 impl ReplyAttr {
     /// Replies with attributes, which the kernel may cache for `ttl`.
     pub fn attr(self, ttl: Duration, attr: &Attr) {
-        self.0.send(Message::<104>::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).attr(attr).bytes());
+        self.try_attr(ttl, attr);
+    }
+
+    /// Does the same as `attr`, and returns whether the kernel got the reply.
+    pub fn try_attr(self, ttl: Duration, attr: &Attr) -> bool {
+        self.0.send(Message::<104>::new().u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).attr(attr).bytes())
     }
 }
 
@@ -91,7 +120,12 @@ impl ReplyOpen {
 
     /// Replies that the file is open; reads and writes are sent to the daemon.
     pub fn opened(self, fh: u64, flags: FopenFlags) {
-        self.0.send(Message::<16>::new().open(fh, flags.bits(), 0).bytes());
+        self.try_opened(fh, flags);
+    }
+
+    /// Does the same as `opened`, and returns whether the kernel got the reply.
+    pub fn try_opened(self, fh: u64, flags: FopenFlags) -> bool {
+        self.0.send(Message::<16>::new().open(fh, flags.bits(), 0).bytes())
     }
 
     /// Replies that the file is open; the kernel passes reads and writes to the backing file, which must live as long as the open.
@@ -119,6 +153,11 @@ impl ReplyCreate {
         let message = Message::<{ ENTRY + 16 }>::new().entry(attr.ino, attr_ttl, name_ttl, attr).open(fh, flags.bits(), number);
         self.0.send(message.bytes());
     }
+
+    /// Does the same as `created` for a file without a backing file, and returns whether the kernel got the reply.
+    pub fn try_created(self, ttl: Duration, attr: &Attr, fh: u64, flags: FopenFlags) -> bool {
+        self.0.send(Message::<{ ENTRY + 16 }>::new().entry(attr.ino, ttl, ttl, attr).open(fh, flags.bits(), 0).bytes())
+    }
 }
 
 impl ReplyData {
@@ -141,7 +180,12 @@ impl ReplyData {
 impl ReplyWrite {
     /// Replies that this many bytes were written.
     pub fn written(self, length: u32) {
-        self.0.send(Message::<8>::new().u32(length).u32(0).bytes());
+        self.try_written(length);
+    }
+
+    /// Does the same as `written`, and returns whether the kernel got the reply.
+    pub fn try_written(self, length: u32) -> bool {
+        self.0.send(Message::<8>::new().u32(length).u32(0).bytes())
     }
 }
 
@@ -211,7 +255,12 @@ macro_rules! listings {
 
             /// Replies that the operation succeeded, with the entries added so far.
             pub fn ok(self) {
-                self.0.answer.send_room(self.0.used);
+                self.try_ok();
+            }
+
+            /// Does the same as `ok`, and returns whether the kernel got the reply.
+            pub fn try_ok(self) -> bool {
+                self.0.answer.send_room(self.0.used)
             }
 
             /// Replies that the operation failed with this error.

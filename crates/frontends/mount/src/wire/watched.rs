@@ -1,0 +1,305 @@
+//! Requests by read(2) from `/dev/fuse`, each with a deadline.
+//!
+//! A call on the slow side may not return. It then keeps its thread, which nothing can get back; so the threads are not waited for when
+//! the mount ends, and another one reads requests in the place of one that is stuck. Once the side is suspect, nothing that may wait runs on
+//! a thread that reads requests. The thread that mounted replies to what is overdue.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+
+use super::DATA_MAX;
+use super::decode::{self, FuseOp, RequestHeader};
+use super::filesystem::{BlockingExecutor, FileSystem, Job};
+use super::in_flight::Ticket;
+use super::opcodes;
+use super::pending_reply::PendingReply;
+use super::perform::{forgets, perform};
+use super::reply::ReplyAttr;
+use super::watchdog::{OverdueRequest, TICK, Watchdog};
+use crate::blocking_pool::BlockingPool;
+use crate::reader_pool::ReaderPool;
+
+/// Besides the data of a write: its header and arguments.
+const BESIDES: usize = 4096;
+/// Threads that read requests in the place of stuck ones, at most.
+const EXTRA_MAX: usize = 64;
+/// A thread that serves one request for so long is taken for stuck, ms.
+const STUCK_MS: u64 = 300;
+/// How long the end of the mount waits for threads.
+const ENDING_MAX: Duration = Duration::from_secs(2);
+
+/// The threads that read the device, and what they have in common.
+pub struct WatchedReaders<F> {
+    fs: Arc<F>,
+    /// If set, requests of all other users are refused.
+    owner: Option<u32>,
+    device: Arc<OwnedFd>,
+    watchdog: Arc<Watchdog>,
+    /// Threads that read requests while none is stuck.
+    wanted: usize,
+    /// Threads that read requests, stuck or not.
+    threads: AtomicUsize,
+    stuck: AtomicUsize,
+    /// When each thread began with its request on the watchdog's clock, or 0.
+    busy: Mutex<Vec<Arc<AtomicU64>>>,
+    /// Reads have threads of their own: what the SSD has does not wait for calls that are stuck.
+    read_pool: BlockingPool,
+    blocking_pool: BlockingPool,
+    reader_pool: ReaderPool,
+    is_gone: Mutex<bool>,
+    gone: Condvar,
+    failed: AtomicBool,
+}
+
+/// Runs what may wait on a pool, unless the watchdog has replied before it began.
+struct TicketExecutor<'a> {
+    pool: &'a BlockingPool,
+    ticket: Ticket,
+}
+
+impl BlockingExecutor for TicketExecutor<'_> {
+    fn run(&self, job: Job) {
+        let ticket = self.ticket.clone();
+        self.pool.run(move || {
+            if ticket.is_wanted() {
+                job();
+            }
+        });
+    }
+
+    /// Any thread may answer.
+    fn may_wait(&self) -> bool {
+        true
+    }
+}
+
+/// Runs what may wait at once: this thread serves one request.
+struct InPlace;
+
+impl BlockingExecutor for InPlace {
+    fn run(&self, job: Job) {
+        job();
+    }
+
+    fn may_wait(&self) -> bool {
+        true
+    }
+}
+
+impl<F: FileSystem> WatchedReaders<F> {
+    /// Creates the readers without starting a thread.
+    pub fn new(fs: Arc<F>, owner: Option<u32>, device: Arc<OwnedFd>, threads: usize, watchdog: Arc<Watchdog>) -> Self {
+        WatchedReaders {
+            fs,
+            owner,
+            device,
+            watchdog,
+            wanted: threads,
+            threads: AtomicUsize::new(0),
+            stuck: AtomicUsize::new(0),
+            busy: Mutex::default(),
+            read_pool: BlockingPool::default(),
+            blocking_pool: BlockingPool::default(),
+            reader_pool: ReaderPool::new(0),
+            is_gone: Mutex::new(false),
+            gone: Condvar::new(),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Serves until the mount has gone.
+    pub fn serve(self: Arc<Self>) -> io::Result<()> {
+        for _ in 0..self.wanted {
+            self.start_reader()?;
+        }
+        self.watchdog.start_probes()?;
+        let (mut last, mut ending) = (Instant::now(), None);
+        // Threads that are stuck may come back meanwhile, and programs wait for replies until the mount has gone.
+        while ending.is_none_or(|since: Instant| self.threads.load(SeqCst) > 0 && since.elapsed() < ENDING_MAX) {
+            let mut is_gone = self.is_gone.lock();
+            if !*is_gone {
+                self.gone.wait_for(&mut is_gone, TICK);
+            }
+            if *is_gone {
+                ending.get_or_insert_with(Instant::now);
+                self.gone.wait_for(&mut is_gone, TICK / 10);
+            }
+            drop(is_gone);
+            let now = Instant::now();
+            for overdue in self.watchdog.tick(now - last) {
+                self.answer_overdue(&overdue);
+            }
+            last = now;
+            self.replace_stuck();
+            self.fs.side_changed();
+        }
+        if self.failed.load(Relaxed) { Err(io::Error::other("a request ended in a bug (see the log)")) } else { Ok(()) }
+    }
+
+    fn start_reader(self: &Arc<Self>) -> io::Result<()> {
+        let number = self.threads.fetch_add(1, SeqCst);
+        let busy = Arc::new(AtomicU64::new(0));
+        let (readers, own) = (Arc::clone(self), Arc::clone(&busy));
+        self.reader_pool.join();
+        let started = Builder::new().name(format!("reader-{number}")).spawn(move || readers.read_and_leave(&own));
+        match started {
+            Ok(_) => {
+                self.busy.lock().push(busy);
+                Ok(())
+            }
+            Err(error) => {
+                self.reader_pool.leave();
+                self.threads.fetch_sub(1, SeqCst);
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts threads in the place of those that are stuck.
+    fn replace_stuck(self: &Arc<Self>) {
+        let now = self.watchdog.now_ms();
+        let is_stuck = |begun: u64| begun != 0 && now.saturating_sub(begun) >= STUCK_MS;
+        let stuck = self.busy.lock().iter().filter(|busy| is_stuck(busy.load(Relaxed))).count();
+        self.stuck.store(stuck, SeqCst);
+        let wanted = (self.wanted + stuck).min(self.wanted + EXTRA_MAX);
+        while self.threads.load(SeqCst) < wanted && !*self.is_gone.lock() {
+            if let Err(error) = self.start_reader() {
+                tracing::warn!(%error, "no thread in the place of one that waits for the slow side");
+                return;
+            }
+        }
+    }
+
+    fn read_and_leave(self: &Arc<Self>, busy: &Arc<AtomicU64>) {
+        if let Err(error) = self.read(busy) {
+            tracing::error!(%error, "a thread that reads requests ends");
+            self.failed.store(true, Relaxed);
+        }
+        self.reader_pool.leave();
+        self.busy.lock().retain(|other| !Arc::ptr_eq(other, busy));
+    }
+
+    /// Serves until the mount has gone, or there are too many threads; the thread is counted out by then.
+    fn read(self: &Arc<Self>, busy: &AtomicU64) -> io::Result<()> {
+        let mut buffer = vec![0; DATA_MAX + BESIDES];
+        let outcome = loop {
+            match rustix::io::read(&self.device, &mut buffer) {
+                Ok(length) => {
+                    busy.store(self.watchdog.now_ms(), Relaxed);
+                    let is_last = self.serve_one(&buffer[..length]);
+                    busy.store(0, Relaxed);
+                    match is_last {
+                        Ok(false) => {}
+                        Ok(true) => break Ok(()),
+                        Err(error) => break Err(error),
+                    }
+                    let most = self.wanted + self.stuck.load(SeqCst);
+                    if self.threads.load(SeqCst) > most
+                        && self.threads.fetch_update(SeqCst, SeqCst, |threads| (threads > most).then(|| threads - 1)).is_ok()
+                    {
+                        return Ok(());
+                    }
+                }
+                // ENOENT: the caller went away before the daemon read the request.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NODEV) => break Ok(()),
+                Err(error) => break Err(error.into()),
+            }
+        };
+        self.threads.fetch_sub(1, SeqCst);
+        *self.is_gone.lock() = true;
+        self.gone.notify_all();
+        outcome
+    }
+
+    /// True: it was the last one.
+    fn serve_one(self: &Arc<Self>, message: &[u8]) -> io::Result<bool> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "not a request of FUSE");
+        let (head, args, rest) = decode::split(message).map_err(|_| invalid())?;
+        let answer = || PendingReply::by_device(head.unique, &self.device);
+        match decode::decode(head.opcode, args, rest) {
+            Ok(op) if forgets(&*self.fs, &head, &op) => {}
+            Ok(FuseOp::Destroy) => {
+                answer().send(&[]);
+                return Ok(true);
+            }
+            Ok(FuseOp::Interrupt { unique }) => {
+                // The thread that has read the request may not have registered it yet; the kernel then sends the signal again. If the
+                // request has been replied to, the kernel takes no reply.
+                if !self.watchdog.interrupt(unique) {
+                    answer().fail(Errno::AGAIN);
+                }
+            }
+            Ok(op) => {
+                let _turn = self.reader_pool.take();
+                self.route(head, op, message);
+            }
+            Err(_) => {
+                tracing::error!(opcode = head.opcode, "a request makes no sense");
+                answer().fail(Errno::IO);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Decides where a request is served.
+    fn route(self: &Arc<Self>, head: RequestHeader, op: FuseOp<'_>, message: &[u8]) {
+        if self.watchdog.is_away() && !self.fs.serves_away(head.opcode) {
+            return self.answer_without_side(&head, Errno::TIMEDOUT);
+        }
+        let Some(ticket) = self.watchdog.begin(&head) else { return self.answer_without_side(&head, Errno::TIMEDOUT) };
+        let answer = PendingReply::with_ticket(head.unique, &self.device, ticket.clone());
+        let is_read = matches!(op, FuseOp::Read { .. });
+        if !is_read && self.watchdog.is_suspect() {
+            let (readers, message) = (Arc::clone(self), message.to_vec());
+            return self.blocking_pool.run(move || {
+                // A file that nobody uses any more is closed, however late.
+                if !ticket.is_wanted() && !matches!(head.opcode, opcodes::RELEASE | opcodes::RELEASEDIR) {
+                    return;
+                }
+                if let Ok((head, args, rest)) = decode::split(&message)
+                    && let Ok(op) = decode::decode(head.opcode, args, rest)
+                {
+                    readers.perform(head, op, &InPlace, answer);
+                }
+            });
+        }
+        let pool = if is_read { &self.read_pool } else { &self.blocking_pool };
+        self.perform(head, op, &TicketExecutor { pool, ticket }, answer);
+    }
+
+    fn perform(&self, head: RequestHeader, op: FuseOp<'_>, executor: &dyn BlockingExecutor, answer: PendingReply) {
+        // After a panic, dropping the pending reply sends EIO.
+        if catch_unwind(AssertUnwindSafe(|| perform(&*self.fs, self.owner, head, op, executor, answer))).is_err() {
+            self.failed.store(true, Relaxed);
+        }
+    }
+
+    fn answer_overdue(&self, overdue: &OverdueRequest) {
+        let head = RequestHeader { opcode: overdue.opcode, unique: overdue.unique, ino: overdue.ino, uid: 0, gid: 0, pid: 0 };
+        tracing::debug!(opcode = head.opcode, ino = head.ino, error = %overdue.error, "a request is overdue");
+        self.answer_without_side(&head, overdue.error);
+    }
+
+    /// Replies with what is known, or with an error.
+    fn answer_without_side(&self, head: &RequestHeader, error: Errno) {
+        let answer = PendingReply::by_device(head.unique, &self.device);
+        match head.opcode {
+            // Nobody looks at this reply.
+            opcodes::RELEASE | opcodes::RELEASEDIR => _ = answer.send(&[]),
+            opcodes::GETATTR if error == Errno::TIMEDOUT => match self.fs.known_attributes(head.ino) {
+                Some((ttl, attr)) => ReplyAttr::from(answer).attr(ttl, &attr),
+                None => _ = answer.fail(error),
+            },
+            _ => _ = answer.fail(error),
+        }
+    }
+}
