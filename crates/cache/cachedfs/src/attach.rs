@@ -354,9 +354,17 @@ impl Found {
             keep(place, &region, &processes);
         }
         let group = place.as_ref().and_then(|place| place.sharing.group);
-        let (note, listed) = (note_of(&running), Listed::default());
+        let (note, listed) = (note_of(&running), Arc::new(Listed::default()));
         let opened = OpenLocals::default();
-        let around = Arc::new(CacheEnvironment { direct: running.direct, notes: Mutex::default(), note, group, listed, opened });
+        let around = Arc::new(CacheEnvironment {
+            direct: running.direct,
+            notes: Mutex::default(),
+            note,
+            group,
+            listed,
+            opened,
+            slow: Default::default(),
+        });
         if let Some(error) = &without {
             around.report(&format!("the cache goes on without its SSD: {error}"));
         }

@@ -16,6 +16,7 @@ use ssdcache::FileKey;
 
 use crate::descriptor::{is_removed, path_of, reopen};
 use crate::find::{Listed, find};
+use crate::guarded::SlowFileSystems;
 use crate::note::{Note, NoteContent};
 
 /// The alignment for `O_DIRECT` that every drive accepts.
@@ -212,9 +213,11 @@ pub struct CacheEnvironment {
     /// The group that shares the cache.
     pub group: Option<u32>,
     /// The directory that was searched last.
-    pub listed: Listed,
+    pub listed: Arc<Listed>,
     /// The files that this process has open.
     pub opened: OpenLocals,
+    /// The file systems that may not reply.
+    pub slow: SlowFileSystems,
 }
 
 /// The backing files that a process has open, by key.
@@ -258,25 +261,30 @@ const NOTES_MAX: usize = 32;
 
 impl datapath::engine::Environment for CacheEnvironment {
     fn open(&self, key: FileKey, path: &Path, pids: &[u32], writable: bool) -> io::Result<Arc<dyn BackingFile>> {
-        let Some(group) = self.group else {
-            return match find(key, path, pids, writable, &self.listed) {
-                // The file system may refuse this process what it granted when the file was opened in the name of another user.
-                Err(errno @ (Errno::ACCESS | Errno::PERM)) => Ok(self.opened.get(key, writable).ok_or(errno)?),
-                found => Ok(Arc::new(Local::new(found?, self.direct))),
+        let (listed, pids, sought, group, direct) = (Arc::clone(&self.listed), pids.to_vec(), path.to_owned(), self.group, self.direct);
+        let search = move || {
+            let found = find(key, &sought, &pids, writable && group.is_none(), &listed)?;
+            // A member can write to the segment. Check that it may itself access the file that this process is to read or write for it.
+            let fd = match group {
+                Some(group) if !crate::group::can_reach(found.as_fd(), group, false) => return Err(Errno::ACCESS),
+                Some(group) if writable && crate::group::can_write(found.as_fd(), group) => reopen(found.as_fd(), OFlags::RDWR)?,
+                _ => found,
             };
+            Ok(Local::new(fd, direct))
         };
-        // A member can write to the segment. Check that it may itself access the file that this process is to read or write for it.
-        let found = find(key, path, pids, false, &self.listed)?;
-        if !crate::group::can_reach(found.as_fd(), group, false) {
-            return Err(Errno::ACCESS.into());
-        }
-        let fd = if writable && crate::group::can_write(found.as_fd(), group) { reopen(found.as_fd(), OFlags::RDWR)? } else { found };
-        Ok(Arc::new(Local::new(fd, self.direct)))
+        let file = match self.slow.search(path, search)? {
+            // The file system may refuse this process what it granted when the file was opened in the name of another user.
+            Err(errno @ (Errno::ACCESS | Errno::PERM)) if self.group.is_none() => self.opened.get(key, writable).ok_or(errno)?,
+            found => Arc::new(found?),
+        };
+        Ok(self.slow.guard(file))
     }
 
     fn may_keep(&self, key: FileKey, path: &Path) -> bool {
         let Some(group) = self.group else { return true };
-        find(key, path, &[], false, &self.listed).is_ok_and(|fd| crate::group::can_reach(fd.as_fd(), group, false))
+        let (listed, sought) = (Arc::clone(&self.listed), path.to_owned());
+        let search = move || find(key, &sought, &[], false, &listed).is_ok_and(|fd| crate::group::can_reach(fd.as_fd(), group, false));
+        self.slow.search(path, search) == Ok(true)
     }
 
     fn handles_max(&self) -> usize {
@@ -301,8 +309,12 @@ impl datapath::engine::Environment for CacheEnvironment {
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        let dir = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::fs::fsync(dir).map_err(io::Error::from)
+        let sought = path.to_owned();
+        let sync = move || {
+            let dir = openat(CWD, &sought, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            rustix::fs::fsync(dir)
+        };
+        Ok(self.slow.search(path, sync)??)
     }
 
     fn note_clean(&self, is_clean: bool) -> io::Result<()> {

@@ -19,6 +19,23 @@ pub fn is_shortage(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE)
 }
 
+/// Returns whether an error of an open says nothing of whether the file exists: the process has no descriptor left, or the file system
+/// does not reply.
+pub fn leaves_unknown(errno: Errno) -> bool {
+    const DEAD: [Errno; 9] = [
+        Errno::NOTCONN,
+        Errno::CONNABORTED,
+        Errno::SHUTDOWN,
+        Errno::TIMEDOUT,
+        Errno::HOSTDOWN,
+        Errno::HOSTUNREACH,
+        Errno::NETDOWN,
+        Errno::NETUNREACH,
+        Errno::IO,
+    ];
+    is_shortage(errno) || DEAD.contains(&errno)
+}
+
 fn in_proc(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }

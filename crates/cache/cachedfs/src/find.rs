@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, opena
 use rustix::io::Errno;
 use ssdcache::FileKey;
 
-use crate::descriptor::{is_shortage, reopen};
+use crate::descriptor::{leaves_unknown, reopen};
 use crate::key::key_of;
 
 /// Finds the file of a key: at its last path, else where a process has it open, else in the same directory under another name, else below
@@ -57,11 +57,15 @@ fn find_elsewhere(key: FileKey, path: &Path, pids: &[u32], listed: &Listed) -> R
 /// Opens a regular file with O_PATH and returns it with its key.
 ///
 /// # Errors
-/// The process has no descriptor left: nothing is known of the file.
+/// The process has no descriptor left, or the file system does not reply: nothing is known of the file.
 fn file_at(path: &Path) -> Result<Option<(OwnedFd, FileKey)>, Errno> {
     match openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-        Err(errno) if is_shortage(errno) => Err(errno),
-        opened => Ok(opened.ok().and_then(with_key)),
+        Err(errno) if leaves_unknown(errno) => Err(errno),
+        Err(_) => Ok(None),
+        Ok(fd) => match fstat(&fd) {
+            Err(errno) if leaves_unknown(errno) => Err(errno),
+            _ => Ok(with_key(fd)),
+        },
     }
 }
 
@@ -91,7 +95,7 @@ fn find_in_renamed_directory(key: FileKey, path: &Path, listed: &Listed) -> Resu
     for dir in path.ancestors().skip(1) {
         let Some(above) = dir.parent().filter(|_| !listed.is_unchanged(dir)) else { return Ok(None) };
         let parent = match openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
-            Err(errno) if is_shortage(errno) => return Err(errno),
+            Err(errno) if leaves_unknown(errno) => return Err(errno),
             Err(_) => continue,
             Ok(parent) => parent,
         };
@@ -110,7 +114,7 @@ fn find_in_renamed_directory(key: FileKey, path: &Path, listed: &Listed) -> Resu
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
             let path = Path::new(&beside.file_name()).join(rest);
             match openat2(&parent, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                Err(errno) if is_shortage(errno) => return Err(errno),
+                Err(errno) if leaves_unknown(errno) => return Err(errno),
                 opened => {
                     let found = opened.ok().and_then(with_key).filter(|(_, found)| *found == key);
                     if let Some((fd, _)) = found {
@@ -143,7 +147,7 @@ fn entries(dir: &Path) -> Result<impl Iterator<Item = PathBuf> + use<>, Errno> {
 fn listing_of(dir: &Path) -> Result<Option<fs::ReadDir>, Errno> {
     let listing = fs::read_dir(dir);
     match listing.as_ref().err().and_then(Errno::from_io_error) {
-        Some(errno) if is_shortage(errno) => Err(errno),
+        Some(errno) if leaves_unknown(errno) => Err(errno),
         _ => Ok(listing.ok()),
     }
 }

@@ -34,9 +34,13 @@ impl InstanceCache {
     }
 }
 
-/// Returns the error of the system call that an error of the cache stands for.
+/// Returns the error of the system call that an error of the cache stands for. A slow side that does not reply to the leader of the cache
+/// (EHOSTDOWN) is for programs the same as one that does not reply to the mount.
 pub fn errno(error: &cachedfs::Error) -> Errno {
-    Errno::from_raw_os_error(error.errno())
+    match Errno::from_raw_os_error(error.errno()) {
+        Errno::HOSTDOWN => Errno::TIMEDOUT,
+        errno => errno,
+    }
 }
 
 impl FileCache for InstanceCache {

@@ -1,0 +1,427 @@
+//! Calls of the leader on file systems that may not reply: one such file system must not stop the leader, which serves all files.
+//!
+//! A helper thread makes the call. When it takes long, another one asks the same file system something simple (fstatfs(2)). If that does
+//! not return either, the call is abandoned with EHOSTDOWN. Until it ends, other calls on that file system fail at once. So an abandoned
+//! change of a file comes before all later ones of the leader; its error is kept for the next sync.
+//!
+//! Truncations and holes are not abandoned: writers do not wait for one that is late.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use datapath::engine::{BackingFile, Stamp};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::below::Local;
+
+/// How long a call takes before the file system is asked for a sign of life, and how long between two of them.
+const QUIET: Duration = Duration::from_secs(2);
+/// How long there may be no sign of life before a call that changes nothing is abandoned.
+const READ_SILENCE: Duration = Duration::from_secs(2);
+/// The same for a call that changes a file: its error reaches programs. Longer than the disks of a sleeping NAS take to start.
+const CHANGE_SILENCE: Duration = Duration::from_secs(30);
+/// The error of an abandoned call. ETIMEDOUT would say that the leader may still carry out a request.
+const SILENT: Errno = Errno::HOSTDOWN;
+/// Searches for files that may be abandoned at a time.
+const SEARCHES_MAX: usize = 16;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread that makes calls, one after the other.
+#[derive(Debug)]
+struct Helper(Sender<Job>);
+
+impl Helper {
+    fn start(name: &str) -> io::Result<Helper> {
+        let (send, jobs) = channel::<Job>();
+        std::thread::Builder::new().name(name.into()).spawn(move || jobs.into_iter().for_each(|job| job()))?;
+        Ok(Helper(send))
+    }
+}
+
+/// The result of a call, and whether somebody waits for it.
+enum CallState<T> {
+    UnderWay,
+    Done(T),
+    Abandoned,
+}
+
+/// One file system that may not reply.
+#[derive(Debug)]
+pub struct SlowFileSystem {
+    calls: Helper,
+    probes: Helper,
+    /// An abandoned call has not ended.
+    is_stuck: Arc<AtomicBool>,
+}
+
+impl SlowFileSystem {
+    fn start() -> io::Result<SlowFileSystem> {
+        let (calls, probes) = (Helper::start("hotshelf-slow")?, Helper::start("hotshelf-probe")?);
+        Ok(SlowFileSystem { calls, probes, is_stuck: Arc::default() })
+    }
+
+    /// Makes a call on the helper thread. `probe` asks the file system for a sign of life; `late` gets the result of an abandoned call.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: the file system shows no sign of life for `silence`, or an abandoned call of it has not ended.
+    fn call<T: Send + 'static>(
+        &self,
+        silence: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+        probe: impl Fn() + Send + Sync + Clone + 'static,
+        late: impl FnOnce(T) + Send + 'static,
+    ) -> Result<T, Errno> {
+        if self.is_stuck.load(SeqCst) {
+            return Err(SILENT);
+        }
+        let state = Arc::new(Mutex::new(CallState::UnderWay));
+        let (send, ended) = channel();
+        let (theirs, is_stuck) = (Arc::clone(&state), Arc::clone(&self.is_stuck));
+        let job = move || {
+            let result = work();
+            let mut state = theirs.lock();
+            if matches!(*state, CallState::Abandoned) {
+                late(result);
+                is_stuck.store(false, SeqCst);
+            } else {
+                *state = CallState::Done(result);
+                let _ = send.send(());
+            }
+        };
+        self.calls.0.send(Box::new(job)).map_err(|_| Errno::NOMEM)?;
+        let mut asked: Option<(Instant, Arc<AtomicBool>)> = None;
+        loop {
+            let wait = asked.as_ref().map_or(QUIET, |_| QUIET.min(silence) / 8);
+            if ended.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+                break;
+            }
+            match asked.take() {
+                Some((_, replied)) if replied.load(SeqCst) => {}
+                Some((since, _)) if since.elapsed() >= silence => {
+                    let mut state = state.lock();
+                    if matches!(*state, CallState::UnderWay) {
+                        self.is_stuck.store(true, SeqCst);
+                        *state = CallState::Abandoned;
+                        return Err(SILENT);
+                    }
+                    break;
+                }
+                Some(still) => asked = Some(still),
+                None => {
+                    let (replied, ask) = (Arc::new(AtomicBool::new(false)), probe.clone());
+                    let theirs = Arc::clone(&replied);
+                    let job = move || {
+                        ask();
+                        theirs.store(true, SeqCst);
+                    };
+                    self.probes.0.send(Box::new(job)).map_err(|_| Errno::NOMEM)?;
+                    asked = Some((Instant::now(), replied));
+                }
+            }
+        }
+        match std::mem::replace(&mut *state.lock(), CallState::Abandoned) {
+            CallState::Done(result) => Ok(result),
+            // The call has panicked.
+            CallState::UnderWay | CallState::Abandoned => Err(Errno::IO),
+        }
+    }
+}
+
+/// A backing file on a file system that may not reply, for the leader.
+pub struct GuardedFile {
+    file: Arc<Local>,
+    side: Arc<SlowFileSystem>,
+    /// The error of an abandoned change, which the file system tells once.
+    late_error: Arc<Mutex<Option<io::Error>>>,
+}
+
+impl GuardedFile {
+    /// Asks a question that changes nothing.
+    fn ask<T: Send + 'static>(&self, question: impl FnOnce(&Local) -> T + Send + 'static) -> io::Result<T> {
+        let (file, probed) = (Arc::clone(&self.file), Arc::clone(&self.file));
+        Ok(self.side.call(READ_SILENCE, move || question(&file), move || _ = rustix::fs::fstatfs(probed.fd()), drop)?)
+    }
+
+    fn change(&self, change: impl FnOnce(&Local) -> io::Result<()> + Send + 'static) -> io::Result<()> {
+        let (file, probed, late_error) = (Arc::clone(&self.file), Arc::clone(&self.file), Arc::clone(&self.late_error));
+        let late = move |result: io::Result<()>| {
+            if let Err(error) = result {
+                *late_error.lock() = Some(error);
+            }
+        };
+        self.side.call(CHANGE_SILENCE, move || change(&file), move || _ = rustix::fs::fstatfs(probed.fd()), late)?.map_err(not_stalled)
+    }
+
+    /// Fails if an abandoned call has not ended.
+    fn is_free(&self) -> io::Result<()> {
+        if self.side.is_stuck.load(SeqCst) { Err(SILENT.into()) } else { Ok(()) }
+    }
+}
+
+/// Replaces a network file system's own ETIMEDOUT: see [`SILENT`].
+fn not_stalled(error: io::Error) -> io::Error {
+    if error.raw_os_error() == Some(Errno::TIMEDOUT.raw_os_error()) { SILENT.into() } else { error }
+}
+
+impl BackingFile for GuardedFile {
+    fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
+        let mut buffer = vec![0; to.len()];
+        let (read, buffer) = self.ask(move |file| {
+            let read = file.read_at(at, &mut buffer);
+            (read, buffer)
+        })?;
+        let read = read.map_err(not_stalled)?;
+        to[..read].copy_from_slice(&buffer[..read]);
+        Ok(read)
+    }
+
+    fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        let bytes = from.to_vec();
+        self.change(move |file| file.write_at(at, &bytes))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.is_free()?;
+        self.late_error.lock().take().map_or(Ok(()), Err)?;
+        self.change(BackingFile::sync)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.is_free()?;
+        self.file.set_len(len).map_err(not_stalled)
+    }
+
+    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
+        self.is_free()?;
+        self.file.punch(at, len).map_err(not_stalled)
+    }
+
+    fn set_mtime(&self, ns: u64) -> io::Result<()> {
+        self.change(move |file| file.set_mtime(ns))
+    }
+
+    fn stamp(&self) -> io::Result<Stamp> {
+        self.ask(BackingFile::stamp)?.map_err(not_stalled)
+    }
+
+    fn is_removed(&self) -> bool {
+        self.ask(BackingFile::is_removed).unwrap_or(false)
+    }
+
+    fn has_lost_name(&self) -> bool {
+        self.ask(BackingFile::has_lost_name).unwrap_or(false)
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        self.ask(BackingFile::path).ok()?
+    }
+}
+
+/// The slow file systems that the leader has used.
+#[derive(Debug, Default)]
+pub struct SlowFileSystems {
+    by_device: Mutex<HashMap<u64, Arc<SlowFileSystem>>>,
+    search: Mutex<Option<Arc<SlowFileSystem>>>,
+    /// The mount points of searches that were abandoned and have not ended.
+    stuck: Arc<Mutex<Vec<PathBuf>>>,
+}
+
+impl SlowFileSystems {
+    /// Returns the backing file as the leader uses it: guarded, if its file system is in another process or on a network.
+    pub fn guard(&self, file: Arc<Local>) -> Arc<dyn BackingFile> {
+        let device = match rustix::fs::fstatfs(file.fd()) {
+            Ok(fs) if is_remote(fs.f_type as u64) => rustix::fs::fstat(file.fd()).map(|stat| stat.st_dev),
+            _ => return file,
+        };
+        let mut all = self.by_device.lock();
+        // Those whose files are all closed, and that have no call under way.
+        all.retain(|_, side| Arc::strong_count(side) > 1 || side.is_stuck.load(SeqCst));
+        let side = device.ok().and_then(|device| match all.get(&device) {
+            Some(side) => Some(Arc::clone(side)),
+            None => {
+                let side = Arc::new(SlowFileSystem::start().ok()?);
+                all.insert(device, Arc::clone(&side));
+                Some(side)
+            }
+        });
+        match side {
+            Some(side) => Arc::new(GuardedFile { file, side, late_error: Arc::default() }),
+            // No thread to be had.
+            None => file,
+        }
+    }
+
+    /// Runs a search that begins at a path. A search that is late has no effect.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: the file system of the path does not reply.
+    pub fn search<T: Send + 'static>(&self, path: &Path, search: impl FnOnce() -> T + Send + 'static) -> Result<T, Errno> {
+        {
+            let stuck = self.stuck.lock();
+            if stuck.iter().any(|mount| path.starts_with(mount)) || stuck.len() >= SEARCHES_MAX {
+                return Err(SILENT);
+            }
+        }
+        let helper = {
+            let mut helper = self.search.lock();
+            match &*helper {
+                Some(free) if !free.is_stuck.load(SeqCst) => Arc::clone(free),
+                _ => {
+                    let started = SlowFileSystem::start().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+                    Arc::clone(helper.insert(Arc::new(started)))
+                }
+            }
+        };
+        let mount = Arc::new(Mutex::new(None::<PathBuf>));
+        let (probed, ended, stuck) = (path.to_owned(), Arc::clone(&mount), Arc::clone(&self.stuck));
+        let probe = move || {
+            if let Some(mount) = mount_point_of(&probed) {
+                let _ = rustix::fs::statfs(&mount);
+            }
+        };
+        let late = move |_| {
+            if let Some(mount) = ended.lock().take() {
+                stuck.lock().retain(|other| *other != mount);
+            }
+        };
+        let found = helper.call(READ_SILENCE, search, probe, late);
+        if found.is_err()
+            && helper.is_stuck.load(SeqCst)
+            && let Some(point) = mount_point_of(path)
+        {
+            let mut mount = mount.lock();
+            self.stuck.lock().push(point.clone());
+            *mount = Some(point);
+            // It may have ended meanwhile.
+            if !helper.is_stuck.load(SeqCst)
+                && let Some(point) = mount.take()
+            {
+                self.stuck.lock().retain(|other| *other != point);
+            }
+        }
+        found
+    }
+}
+
+/// Returns the mount point that a path leads through last, by the kernel's table: nothing on the way is looked at.
+fn mount_point_of(path: &Path) -> Option<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)));
+    points.filter(|point| path.starts_with(point)).max_by_key(|point| point.as_os_str().len())
+}
+
+/// Replaces the kernel's octal escapes of blanks.
+fn unescape(point: &str) -> String {
+    point.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+/// File systems that send data over a network or to another process (statfs(2)): NFS, three of SMB, Ceph, FUSE, 9P, two of AFS, Coda,
+/// OCFS2, Lustre and GPFS.
+const REMOTE: [u64; 13] = [
+    0x6969,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x00c3_6400,
+    0x6573_5546,
+    0x0102_1997,
+    0x5346_414f,
+    0x6b41_4653,
+    0x7375_7245,
+    0x7461_636f,
+    0x0bd0_0bd0,
+    0x4750_4653,
+];
+
+/// Returns whether a file system of this type (statfs(2)) sends data over a network or to another process.
+pub fn is_remote(kind: u64) -> bool {
+    // Some of the numbers have their highest bit set, and the field is signed.
+    REMOTE.contains(&(kind & 0xffff_ffff))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use std::sync::mpsc;
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    fn guarded(dir: &tempfile::TempDir) -> GuardedFile {
+        let path = dir.path().join("file");
+        std::fs::write(&path, b"content").expect("written");
+        let file = std::fs::File::options().read(true).write(true).open(path).expect("opened");
+        let side = Arc::new(SlowFileSystem::start().expect("threads"));
+        GuardedFile { file: Arc::new(Local::new(file.into(), false)), side, late_error: Arc::default() }
+    }
+
+    #[test]
+    fn calls_have_the_results_of_the_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = guarded(&dir);
+        file.write_at(3, b"TENT!").expect("written");
+        let mut bytes = [0; 20];
+        assert_eq!(file.read_at(0, &mut bytes).expect("read"), 8);
+        assert_eq!(&bytes[..8], b"conTENT!");
+        file.set_len(2).expect("truncated");
+        assert_eq!(file.stamp().expect("there").size, 2);
+        assert!(file.sync().is_ok() && !file.is_removed() && file.path() == Some(dir.path().join("file")));
+    }
+
+    #[test]
+    fn an_abandoned_call_ends_before_the_next_one_and_its_error_is_told_by_a_sync() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = guarded(&dir);
+        let (go, wait) = mpsc::channel::<()>();
+        let late_error = Arc::clone(&file.late_error);
+        let late = move |error: io::Error| *late_error.lock() = Some(error);
+        let hang = move || {
+            let _ = wait.recv();
+            io::Error::from(Errno::IO)
+        };
+        let (release, released) = mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        let probe = move || drop(released.lock().recv());
+        let begun = Instant::now();
+        assert!(matches!(file.side.call(SOON, hang, probe, late), Err(SILENT)));
+        assert!(begun.elapsed() >= SOON);
+        for failed in [file.stamp().err(), file.write_at(0, b"x").err(), file.sync().err(), file.set_len(0).err()] {
+            assert_eq!(failed.and_then(|error| Errno::from_io_error(&error)), Some(SILENT));
+        }
+        drop((go, release));
+        let end = Instant::now() + Duration::from_secs(10);
+        while file.stamp().is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        file.write_at(0, b"x").expect("written");
+        assert_eq!(file.sync().err().and_then(|error| Errno::from_io_error(&error)), Some(Errno::IO));
+        file.sync().expect("told once");
+    }
+
+    #[test]
+    fn a_slow_call_with_signs_of_life_is_waited_for() {
+        let side = SlowFileSystem::start().expect("threads");
+        let slow = || {
+            std::thread::sleep(QUIET + QUIET / 2);
+            7
+        };
+        assert_eq!(side.call(SOON, slow, || {}, |_| {}), Ok(7));
+    }
+
+    #[test]
+    fn only_searches_below_a_mount_that_does_not_reply_fail() {
+        let sides = SlowFileSystems::default();
+        assert_eq!(sides.search(Path::new("/proc/self/status"), || 5), Ok(5));
+        sides.stuck.lock().push(mount_point_of(Path::new("/proc/self/status")).expect("mounted"));
+        assert_eq!(sides.search(Path::new("/proc/other"), || 5), Err(SILENT));
+        assert_eq!(sides.search(Path::new("/dev/null"), || 5), Ok(5));
+        assert_eq!((mount_point_of(Path::new("/proc/1")), unescape("/a\\040b")), (Some("/proc".into()), "/a b".into()));
+        assert!(is_remote(0x6969) && is_remote(0xffff_ffff_ff53_4d42) && !is_remote(0xef53));
+    }
+}

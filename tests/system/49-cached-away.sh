@@ -1,0 +1,314 @@
+#!/bin/bash
+# TIMEOUT: 280
+# TIMEOUT_FULL: 1200
+# A cached mount whose slow side hangs, dies and comes back, at chosen and at random points: no call waits for ever, no process is unkillable,
+# no byte that fsync acknowledged is lost, none is wrong, and unmount works. Other mounts of the same cache go on.
+# shellcheck source=tests/system/lib.sh
+source "$(dirname "$0")/lib.sh"
+root_only
+need python3 bindfs
+cache=$SCRATCH/cache name=cached-away-$$
+behind=$SCRATCH/behind side=$SCRATCH/side
+mkdir "$behind" "$side" "$MNT" "$SCRATCH/near" "$SCRATCH/near-mnt"
+bindfs_pid=
+clean_up() {
+    if [[ -n $bindfs_pid ]]; then
+        kill -CONT "$bindfs_pid" 2>/dev/null || true
+    fi
+    "$HOTSHELF" unmount "$MNT" 2>/dev/null || true
+    "$HOTSHELF" unmount "$SCRATCH/near-mnt" 2>/dev/null || true
+    umount -l "$side" 2>/dev/null || true
+    "$HOTSHELF" cache destroy --discard "$cache" >/dev/null 2>&1 || true
+}
+trap clean_up EXIT
+show_side() {
+    bindfs -f -o attr_timeout=0,entry_timeout=0 "$behind" "$side" &
+    bindfs_pid=$!
+    wait_until 10 is_mounted "$side"
+}
+DEADLINE=2
+mounted() { "$HOTSHELF" mount --cache "$cache" --deadline "$DEADLINE" "$side" "$MNT" --allow-other --log-file "$SCRATCH/log" "$@"; }
+replies() { "$HOTSHELF" status "$MNT" | grep -q 'slow side: replies'; }
+is_away() { "$HOTSHELF" status "$MNT" | grep -q "slow side: $1"; }
+stop_side() { kill -STOP "$bindfs_pid"; }
+side_goes_on() {
+    kill -CONT "$bindfs_pid"
+    wait_until 10 replies
+}
+
+cat >"$SCRATCH/points.py" <<'PYTHON'
+"""One call at a hung side: points.py READY POINT MOUNT. Prepares, tells READY, waits for a byte on stdin, calls, and says how it ended."""
+import errno, mmap, os, sys
+ready, point, mnt = sys.argv[1:]
+path = f"{mnt}/{point}"
+with open(path, "wb") as file:
+    file.write(b"a" * 300000)
+fd = os.open(path, os.O_RDWR)
+os.pread(fd, 4096, 0)
+written = os.open(path, os.O_RDWR)
+os.pwrite(written, b"b" * 10, 5000)
+calls = {
+    "lookup": lambda: os.stat(f"{mnt}/dir/file-{os.getpid()}"),
+    "getattr": lambda: os.stat(f"{mnt}/dir"),
+    "readdir": lambda: os.listdir(f"{mnt}/dir"),
+    "open": lambda: os.open(f"{mnt}/dir/file", os.O_RDONLY),
+    "miss": lambda: os.pread(os.open(f"{mnt}/miss-big", os.O_RDONLY), 4096, 0),
+    "hit": lambda: os.pread(fd, 4096, 0),
+    "write": lambda: os.pwrite(written, b"c" * 5000, 3000),
+    "fsync": lambda: os.fsync(written),
+    "rename": lambda: os.rename(path, path + ".new"),
+    "unlink": lambda: os.unlink(path),
+    "create": lambda: os.open(f"{mnt}/dir/made", os.O_RDWR | os.O_CREAT),
+    "mkdir": lambda: os.mkdir(f"{mnt}/dir/made-dir"),
+    "truncate": lambda: os.ftruncate(written, 100),
+    "chmod": lambda: os.chmod(path, 0o600),
+    "statfs": lambda: os.statvfs(mnt),
+    "close": lambda: os.close(written),
+}
+open(ready, "w").close()
+sys.stdin.read(1)
+try:
+    calls[point]()
+    print("ok")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+sys.stdout.flush()
+os._exit(0)
+PYTHON
+
+"$HOTSHELF" cache create "$cache" --name "$name" --size 128MiB --memory 32MiB >/dev/null
+mkdir "$behind/dir"
+head -c 100000 /dev/urandom | tee "$behind/dir/file" >"$SCRATCH/near/file"
+head -c 3M /dev/urandom >"$behind/miss-big"
+show_side
+"$HOTSHELF" mount --cache "$cache" --deadline "$DEADLINE" "$SCRATCH/near" "$SCRATCH/near-mnt"
+mounted
+replies || fail "status does not say that the slow side replies: $("$HOTSHELF" status "$MNT")"
+
+# Starts a call that is about to be made; its number is in $call.
+prepare() {
+    rm -f "$SCRATCH/ready" "$SCRATCH/go"
+    mkfifo "$SCRATCH/go"
+    python3 "$SCRATCH/points.py" "$SCRATCH/ready" "$1" "$MNT" <"$SCRATCH/go" >"$SCRATCH/said" 2>"$SCRATCH/complained" &
+    call=$!
+    exec 6>"$SCRATCH/go"
+    wait_until 20 test -e "$SCRATCH/ready"
+}
+is_gone() { ! kill -0 "$1" 2>/dev/null || grep -q '^State:.*Z' "/proc/$1/status" 2>/dev/null; }
+
+# Each call ends within the deadline: with ETIMEDOUT, or because it needs nothing of the side.
+points="lookup getattr readdir open miss hit write fsync rename unlink create mkdir truncate chmod statfs close"
+for point in $points; do
+    prepare "$point"
+    stop_side
+    echo >&6
+    exec 6>&-
+    end=$((SECONDS + 3 * DEADLINE + 4))
+    until is_gone "$call"; do
+        ((SECONDS < end)) || fail "$point waits for ever"
+        sleep 0.05
+    done
+    wait "$call" || fail "$point: $(cat "$SCRATCH/complained")"
+    case $point in
+        hit) expected=ok ;;
+        # The kernel may have the attributes for a second, and bindfs does nothing at a close.
+        getattr | chmod | lookup | open | statfs | close) expected='ok|ETIMEDOUT' ;;
+        *) expected=ETIMEDOUT ;;
+    esac
+    grep -qxE "$expected" "$SCRATCH/said" || fail "$point says $(cat "$SCRATCH/said"), not $expected"
+    if [[ $point == readdir ]]; then
+        wait_until 10 is_away 'away since ..:..:.. UTC'
+        "$HOTSHELF" status --json "$MNT" | grep -q '"away_since": [0-9]' || fail "status --json does not say since when"
+        # What is away fails soon, and other mounts of the cache go on.
+        begun=$SECONDS
+        fails_with 'Connection timed out' ls "$MNT/dir"
+        ((SECONDS - begun <= 2)) || fail "a call waits for the deadline although the side is away"
+    fi
+    [[ $(timeout 8 cat "$SCRATCH/near-mnt/file" | cksum) == "$(cksum <"$SCRATCH/near/file")" ]] || fail "$point: another mount of the cache hangs"
+    side_goes_on
+    cmp "$MNT/dir/file" "$SCRATCH/near/file" || fail "$point: another content after it"
+done
+
+# What had no reply is done or not; the mount shows what the directory has.
+for file in "$behind"/* "$behind/dir"/*; do
+    seen=$MNT/${file#"$behind/"}
+    [[ -d $file ]] || cmp "$file" "$seen" || fail "$seen differs"
+done
+[[ $(cd "$behind" && find . | sort) == "$(cd "$MNT" && find . | sort)" ]] || fail "the names differ"
+rm -rf "$MNT"/*.new "$MNT/dir/made" "$MNT/dir/made-dir"
+
+# Each can be killed at once, long before the deadline.
+"$HOTSHELF" unmount "$MNT"
+DEADLINE=60
+mounted
+for point in lookup readdir open miss write fsync rename unlink create truncate close; do
+    prepare "$point"
+    stop_side
+    echo >&6
+    exec 6>&-
+    sleep 0.2
+    kill -KILL "$call"
+    wait_until 5 is_gone "$call"
+    wait "$call" 2>/dev/null || true
+    side_goes_on
+done
+
+# Unmounting works while the side is stopped, and says so.
+cat "$MNT/dir/file" >/dev/null
+"$HOTSHELF" unmount "$MNT"
+DEADLINE=2
+mounted
+exec 7<"$MNT/dir/file"
+stop_side
+(ls "$MNT/dir" >/dev/null 2>&1 || true)
+wait_until 10 is_away away
+# An open file is read from the cache.
+exec 8<"/proc/self/fd/7" 2>/dev/null || true
+begun=$SECONDS
+cmp <(cat <&7) "$SCRATCH/near/file" || fail "what is cached of an open file is not served"
+exec 7<&- 8<&-
+"$HOTSHELF" unmount "$MNT" >"$SCRATCH/out" 2>&1 || fail "unmount while the side hangs: $(cat "$SCRATCH/out")"
+((SECONDS - begun <= 12)) || fail "unmount takes $((SECONDS - begun)) s while the side hangs"
+grep -q 'is away since' "$SCRATCH/out" || fail "unmount does not say that the side is away: $(cat "$SCRATCH/out")"
+kill -CONT "$bindfs_pid"
+
+# A side that dies is away at once. It comes back by mounting it and the cached directory again.
+mounted
+cat "$MNT/dir/file" >/dev/null
+kill -KILL "$bindfs_pid"
+wait "$bindfs_pid" 2>/dev/null || true
+begun=$SECONDS
+ls "$MNT/dir" >/dev/null 2>&1 && ls "$MNT/none" >/dev/null 2>&1 && fail "a dead side replies"
+wait_until 10 is_away away
+((SECONDS - begun <= 5)) || fail "a dead side is noticed after $((SECONDS - begun)) s"
+"$HOTSHELF" unmount "$MNT" >"$SCRATCH/out" 2>&1 || fail "unmount of a dead side: $(cat "$SCRATCH/out")"
+umount -l "$side"
+show_side
+mounted
+cmp "$MNT/dir/file" "$SCRATCH/near/file" || fail "the content after the side was mounted again"
+
+# Random points under load.
+cat >"$SCRATCH/load.py" <<'PYTHON'
+"""Writes blocks with their number and version, syncs, reads back: load.py MOUNT WORKER ACKNOWLEDGED. Errors are retried."""
+import os, random, struct, sys, time
+mnt, worker, log = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+BLOCKS, BLOCK = 64, 4096
+random.seed(time.time_ns())
+state = {}
+for line in open(log, "a+") if not os.path.exists(log) else open(log):
+    kind, block, version = line.split()
+    state.setdefault(int(block), [0, 0])
+    state[int(block)][0 if kind == "acked" else 1] = int(version)
+out = open(log, "a", buffering=1)
+def content(block, version):
+    return struct.pack("<QQQQ", worker, block, version, version ^ 0x5555) * (BLOCK // 32)
+def check(data, block, where):
+    if not data.strip(b"\0"):
+        version = 0
+    else:
+        version = struct.unpack_from("<Q", data, 16)[0]
+        assert data == content(block, version), f"{where}: block {block} has wrong bytes"
+    acked, tried = state.get(block, [0, 0])
+    assert acked <= version <= max(acked, tried), f"{where}: block {block} has version {version}, not {acked} to {tried}"
+fd = None
+while True:
+    try:
+        if fd is None:
+            fd = os.open(f"{mnt}/load-{worker}", os.O_RDWR | os.O_CREAT, 0o644)
+        chosen = random.sample(range(BLOCKS), 4)
+        for block in chosen:
+            acked, tried = state.setdefault(block, [0, 0])
+            version = max(acked, tried) + 1
+            out.write(f"tried {block} {version}\n")
+            state[block][1] = version
+            os.pwrite(fd, content(block, version), block * BLOCK)
+        written = {block: state[block][1] for block in chosen}
+        os.fsync(fd)
+        for block, version in written.items():
+            state[block][0] = version
+            out.write(f"acked {block} {version}\n")
+        block = random.randrange(BLOCKS)
+        data = os.pread(fd, BLOCK, block * BLOCK)
+        if len(data) == BLOCK:
+            check(data, block, "read")
+        os.stat(f"{mnt}/load-{worker}")
+        os.listdir(f"{mnt}/dir")
+        with open(f"{mnt}/dir/scratch-{worker}", "w") as file:
+            file.write("x")
+        os.rename(f"{mnt}/dir/scratch-{worker}", f"{mnt}/dir/renamed-{worker}")
+        os.unlink(f"{mnt}/dir/renamed-{worker}")
+        if random.random() < 0.2:
+            os.close(fd)
+            fd = None
+    except OSError as error:
+        if os.environ.get("TRACE"):
+            print(worker, error, file=sys.stderr)
+        time.sleep(0.01)
+        if random.random() < 0.5 and fd is not None:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+            fd = None
+PYTHON
+cat >"$SCRATCH/verify.py" <<'PYTHON'
+"""verify.py FILE WORKER ACKNOWLEDGED: each block has a version from the last acknowledged to the last tried one."""
+import struct, sys
+path, worker, log = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+acked, tried = {}, {}
+for line in open(log):
+    kind, block, version = line.split()
+    (acked if kind == "acked" else tried)[int(block)] = int(version)
+data = open(path, "rb").read()
+for block in range(64):
+    part = data[block * 4096:(block + 1) * 4096]
+    version = struct.unpack_from("<Q", part, 16)[0] if part.strip(b"\0") else 0
+    assert not version or part == struct.pack("<QQQQ", worker, block, version, version ^ 0x5555) * 128, f"{path}: block {block} is torn"
+    low, high = acked.get(block, 0), max(acked.get(block, 0), tried.get(block, 0))
+    assert low <= version <= high, f"{path}: block {block} has version {version}, not {low} to {high}"
+assert len(acked) > 10, f"only {len(acked)} blocks were synced"
+PYTHON
+workers=()
+begin_worker() {
+    python3 "$SCRATCH/load.py" "$MNT" "$1" "$SCRATCH/acked-$1" 2>>"$SCRATCH/load-errors" &
+    workers[$1]=$!
+}
+for worker in 0 1 2; do begin_worker "$worker"; done
+points=40
+[[ ${FULL:-} != 1 ]] || points=200
+for ((point = 0; point < points; point++)); do
+    sleep "0.$((RANDOM % 40 + 10))"
+    stop_side
+    hold=$((RANDOM % 10))
+    if ((hold < 6)); then sleep "0.$((RANDOM % 90 + 10))"; else sleep "$((RANDOM % 3 + 1)).$((RANDOM % 10))"; fi
+    worker=$((RANDOM % 3))
+    if ((RANDOM % 3 == 0)); then
+        kill -KILL "${workers[$worker]}" 2>/dev/null || fail "worker $worker ended: $(cat "$SCRATCH/load-errors")"
+        wait_until 5 is_gone "${workers[$worker]}"
+        wait "${workers[$worker]}" 2>/dev/null || true
+        if ((RANDOM % 2)); then kill -CONT "$bindfs_pid"; fi
+        begin_worker "$worker"
+    fi
+    kill -CONT "$bindfs_pid"
+done
+wait_until 15 replies
+for worker in 0 1 2; do
+    is_gone "${workers[$worker]}" && fail "worker $worker found: $(cat "$SCRATCH/load-errors")"
+    # Some more rounds without faults.
+    before=$(grep -c acked "$SCRATCH/acked-$worker")
+    wait_until 20 bash -c "(( \$(grep -c acked '$SCRATCH/acked-$worker') > $before + 8 ))"
+    kill -KILL "${workers[$worker]}"
+    wait "${workers[$worker]}" 2>/dev/null || true
+done
+for worker in 0 1 2; do
+    python3 "$SCRATCH/verify.py" "$MNT/load-$worker" "$worker" "$SCRATCH/acked-$worker" || fail "what the mount has of worker $worker"
+done
+"$HOTSHELF" unmount "$MNT" || fail "unmount at the end: $(tail -3 "$SCRATCH/log")"
+for worker in 0 1 2; do
+    python3 "$SCRATCH/verify.py" "$behind/load-$worker" "$worker" "$SCRATCH/acked-$worker" || fail "what the directory has of worker $worker"
+done
+grep -q 'panicked\|ended in a bug' "$SCRATCH/log" && fail "a bug: $(grep 'panicked\|bug' "$SCRATCH/log")"
+"$HOTSHELF" unmount "$SCRATCH/near-mnt"
+umount "$side"
+wait "$bindfs_pid" 2>/dev/null || true
+bindfs_pid=
