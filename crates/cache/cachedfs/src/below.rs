@@ -76,6 +76,12 @@ impl Local {
     }
 }
 
+impl AsFd for Local {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
 /// Returns the stamp by which changes are detected.
 pub fn stamp_of(stat: &Stat) -> Stamp {
     Stamp {

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -17,8 +18,6 @@ use std::time::{Duration, Instant};
 use datapath::engine::{BackingFile, Stamp};
 use parking_lot::Mutex;
 use rustix::io::Errno;
-
-use crate::below::Local;
 
 /// How long a call takes before the file system is asked for a sign of life, and how long between two of them.
 const QUIET: Duration = Duration::from_secs(2);
@@ -59,12 +58,22 @@ pub struct SlowFileSystem {
     probes: Helper,
     /// An abandoned call has not ended.
     is_stuck: Arc<AtomicBool>,
+    /// The mount point by which it was found.
+    mount: Option<PathBuf>,
+    /// The mount points of searches that were abandoned and have not ended.
+    stuck_searches: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 impl SlowFileSystem {
-    fn start() -> io::Result<SlowFileSystem> {
-        let (calls, probes) = (Helper::start("hotshelf-slow")?, Helper::start("hotshelf-probe")?);
-        Ok(SlowFileSystem { calls, probes, is_stuck: Arc::default() })
+    fn start(mount: Option<PathBuf>, stuck_searches: Arc<Mutex<Vec<PathBuf>>>) -> io::Result<SlowFileSystem> {
+        let (calls, probes) = (Helper::start("hotshelf-slow")?, Helper::start("hotshelf-ask")?);
+        Ok(SlowFileSystem { calls, probes, is_stuck: Arc::default(), mount, stuck_searches })
+    }
+
+    /// Returns whether an abandoned call or search there has not ended.
+    fn is_silent(&self) -> bool {
+        let has_stuck_search = || self.mount.as_ref().is_some_and(|mount| self.stuck_searches.lock().contains(mount));
+        self.is_stuck.load(SeqCst) || has_stuck_search()
     }
 
     /// Makes a call on the helper thread. `probe` asks the file system for a sign of life; `late` gets the result of an abandoned call.
@@ -78,7 +87,7 @@ impl SlowFileSystem {
         probe: impl Fn() + Send + Sync + Clone + 'static,
         late: impl FnOnce(T) + Send + 'static,
     ) -> Result<T, Errno> {
-        if self.is_stuck.load(SeqCst) {
+        if self.is_silent() {
             return Err(SILENT);
         }
         let state = Arc::new(Mutex::new(CallState::UnderWay));
@@ -135,33 +144,33 @@ impl SlowFileSystem {
 }
 
 /// A backing file on a file system that may not reply, for the leader.
-pub struct GuardedFile {
-    file: Arc<Local>,
+pub struct GuardedFile<F> {
+    file: Arc<F>,
     side: Arc<SlowFileSystem>,
     /// The error of an abandoned change, which the file system tells once.
     late_error: Arc<Mutex<Option<io::Error>>>,
 }
 
-impl GuardedFile {
+impl<F: BackingFile + AsFd + 'static> GuardedFile<F> {
     /// Asks a question that changes nothing.
-    fn ask<T: Send + 'static>(&self, question: impl FnOnce(&Local) -> T + Send + 'static) -> io::Result<T> {
+    fn ask<T: Send + 'static>(&self, question: impl FnOnce(&F) -> T + Send + 'static) -> io::Result<T> {
         let (file, probed) = (Arc::clone(&self.file), Arc::clone(&self.file));
-        Ok(self.side.call(READ_SILENCE, move || question(&file), move || _ = rustix::fs::fstatfs(probed.fd()), drop)?)
+        Ok(self.side.call(READ_SILENCE, move || question(&file), move || _ = rustix::fs::fstatfs(probed.as_fd()), drop)?)
     }
 
-    fn change(&self, change: impl FnOnce(&Local) -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    fn change(&self, change: impl FnOnce(&F) -> io::Result<()> + Send + 'static) -> io::Result<()> {
         let (file, probed, late_error) = (Arc::clone(&self.file), Arc::clone(&self.file), Arc::clone(&self.late_error));
         let late = move |result: io::Result<()>| {
             if let Err(error) = result {
                 *late_error.lock() = Some(error);
             }
         };
-        self.side.call(CHANGE_SILENCE, move || change(&file), move || _ = rustix::fs::fstatfs(probed.fd()), late)?.map_err(not_stalled)
+        self.side.call(CHANGE_SILENCE, move || change(&file), move || _ = rustix::fs::fstatfs(probed.as_fd()), late)?.map_err(not_stalled)
     }
 
     /// Fails if an abandoned call has not ended.
     fn is_free(&self) -> io::Result<()> {
-        if self.side.is_stuck.load(SeqCst) { Err(SILENT.into()) } else { Ok(()) }
+        if self.side.is_silent() { Err(SILENT.into()) } else { Ok(()) }
     }
 }
 
@@ -170,7 +179,7 @@ fn not_stalled(error: io::Error) -> io::Error {
     if error.raw_os_error() == Some(Errno::TIMEDOUT.raw_os_error()) { SILENT.into() } else { error }
 }
 
-impl BackingFile for GuardedFile {
+impl<F: BackingFile + AsFd + 'static> BackingFile for GuardedFile<F> {
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
         let mut buffer = vec![0; to.len()];
         let (read, buffer) = self.ask(move |file| {
@@ -235,9 +244,9 @@ pub struct SlowFileSystems {
 
 impl SlowFileSystems {
     /// Returns the backing file as the leader uses it: guarded, if its file system is in another process or on a network.
-    pub fn guard(&self, file: Arc<Local>) -> Arc<dyn BackingFile> {
-        let device = match rustix::fs::fstatfs(file.fd()) {
-            Ok(fs) if is_remote(fs.f_type as u64) => rustix::fs::fstat(file.fd()).map(|stat| stat.st_dev),
+    pub fn guard<F: BackingFile + AsFd + 'static>(&self, file: Arc<F>) -> Arc<dyn BackingFile> {
+        let device = match rustix::fs::fstatfs(file.as_fd()) {
+            Ok(fs) if is_remote(fs.f_type as u64) => rustix::fs::fstat(file.as_fd()).map(|stat| stat.st_dev),
             _ => return file,
         };
         let mut all = self.by_device.lock();
@@ -246,7 +255,8 @@ impl SlowFileSystems {
         let side = device.ok().and_then(|device| match all.get(&device) {
             Some(side) => Some(Arc::clone(side)),
             None => {
-                let side = Arc::new(SlowFileSystem::start().ok()?);
+                let mount = crate::descriptor::path_of(file.as_fd()).and_then(|path| mount_point_of(&path));
+                let side = Arc::new(SlowFileSystem::start(mount, Arc::clone(&self.stuck)).ok()?);
                 all.insert(device, Arc::clone(&side));
                 Some(side)
             }
@@ -269,12 +279,17 @@ impl SlowFileSystems {
                 return Err(SILENT);
             }
         }
+        let is_there = |side: &Arc<SlowFileSystem>| side.mount.as_ref().is_some_and(|mount| path.starts_with(mount));
+        if self.by_device.lock().values().any(|side| side.is_stuck.load(SeqCst) && is_there(side)) {
+            return Err(SILENT);
+        }
         let helper = {
             let mut helper = self.search.lock();
             match &*helper {
                 Some(free) if !free.is_stuck.load(SeqCst) => Arc::clone(free),
                 _ => {
-                    let started = SlowFileSystem::start().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+                    let started = SlowFileSystem::start(None, Arc::default())
+                        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
                     Arc::clone(helper.insert(Arc::new(started)))
                 }
             }
@@ -353,12 +368,12 @@ mod test {
 
     const SOON: Duration = Duration::from_millis(50);
 
-    fn guarded(dir: &tempfile::TempDir) -> GuardedFile {
+    fn guarded(dir: &tempfile::TempDir) -> GuardedFile<crate::below::Local> {
         let path = dir.path().join("file");
         std::fs::write(&path, b"content").expect("written");
         let file = std::fs::File::options().read(true).write(true).open(path).expect("opened");
-        let side = Arc::new(SlowFileSystem::start().expect("threads"));
-        GuardedFile { file: Arc::new(Local::new(file.into(), false)), side, late_error: Arc::default() }
+        let side = Arc::new(SlowFileSystem::start(None, Arc::default()).expect("threads"));
+        GuardedFile { file: Arc::new(crate::below::Local::new(file.into(), false)), side, late_error: Arc::default() }
     }
 
     #[test]
@@ -387,7 +402,7 @@ mod test {
         };
         let (release, released) = mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));
-        let probe = move || drop(released.lock().recv());
+        let probe = move || _ = released.lock().recv();
         let begun = Instant::now();
         assert!(matches!(file.side.call(SOON, hang, probe, late), Err(SILENT)));
         assert!(begun.elapsed() >= SOON);
@@ -406,7 +421,7 @@ mod test {
 
     #[test]
     fn a_slow_call_with_signs_of_life_is_waited_for() {
-        let side = SlowFileSystem::start().expect("threads");
+        let side = SlowFileSystem::start(None, Arc::default()).expect("threads");
         let slow = || {
             std::thread::sleep(QUIET + QUIET / 2);
             7

@@ -29,7 +29,7 @@ thread_local! {
 /// One request; alone in its cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Slot {
+struct RequestSlot {
     unique: AtomicU64,
     begun_ms: AtomicU64,
     ino: AtomicU64,
@@ -59,7 +59,7 @@ pub struct SeenRequest {
 /// All requests of a mount that are being served.
 #[derive(Debug)]
 pub struct InFlight {
-    chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
+    chunks: [OnceLock<Box<[RequestSlot]>>; CHUNKS],
     /// Calls that go on although the watchdog has replied to their requests.
     unfinished: AtomicUsize,
     /// Threads that begin spread over the slots.
@@ -128,7 +128,7 @@ impl Ticket {
 }
 
 impl InFlight {
-    fn slot(&self, number: usize) -> Option<&Slot> {
+    fn slot(&self, number: usize) -> Option<&RequestSlot> {
         self.chunks.get(number / CHUNK)?.get()?.get(number % CHUNK)
     }
 
@@ -161,7 +161,7 @@ impl InFlight {
         };
         let found = try_slot(first).or_else(|| {
             (0..CHUNKS).find_map(|chunk| {
-                self.chunks[chunk].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+                self.chunks[chunk].get_or_init(|| (0..CHUNK).map(|_| RequestSlot::default()).collect());
                 (0..CHUNK).find_map(|at| try_slot(chunk * CHUNK + (first + at) % CHUNK))
             })
         })?;
@@ -172,15 +172,14 @@ impl InFlight {
     /// Notes that the caller of a request got a signal. False: no such request is registered, or not yet.
     pub fn interrupt(&self, unique: u64) -> bool {
         let mut slots = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
-        let found = unique > TAKEN
+        unique > TAKEN
             && slots.any(|slot| {
                 let is_it = slot.unique.load(Acquire) == unique;
                 if is_it {
                     slot.is_interrupted.store(true, Relaxed);
                 }
                 is_it
-            });
-        found
+            })
     }
 
     /// Calls `look` for each request.

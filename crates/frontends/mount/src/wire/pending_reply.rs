@@ -237,6 +237,8 @@ fn keep(room: Vec<u8>) {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::wire::decode::RequestHeader;
+    use crate::wire::in_flight::InFlight;
 
     fn queue() -> (Arc<ReplySlot>, Arc<OwnedFd>, Entry) {
         let null = std::fs::File::open("/dev/null").expect("opens");
@@ -263,6 +265,38 @@ mod test {
         answer.send_room(3);
         let entry = place.take(None).expect("lent");
         assert_eq!(entry.request().expect("fits").rest, b"abc");
+    }
+
+    #[test]
+    fn exactly_one_reply_to_a_request_reaches_the_kernel() {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let device = Arc::new(OwnedFd::from(writer));
+        let requests = Arc::<InFlight>::default();
+        let begin = |unique| {
+            let head = RequestHeader { opcode: 1, unique, ino: 7, uid: 0, gid: 0, pid: 0 };
+            PendingReply::with_ticket(unique, &device, requests.begin(&head, 0).expect("room"))
+        };
+        let take_over = || {
+            let mut all = Vec::new();
+            requests.each(|request| all.push(request));
+            assert!(all.iter().all(|request| requests.take_over(request)));
+        };
+        assert!(begin(2).send(b"in time"));
+        // The watchdog replies to these; whatever the call has to say later is discarded, and the caller knows.
+        let late = [begin(4), begin(6), begin(8), begin(10)];
+        take_over();
+        assert_eq!(requests.unfinished(), 4);
+        let [data, mut room, error, dropped] = late;
+        room.room(3);
+        assert!(!data.send(b"late") && !room.send_room(3) && !error.fail(Errno::IO));
+        drop(dropped);
+        assert_eq!(requests.unfinished(), 0);
+        assert!(begin(12).fail(Errno::NOENT));
+        drop(device);
+        let mut sent = Vec::new();
+        std::io::Read::read_to_end(&mut std::fs::File::from(OwnedFd::from(reader)), &mut sent).expect("read");
+        let expected = [&encode::header(2, None, 7)[..], b"in time", &encode::header(12, Some(Errno::NOENT), 0)].concat();
+        assert_eq!(sent, expected);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The replies that a file system can send, by kind of request. Those whose names begin with `try_` return whether the kernel got the reply: if
-//! not, the watchdog has replied, the kernel does not know what the call did, and the file system has to undo it.
+//! The replies that a file system can send, by kind of request. Those whose names begin with `try_` return whether the kernel got the
+//! reply: if not, the watchdog has replied, the kernel does not know what the call did, and the file system has to undo it.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -296,8 +296,8 @@ fn is_being_killed(request: &SeenRequest) -> bool {
 /// Looks into the text of `/proc/PID/status` for a pending signal that is fatal.
 fn has_fatal_signal(status: &str) -> bool {
     const KILL: u64 = 1 << 8;
-    /// Signals that end a process with a core dump, which the kernel does not turn into SIGKILL: QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU,
-    /// XFSZ, SYS.
+    /// Signals that end a process with a core dump, which the kernel does not turn into SIGKILL: QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV,
+    /// XCPU, XFSZ, SYS.
     const DUMPING: u64 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 23 | 1 << 24 | 1 << 30;
     /// HUP, INT, USR1, USR2, PIPE, ALRM, TERM and others that end a process by default.
     const ENDING: u64 = 1 | 1 << 1 | 1 << 9 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 15 | 1 << 25 | 1 << 26 | 1 << 28 | 1 << 29;

@@ -1,8 +1,8 @@
 //! Requests by read(2) from `/dev/fuse`, each with a deadline.
 //!
 //! A call on the slow side may not return. It then keeps its thread, which nothing can get back; so the threads are not waited for when
-//! the mount ends, and another one reads requests in the place of one that is stuck. Once the side is suspect, nothing that may wait runs on
-//! a thread that reads requests. The thread that mounted replies to what is overdue.
+//! the mount ends, and another one reads requests in the place of one that is stuck. Once the side is suspect, nothing that may wait
+//! runs on a thread that reads requests. The thread that mounted replies to what is overdue.
 
 use std::io;
 use std::os::fd::OwnedFd;
