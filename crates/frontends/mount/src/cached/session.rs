@@ -190,6 +190,8 @@ pub fn run(options: &CachedOptions, ready: impl FnOnce()) -> Result<(), CachedMo
     });
     let ended = end(&inner, &instance, &options.directory);
     inner.side.withdraw();
+    // `hotshelf unmount` looks at the cache as soon as the presence ends: this process must not be in it any more.
+    drop((inner, instance));
     drop(presence);
     served?;
     ended

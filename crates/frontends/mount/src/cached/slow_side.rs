@@ -89,7 +89,8 @@ impl SlowSide {
         match opcode {
             opcodes::READ | opcodes::RELEASE | opcodes::RELEASEDIR | opcodes::ACCESS | opcodes::IOCTL => true,
             opcodes::WRITE => self.may_write_away,
-            // Those that the file system does not have are refused without the side.
+            // Those that the file system does not have are refused without the side: locks, BMAP, POLL, and all later ones.
+            31..=33 | 37 | 40 => true,
             _ => opcode > opcodes::COPY_FILE_RANGE,
         }
     }
