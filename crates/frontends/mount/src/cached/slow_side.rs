@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -174,9 +175,17 @@ impl SlowSide {
     }
 }
 
-/// Asks the server of the directory, past the memory of its file system.
+/// Asks the server of the directory for what no file system in between has in its memory: sshfs keeps attributes for 20 seconds, and no name
+/// that nobody has asked for.
 fn probe(top: &OwnedFd) -> Result<(), Errno> {
-    Stat::newest_of(top.as_fd()).map(drop)
+    static PROBES: AtomicU64 = AtomicU64::new(0);
+    Stat::newest_of(top.as_fd())?;
+    let number = PROBES.fetch_add(1, Relaxed);
+    let name = format!(".hotshelf-probe-{}-{number}", std::process::id());
+    match rustix::fs::openat(top, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
+        Ok(_) | Err(Errno::NOENT) => rustix::fs::fstatfs(top).map(drop),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]
