@@ -175,8 +175,8 @@ impl SlowSide {
     }
 }
 
-/// Asks the server of the directory for what no file system in between has in its memory: sshfs keeps attributes for 20 seconds, and no name
-/// that nobody has asked for.
+/// Asks the server of the directory for what no file system in between has in its memory: sshfs keeps attributes for 20 seconds, and no
+/// name that nobody has asked for.
 fn probe(top: &OwnedFd) -> Result<(), Errno> {
     static PROBES: AtomicU64 = AtomicU64::new(0);
     Stat::newest_of(top.as_fd())?;
