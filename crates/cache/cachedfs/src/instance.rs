@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use datapath::engine::{Advice, Count, OpenFileError, OpenOptions};
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, fstatfs, openat};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use ssdcache::{FileKey, Mode};
 
@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::descriptor::{is_shortage, lost_path_of, path_of, reopen};
 use crate::error::{Error, Kind};
 use crate::forks::PerProcess;
-use crate::key::key_of;
+use crate::key::{FileSystem, key_of};
 use crate::options::Options;
 use crate::place::InstancePaths;
 use crate::plain;
@@ -92,7 +92,7 @@ impl Instance {
         let stat = fstat(fd)?;
         let Ok(part) = self.part() else { return Ok(None) };
         let is_ours = part.ssd.as_ref().is_some_and(|ssd| ssd.file == Some((stat.st_dev, stat.st_ino))) || part.is_segment(&stat);
-        if options.is_uncached || !is_regular(&stat) || is_ours || SPECIAL.contains(&(fstatfs(fd)?.f_type as u64)) {
+        if options.is_uncached || !is_regular(&stat) || is_ours || SPECIAL.contains(&FileSystem::of(fd.as_fd())?.kind) {
             return Ok(None);
         }
         // The engine reads and writes any range, which such a descriptor does not allow.

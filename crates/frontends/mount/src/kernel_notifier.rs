@@ -37,6 +37,15 @@ impl KernelNotifier {
         }
     }
 
+    /// Makes the kernel look a name up again. Waits while the directory is locked: never to be called by a thread that serves requests.
+    pub fn drop_name(&self, parent: u64, name: &OsStr) {
+        if let Some(notifier) = self.0.get()
+            && let Err(error) = notifier.inval_entry(INodeNo(parent), name)
+        {
+            tracing::debug!(parent, %error, "the kernel does not know the name");
+        }
+    }
+
     /// The kernel's pages of this part are not right any more, nor the attributes. Waits for pages that are locked: never to be called by
     /// a thread that serves requests.
     pub fn drop_pages(&self, ino: u64, offset: u64, length: usize) {

@@ -13,8 +13,6 @@ use crate::hidden_files::{hides_files, warn_of_hidden};
 use crate::mount_args::MountArgs;
 use crate::{Usage, cache, daemon};
 
-/// Other programs may change the directory at any time.
-const TTL_SECONDS: u64 = 1;
 const THREADS: usize = 8;
 const USAGE: &str = "hotshelf mount --cache CACHE DIRECTORY MOUNTPOINT";
 
@@ -28,7 +26,8 @@ pub fn mount(args: &MountArgs, cache: &Path, flags: MountFlags) -> anyhow::Resul
     let options = CachedOptions {
         directory: directory.clone(),
         cache: config,
-        ttl: Duration::from_secs(args.cache_ttl.unwrap_or(TTL_SECONDS)),
+        ttl: args.cache_ttl.map(Duration::from_secs),
+        names: args.names.unwrap_or_default(),
         mode: args.cache_mode.unwrap_or(cachedfs::Mode::WriteThrough),
         session: SessionOptions {
             mountpoint: mountpoint.clone(),

@@ -307,7 +307,7 @@ mod test {
         let cli = crate::args::Cli::command();
         let flags = cli.find_subcommand("mount").expect("mount").get_arguments();
         // The pair and the place are mount(8)'s own words.
-        let not = ["ssd", "hdd", "cache", "cache_mode", "second", "mountpoint", "options", "ready_pipe", "dry_run", "config"];
+        let not = ["ssd", "hdd", "cache", "cache_mode", "names", "second", "mountpoint", "options", "ready_pipe", "dry_run", "config"];
         for flag in flags.filter(|flag| !not.contains(&flag.get_id().as_str())) {
             let value = match flag.get_id().as_str() {
                 "promotion" => "never",

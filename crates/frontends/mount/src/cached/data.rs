@@ -70,9 +70,9 @@ impl FileCache for InstanceCache {
         if self.is_cached(file) { self.instance.change_times(file, change) } else { change() }
     }
 
-    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<(), Errno> {
+    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<bool, Errno> {
         if stat.dev != self.device {
-            return Ok(());
+            return Ok(false);
         }
         let Some(newer) = self.instance.stat_if_newer(file)? else {
             // What the cache had may have been written to the file after the caller looked at it.
@@ -81,11 +81,11 @@ impl FileCache for InstanceCache {
             {
                 *stat = now;
             }
-            return Ok(());
+            return Ok(false);
         };
         stat.size = newer.st_size.cast_unsigned();
         stat.mtime = (newer.st_mtime, newer.st_mtime_nsec as u32);
         stat.ctime = (newer.st_ctime, newer.st_ctime_nsec as u32);
-        Ok(())
+        Ok(true)
     }
 }

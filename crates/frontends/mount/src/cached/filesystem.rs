@@ -9,7 +9,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use cachedfs::{File, Instance, Mode, Options};
-use directoryfs::{DirectoryFs, KeptData, Listing, NewNode, Node, ROOT, Stat};
+use directoryfs::{DirectoryFs, Found, KeptData, Listing, NewNode, Node, ROOT, Stat};
 use fusedev::{Caller, SetAttr};
 use fuser::{FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom};
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::data::{InstanceCache, errno};
 use super::kernel_pages::{KernelPages, OpenFilePages};
+use super::open_handle::{OpenHandle, PromisedOpen};
 use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
 use crate::filesystem::{caller, fuse_rdev, kind, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
 use crate::handles::HandleTable;
@@ -53,7 +54,7 @@ pub struct CachedShared {
     /// The cache of file data.
     pub instance: Arc<Instance>,
     /// The open files of the mount.
-    pub opened: HandleTable<OpenCachedFile>,
+    pub opened: HandleTable<OpenHandle<OpenCachedFile>>,
     /// The open directories of the mount.
     pub listings: HandleTable<Listing>,
     /// The mount flags, which decide what powers files have.
@@ -166,6 +167,37 @@ impl CachedShared {
     }
 
     fn add(&self, opener: Caller, file: File, node: Node, flags: i32) -> u64 {
+        self.opened.add(OpenHandle::of(self.note_open(opener, file, node, flags)))
+    }
+
+    /// Opens a file whose open(2) was replied to already.
+    pub fn keep_promise(&self, open: &PromisedOpen) -> Result<OpenCachedFile, Errno> {
+        let PromisedOpen { caller, number, flags, stat } = *open;
+        let node = self.fs.node(caller, number)?;
+        let file = self.open_file(caller, &node, open_flags(flags))?;
+        let now = self.fs.stat_of(&node)?;
+        if (now.size, now.mtime, now.ctime) != (stat.size, stat.mtime, stat.ctime) {
+            // The kernel may have pages of the older version.
+            node.set_cached(&now);
+            self.direct_writes.drop_pages_later(number, 0, stat.size.max(now.size) as usize);
+        }
+        Ok(self.note_open(caller, file, node, flags))
+    }
+
+    /// Replies to an open(2) for reading by what is remembered of the file, if that is fresh. The file is opened when the kernel wants to
+    /// read what it does not have.
+    fn promise(&self, caller: Caller, number: u64, flags: i32) -> Option<(PromisedOpen, bool)> {
+        if flags & O_ACCMODE != 0 {
+            return None;
+        }
+        let stat = self.fs.fresh_attributes(number)?;
+        if !stat.is_file() || stat.dev != self.device || self.fs.may_open_with(caller, &stat, true, false).is_err() {
+            return None;
+        }
+        Some((PromisedOpen { caller, number, flags, stat }, self.fs.is_cached(number, &stat)))
+    }
+
+    fn note_open(&self, opener: Caller, file: File, node: Node, flags: i32) -> OpenCachedFile {
         let is_written = flags & O_ACCMODE != 0;
         if is_written {
             self.fs.add_writer(node.number());
@@ -173,7 +205,7 @@ impl CachedShared {
         let pages = self.pages.open(node.number(), &self.direct_writes);
         self.fs.keep_reserve(file.fd());
         let is_synchronous = flags & O_DSYNC != 0;
-        self.opened.add(OpenCachedFile { file: Arc::new(file), node, is_written, is_synchronous, opener, pages })
+        OpenCachedFile { file: Arc::new(file), node, is_written, is_synchronous, opener, pages }
     }
 
     /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the length
@@ -257,17 +289,24 @@ impl CachedShared {
         Ok(done)
     }
 
-    /// Changes the size through the cache, by the open file of the request or by another.
-    fn set_len(&self, caller: Caller, node: &Node, open: Option<&OpenCachedFile>, size: u64) -> Result<(), Errno> {
+    /// Changes the size through the cache, by the open file of the request or by another. `takes_set_id`: set-ID bits go before, unless the
+    /// file cannot have this size.
+    fn set_len(&self, caller: Caller, node: &Node, open: Option<&OpenCachedFile>, (size, takes_set_id): (u64, bool)) -> Result<(), Errno> {
         let to_errno = |error: cachedfs::Error| errno(&error);
+        let resize = |file: &File| {
+            file.may_have_len(size).map_err(to_errno)?;
+            if takes_set_id {
+                self.take_set_id(caller, node)?;
+            }
+            file.set_len(size).map_err(to_errno)?;
+            self.note_write_time(file);
+            Ok(())
+        };
         if let Some(open) = open.filter(|open| open.is_written) {
-            open.file.set_len(size).map_err(to_errno)?;
-            self.note_write_time(&open.file);
-            return Ok(());
+            return resize(&open.file);
         }
         let file = self.open_file(caller, node, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK)?;
-        file.set_len(size).map_err(to_errno)?;
-        self.note_write_time(&file);
+        resize(&file)?;
         file.close().map_err(to_errno)
     }
 
@@ -275,14 +314,13 @@ impl CachedShared {
         let node = self.fs.node(caller, number)?;
         let set: SetAttr = changes.set;
         if let Some(size) = set.size {
-            let open = changes.fh.and_then(|fh| self.opened.get(fh).ok());
+            let open = changes.fh.and_then(|fh| self.opened.get(fh).ok()?.get());
             if !open.as_ref().is_some_and(|open| open.is_written) {
                 self.fs.may_open(caller, &node, false, true)?;
             }
-            if set.kill_set_id {
-                self.take_set_id(caller, &node)?;
-            }
-            self.set_len(caller, &node, open.as_deref(), size)?;
+            let resized = self.set_len(caller, &node, open.as_deref(), (size, set.kill_set_id));
+            self.fs.forget_attributes(number);
+            resized?;
         }
         let rest = SetAttr { size: None, ..set };
         if set.size.is_none() || !rest.changes_nothing() {
@@ -322,10 +360,9 @@ impl CachedShared {
         done.map_err(|error| errno(&error))
     }
 
-    /// Returns whether a file ends before an offset, also its last page.
+    /// Returns whether a file ends at or before an offset.
     fn is_beyond(&self, file: &File, offset: u64) -> Result<bool, Errno> {
-        const PAGE_BYTES: u64 = 4096;
-        Ok(offset >= file.len().map_err(|error| errno(&error))?.next_multiple_of(PAGE_BYTES))
+        Ok(offset >= file.len().map_err(|error| errno(&error))?)
     }
 
     /// Makes the cache compare its pages of an open file that seems changed, before the kernel drops its own with these attributes and
@@ -339,6 +376,12 @@ impl CachedShared {
     }
 
     fn getattr(&self, caller: Caller, number: u64) -> Result<Stat, Errno> {
+        // Of an open file the cache compares its pages with what the slow side says now.
+        if !self.pages.is_open(number)
+            && let Some(stat) = self.fs.known_attributes(caller, number)
+        {
+            return Ok(stat);
+        }
         let node = self.fs.node(caller, number)?;
         let stat = self.fs.stat_of(&node)?;
         self.compare(&node, &stat);
@@ -356,14 +399,14 @@ impl CachedShared {
 
 impl CachedFilesystem {
     fn opened(&self, fh: u64) -> Result<Arc<OpenCachedFile>, Errno> {
-        self.inner.opened.get(fh)
+        self.inner.opened.get(fh)?.open(|promised| self.inner.keep_promise(promised))
     }
 
-    fn entry(&self, reply: ReplyEntry, found: Result<(Node, Stat), Errno>) {
-        match found {
-            Ok((node, stat)) => {
-                self.inner.compare(&node, &stat);
-                reply.entry(self.inner.ttl, self.inner.ttl, &to_wire_attr(node.number(), &stat, self.inner.flags));
+    fn entry(&self, reply: ReplyEntry, found: Result<impl Into<Found>, Errno>) {
+        match found.map(Into::into) {
+            Ok(Found { number, stat, node }) => {
+                node.inspect(|node| self.inner.compare(node, &stat));
+                reply.entry(self.inner.ttl, self.inner.ttl, &to_wire_attr(number, &stat, self.inner.flags));
             }
             Err(error) => reply.error(error),
         }
@@ -484,6 +527,15 @@ impl FileSystem for CachedFilesystem {
     fn open(&self, req: &Request<'_>, ino: u64, flags: OpenFlags, reply: ReplyOpen) {
         let (caller, flags) = (caller(req), flags.0);
         let inner = &self.inner;
+        if let Some((promised, is_kept)) = inner.promise(caller, ino, flags) {
+            let mut fopen = inner.fopen_flags(flags);
+            if is_kept {
+                fopen |= FopenFlags::FOPEN_KEEP_CACHE;
+            } else {
+                inner.fs.set_cached(ino, &promised.stat);
+            }
+            return reply.opened(inner.opened.add(OpenHandle::promised(promised)), fopen);
+        }
         let open = || {
             let node = inner.fs.node(caller, ino)?;
             let access = flags & O_ACCMODE;
@@ -535,25 +587,35 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn read(&self, req: &Request<'_>, (fh, offset): (u64, u64), size: u32, direct: bool, mut reply: ReplyData) {
-        let opened = match self.opened(fh) {
-            Ok(opened) => opened,
+        let handle = match self.inner.opened.get(fh) {
+            Ok(handle) => handle,
             Err(error) => return reply.error(error),
         };
-        if !direct {
-            opened.pages.has_pages();
-        }
         let size = size as usize;
-        if opened.file.is_cached()
-            && let Some(Ok(read)) = opened.file.read_at_once(offset, reply.room(size))
-            && read == size
-        {
-            return reply.filled(read);
+        if let Some(opened) = handle.get() {
+            if !direct {
+                opened.pages.has_pages();
+            }
+            if opened.file.is_cached()
+                && let Some(Ok(read)) = opened.file.read_at_once(offset, reply.room(size))
+                && read == size
+            {
+                return reply.filled(read);
+            }
         }
         // The slow side may take long; others are served meanwhile.
         let inner = Arc::clone(&self.inner);
-        req.run_blocking(move || match inner.read(&opened, offset, reply.room(size)) {
-            Ok(read) => reply.filled(read),
-            Err(error) => reply.error(error),
+        req.run_blocking(move || {
+            let read = handle.open(|promised| inner.keep_promise(promised)).and_then(|opened| {
+                if !direct {
+                    opened.pages.has_pages();
+                }
+                inner.read(&opened, offset, reply.room(size))
+            });
+            match read {
+                Ok(read) => reply.filled(read),
+                Err(error) => reply.error(error),
+            }
         });
     }
 
@@ -602,7 +664,7 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn release(&self, req: &Request<'_>, _ino: u64, fh: u64, reply: ReplyEmpty) {
-        let Some(opened) = self.inner.opened.remove(fh) else { return reply.ok() };
+        let Some(opened) = self.inner.opened.remove(fh).and_then(|handle| handle.get()) else { return reply.ok() };
         if opened.is_written {
             self.inner.fs.remove_writer(opened.node.number());
         }
@@ -646,9 +708,11 @@ impl FileSystem for CachedFilesystem {
         }
     }
 
-    fn readdir(&self, _req: &Request<'_>, _ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, req: &Request<'_>, _ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectory) {
         let listed = self.inner.listings.get(fh).and_then(|listing| {
-            self.inner.fs.list(&listing, offset, &mut |entry| !reply.add(entry.number, entry.next, kind(entry.kind), &entry.name))
+            self.inner
+                .fs
+                .list(caller(req), &listing, offset, &mut |entry| !reply.add(entry.number, entry.next, kind(entry.kind), &entry.name))
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -660,8 +724,8 @@ impl FileSystem for CachedFilesystem {
         let (caller, inner) = (caller(req), &self.inner);
         let mut any = false;
         let listed = inner.listings.get(fh).and_then(|listing| {
-            let own = inner.fs.getattr(caller, ino)?;
-            inner.fs.list(&listing, offset, &mut |entry| {
+            let own = inner.getattr(caller, ino)?;
+            inner.fs.list(caller, &listing, offset, &mut |entry| {
                 if entry.is_dots() {
                     // The kernel takes no reference for these two, and believes nothing of them.
                     let added = !reply.add(entry.next, &entry.name, Duration::ZERO, &to_wire_attr(entry.number, &own, inner.flags));
@@ -669,11 +733,11 @@ impl FileSystem for CachedFilesystem {
                     return added;
                 }
                 match inner.fs.entry(caller, &listing, &entry.name) {
-                    Ok((node, stat)) => {
-                        inner.compare(&node, &stat);
-                        let is_full = reply.add(entry.next, &entry.name, inner.ttl, &to_wire_attr(node.number(), &stat, inner.flags));
+                    Ok(Found { number, stat, node }) => {
+                        node.inspect(|node| inner.compare(node, &stat));
+                        let is_full = reply.add(entry.next, &entry.name, inner.ttl, &to_wire_attr(number, &stat, inner.flags));
                         if is_full {
-                            inner.fs.forget(node.number(), 1);
+                            inner.fs.forget(number, 1);
                         }
                         any |= !is_full;
                         !is_full
@@ -702,7 +766,10 @@ impl FileSystem for CachedFilesystem {
 
     fn fsyncdir(&self, req: &Request<'_>, _ino: u64, fh: u64, _datasync: bool, reply: ReplyEmpty) {
         match self.inner.listings.get(fh) {
-            Ok(listing) => req.run_blocking(move || empty(reply, listing.sync())),
+            Ok(listing) => {
+                let (inner, caller) = (Arc::clone(&self.inner), caller(req));
+                req.run_blocking(move || empty(reply, inner.fs.sync_listing(caller, &listing)));
+            }
             Err(error) => reply.error(error),
         }
     }

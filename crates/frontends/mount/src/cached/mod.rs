@@ -3,9 +3,12 @@
 mod data;
 mod filesystem;
 mod kernel_pages;
+mod name_checks;
+mod names_file;
+mod open_handle;
 mod presence;
 mod removed_files;
 mod session;
 
 pub use presence::is_served;
-pub use session::{CachedMount, CachedMountError, CachedOptions, mount_at, mounts, run};
+pub use session::{CachedMount, CachedMountError, CachedOptions, NamesMode, mount_at, mounts, run};

@@ -11,6 +11,8 @@ use rustix::io::Errno;
 
 use super::data::InstanceCache;
 use super::filesystem::{CachedFilesystem, CachedShared};
+use super::name_checks;
+use super::names_file::NamesFile;
 use super::presence::Presence;
 use super::removed_files;
 use crate::direct_writes::DirectWrites;
@@ -31,6 +33,11 @@ const FS_TYPE: &str = "fuse.hotshelf-cached";
 const READ_AHEAD: u64 = 1 << 20;
 /// The same where the directory is on a network: 20 ms at 100 MB/s are 2 MB, and reading must not wait for each answer.
 const READ_AHEAD_REMOTE: u64 = 4 << 20;
+
+/// How long names and attributes are believed by default.
+const TTL: Duration = Duration::from_secs(1);
+/// The same where the user wants them remembered, of a directory on a network: the longest time of NFS (acregmax and acdirmax in nfs(5)).
+const TTL_REMEMBERED: Duration = Duration::from_secs(60);
 
 /// A cached directory that is mounted, as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +84,31 @@ pub fn mount_at(path: &Path) -> Option<CachedMount> {
     mounts().ok()?.into_iter().rev().find(|found| found.mountpoint == path)
 }
 
+/// Whether the daemon remembers names and attributes, and answers with them although they are older than the time to live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NamesMode {
+    /// No: only the kernel does, for the time to live.
+    #[default]
+    Kernel,
+    /// In memory, until the directory is unmounted.
+    Memory,
+    /// In memory, and in a file while the directory is not mounted.
+    Persistent,
+}
+
+impl std::str::FromStr for NamesMode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<NamesMode, String> {
+        match name {
+            "kernel" => Ok(NamesMode::Kernel),
+            "memory" => Ok(NamesMode::Memory),
+            "persistent" => Ok(NamesMode::Persistent),
+            _ => Err(format!("`{name}`: kernel, memory or persistent")),
+        }
+    }
+}
+
 /// How to mount a cached directory.
 #[derive(Clone, Debug)]
 pub struct CachedOptions {
@@ -86,8 +118,11 @@ pub struct CachedOptions {
     pub cache: cachedfs::Config,
     /// What becomes of writes: write-through or write-back.
     pub mode: Mode,
-    /// How long the kernel may use names and attributes. Other programs may change the directory at any time.
-    pub ttl: Duration,
+    /// How long names and attributes are believed. Other programs may change the directory at any time. Default: 1 s, and 60 s where names
+    /// are remembered of a directory on a network.
+    pub ttl: Option<Duration>,
+    /// Whether names and attributes are remembered for longer than that.
+    pub names: NamesMode,
     /// The mount point and its flags.
     pub session: SessionOptions,
 }
@@ -201,7 +236,15 @@ fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, r
     let failed = |source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source });
     let (device, is_remote) = file_system_of(&options.directory).map_err(failed)?;
     let cache = InstanceCache { instance: Arc::clone(instance), device };
-    let fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
+    let ttl = options.ttl.unwrap_or(if is_remote && options.names != NamesMode::Kernel { TTL_REMEMBERED } else { TTL });
+    let mut fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
+    if options.names != NamesMode::Kernel {
+        fs.remember_names(ttl);
+    }
+    let names_file = if options.names == NamesMode::Persistent { NamesFile::of(&options.directory) } else { None };
+    if let Some(file) = &names_file {
+        file.load(&fs);
+    }
     let changed: Arc<KernelNotifier> = Arc::default();
     let (forgotten, receiver) = std::sync::mpsc::sync_channel(removed_files::FORGOTTEN_MAX);
     let inner = Arc::new(CachedShared {
@@ -214,20 +257,27 @@ fn serve(instance: &Arc<Instance>, options: &CachedOptions, mountpoint: &Path, r
         listings: HandleTable::default(),
         changed: Arc::clone(&changed),
         direct_writes: DirectWrites::new(Arc::clone(&changed)),
-        ttl: options.ttl,
+        ttl,
         mode: options.mode,
         is_remote,
         forgotten,
     });
     let filesystem = CachedFilesystem { inner: Arc::clone(&inner) };
     removed_files::start(&inner, receiver);
+    if options.names != NamesMode::Kernel {
+        name_checks::start(&inner);
+    }
     let ready = || {
         read_ahead::raise(mountpoint, if is_remote { READ_AHEAD_REMOTE } else { READ_AHEAD });
         ready();
     };
     let served = simple_session::serve(filesystem, &options.session, SUBTYPE, mountpoint, &changed, ready);
+    inner.fs.end_checks();
     inner.opened.clear();
     inner.listings.clear();
+    if let Some(file) = &names_file {
+        file.save(&inner.fs);
+    }
     inner.fs.close();
     Ok(served?)
 }
