@@ -61,14 +61,27 @@ impl FetchMarks {
         FetchMarks { words, me: me.0, wait_max, begun: Instant::now(), suspended_until: AtomicU64::new(0) }
     }
 
-    /// Frees what an earlier process left in our process slot. Returns the turns of the marks.
+    /// Takes part, after what an earlier process left in our process slot was freed. Returns the turns of the marks.
     pub(super) fn begin(&self) -> [u32; MARKS] {
-        protocol::clear_process(&self.words, self.me)
+        let turns = protocol::clear_process(&self.words, self.me);
+        protocol::set_user(&self.words, self.me, true);
+        turns
+    }
+
+    /// Takes part no more.
+    pub(super) fn leave(&self) {
+        protocol::set_user(&self.words, self.me, false);
+    }
+
+    /// Returns whether other processes take part: without them no mark is needed. Whoever begins only now may read what is being read.
+    pub(super) fn has_others(&self) -> bool {
+        protocol::has_others(&self.words, self.me)
     }
 
     /// Frees the marks of a dead process.
     pub(super) fn reap(&self, dead: ProcessSlot) {
         protocol::clear_process(&self.words, dead.0);
+        protocol::set_user(&self.words, dead.0, false);
     }
 
     /// Sets which of our marks are in use.
@@ -79,6 +92,7 @@ impl FetchMarks {
     /// Removes marks in our name that another process made.
     pub(super) fn restore(&self, active: u32) {
         protocol::restore_active(&self.words, self.me, active);
+        protocol::set_user(&self.words, self.me, true);
     }
 
     /// Claims pages with one of our marks, which is in use. The claim is cut to what no other process reads.

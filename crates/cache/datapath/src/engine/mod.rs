@@ -541,6 +541,7 @@ impl CacheEngine {
 
     /// Frees the process slot; call it after the worker has ended.
     pub fn free_process_slot(&self) {
+        self.reads_in_flight.leave();
         self.processes.detach(self.me);
     }
 

@@ -41,7 +41,7 @@ struct OwnRead {
 pub(crate) struct ReadInFlight<'a> {
     all: &'a ReadsInFlight,
     number: u64,
-    /// The number and the turn of its mark. None: all are in use.
+    /// The number and the turn of its mark. None: all are in use, or no other process takes part.
     mark: Option<(u8, u32)>,
 }
 
@@ -77,7 +77,7 @@ impl ReadsInFlight {
             may_wait = false;
         }
         own.cut(file, pages, may_wait);
-        let (number, mark) = own.enter(file, &pages.all);
+        let (number, mark) = own.enter(file, &pages.all, self.marks.has_others());
         if mark.is_some() {
             self.marks.set_active(own.used);
         }
@@ -110,6 +110,11 @@ impl ReadsInFlight {
         self.marks.restore(own.used);
     }
 
+    /// Makes no marks any more.
+    pub(crate) fn leave(&self) {
+        self.marks.leave();
+    }
+
     /// Frees the marks of a dead process.
     pub(crate) fn reap(&self, dead: ProcessSlot) {
         self.marks.reap(dead);
@@ -135,12 +140,12 @@ impl OwnReads {
         }
     }
 
-    /// Returns the read's number, and a mark if one is free.
-    fn enter(&mut self, file: FileNo, pages: &Range<u64>) -> (u64, Option<(u8, u32)>) {
+    /// Returns the read's number, and a mark if it needs one and one is free.
+    fn enter(&mut self, file: FileNo, pages: &Range<u64>, needs_mark: bool) -> (u64, Option<(u8, u32)>) {
         self.begun += 1;
         self.reads.push(OwnRead { number: self.begun, file, pages: pages.clone() });
         let free = self.used.trailing_ones() as usize;
-        let mark = self.turns.get_mut(free).map(|turn| {
+        let mark = self.turns.get_mut(free).filter(|_| needs_mark).map(|turn| {
             *turn = turn.wrapping_add(1);
             self.used |= 1 << free;
             (free as u8, *turn)

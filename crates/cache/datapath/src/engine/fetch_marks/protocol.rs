@@ -187,6 +187,23 @@ pub(super) fn restore_active(memory: &impl Memory, process: u8, active: u32) {
     }
 }
 
+/// Notes that a process takes part, or does so no more.
+pub(super) fn set_user(memory: &impl Memory, process: u8, is_user: bool) {
+    let (word, bit) = (usize::from(process) / 32 % 2, 1 << (process % 32));
+    for _ in 0..LOOKS {
+        let seen = memory.load(word, Relaxed);
+        let users = if is_user { seen | bit } else { seen & !bit };
+        if seen == users || memory.exchange(word, seen, users) {
+            break;
+        }
+    }
+}
+
+/// Returns whether other processes take part.
+pub(super) fn has_others(memory: &impl Memory, me: u8) -> bool {
+    others(memory, me).next().is_some()
+}
+
 /// Frees all marks of a process that is dead or begins. Returns the turn of each.
 pub(super) fn clear_process(memory: &impl Kernel, process: u8) -> [u32; MARKS] {
     memory.store(active_word(process), 0, Release);
@@ -216,14 +233,6 @@ pub(super) fn wait(memory: &impl Kernel, other: SeenMark, mut gives_up: impl FnM
 
 /// Writes a mark that was free.
 pub(super) fn announce(memory: &impl Memory, own: OwnMark, claim: &Claim, phase: u32) {
-    let process = own.mark.process;
-    let (users, bit) = (usize::from(process) / 32, 1 << (process % 32));
-    for _ in 0..LOOKS {
-        let seen = memory.load(users, Relaxed);
-        if seen & bit != 0 || memory.exchange(users, seen, seen | bit) {
-            break;
-        }
-    }
     // A process that sees one of these words sees that the mark was freed before.
     memory.fence(Release);
     memory.store(own.mark.word(1), claim.file, Relaxed);
@@ -310,7 +319,7 @@ fn scan(memory: &impl Memory, me: u8, claim: &mut Claim) -> Scan {
     undecided.map_or(Scan::Free, Scan::Undecided)
 }
 
-/// Returns the processes that have read something.
+/// Returns the other processes that take part.
 fn others(memory: &impl Memory, me: u8) -> impl Iterator<Item = u8> {
     let low = memory.load(0, Relaxed);
     let high = memory.load(1, Relaxed);
