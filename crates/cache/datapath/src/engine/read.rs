@@ -256,8 +256,8 @@ impl Open {
         Err(Errno::IO)
     }
 
-    /// Reads pages that were missed. With `may_wait` it waits for other threads and processes that read some of them. Returns the pieces that
-    /// must be tried again.
+    /// Reads pages that were missed. With `may_wait` it waits for other threads and processes that read some of them. Returns the pieces
+    /// that must be tried again.
     fn fetch(&self, missed: &[Piece], to: &mut [u8], run: u64, may_wait: bool) -> Result<Vec<Piece>, Errno> {
         let mut again = Vec::new();
         let before = self.truncations()?;

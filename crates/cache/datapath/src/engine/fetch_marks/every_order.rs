@@ -1,5 +1,5 @@
-//! Every order of events of the marks' protocol. Sleeping is a mutex and a condition: a lost wake-up is a deadlock, which loom reports. Time
-//! is only up for whoever waits for a dead process, so no time-out hides a lost wake-up.
+//! Every order of events of the marks' protocol. Sleeping is a mutex and a condition: a lost wake-up is a deadlock, which loom reports.
+//! Time is only up for whoever waits for a dead process, so no time-out hides a lost wake-up.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ const USERS: u32 = 0b111;
 const FILE: u32 = 1;
 
 /// The marks of three processes, the cached pages, and how often each was read.
-struct World {
+struct TestMemory {
     words: Vec<AtomicU32>,
     dead: [AtomicU32; 3],
     cached: [AtomicU32; PAGES],
@@ -28,10 +28,10 @@ struct World {
     woken: Condvar,
 }
 
-impl World {
-    fn new() -> World {
+impl TestMemory {
+    fn new() -> TestMemory {
         let zero = |_| AtomicU32::new(0);
-        World {
+        TestMemory {
             words: (0..3 * WORDS).map(zero).collect(),
             dead: std::array::from_fn(zero),
             cached: std::array::from_fn(zero),
@@ -95,7 +95,7 @@ impl World {
     }
 }
 
-impl Memory for World {
+impl Memory for TestMemory {
     fn load(&self, at: usize, order: Ordering) -> u32 {
         self.find(at).map_or_else(|value| value, |word| word.load(order))
     }
@@ -120,7 +120,7 @@ impl Memory for World {
     }
 }
 
-impl Kernel for World {
+impl Kernel for TestMemory {
     const SPINS: u32 = 0;
 
     fn sleep(&self, at: usize, expected: u32, _is_brief: bool) {
@@ -140,7 +140,7 @@ impl Kernel for World {
     }
 }
 
-type Work = Box<dyn FnOnce(&World)>;
+type Work = Box<dyn FnOnce(&TestMemory)>;
 
 /// FULL=1: more orders, which take longer.
 fn is_full() -> bool {
@@ -153,18 +153,18 @@ fn explore(preemptions: usize, threads: impl Fn() -> Vec<Work> + Send + Sync + '
     model.max_branches = 10_000;
     model.preemption_bound = Some(preemptions);
     model.check(move || {
-        let world = Arc::new(World::new());
+        let memory = Arc::new(TestMemory::new());
         let run = |work: Work| -> JoinHandle<()> {
-            let world = world.clone();
-            spawn(move || work(&world))
+            let memory = memory.clone();
+            spawn(move || work(&memory))
         };
         threads().into_iter().map(run).collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().expect("no panic"));
-        pages.clone().for_each(|page| assert_eq!(world.reads[page].load(SeqCst), 1, "page {page}"));
+        pages.clone().for_each(|page| assert_eq!(memory.reads[page].load(SeqCst), 1, "page {page}"));
     });
 }
 
 fn fetches(process: u8, asked: Range<u64>) -> Work {
-    Box::new(move |world| world.fetch(process, asked))
+    Box::new(move |memory| memory.fetch(process, asked))
 }
 
 #[test]
@@ -191,15 +191,15 @@ fn three_that_miss_the_same_page_read_it_once() {
 fn the_mark_of_a_dead_process_ends() {
     for process in [0, 2] {
         for is_claimed in [false, true] {
-            let dies = move |world: &World| {
-                protocol::set_active(world, process, 1);
+            let dies = move |memory: &TestMemory| {
+                protocol::set_active(memory, process, 1);
                 let own = OwnMark { mark: Mark { process, number: 0 }, turn: 1 };
                 let claim = Claim { file: FILE, asked: 0..1, pages: 0..2 };
                 match is_claimed {
-                    true => protocol::announce(world, own, &claim, protocol::CLAIMED),
-                    false => protocol::read_anyway(world, own, &claim),
+                    true => protocol::announce(memory, own, &claim, protocol::CLAIMED),
+                    false => protocol::read_anyway(memory, own, &claim),
                 }
-                world.die(process);
+                memory.die(process);
             };
             explore(2, move || vec![Box::new(dies), fetches(1, 0..1)], 0..1);
         }
