@@ -34,13 +34,13 @@ mount -o remount,nosuid,nodev "$slow"
 mount -o remount,nosuid,nodev "$plain"
 seed=${HOTSHELF_SEED:-6} steps=2500
 [[ $FULL == 1 ]] && seed=${HOTSHELF_SEED:-$((RANDOM * 32768 + RANDOM))} steps=20000
-for flags in '--names memory' '--names memory --cache-ttl 0' '--names persistent --cache-mode write-back' \
-    '--names memory --cache-ttl 3600 --cache-mode write-back'; do
+for flags in '-- --names memory' '-- --names memory --cache-ttl 0' '--cache-mode write-back -- --names persistent' \
+    '--cache-mode write-back -- --names memory --cache-ttl 3600'; do
     rm -rf "${plain:?}/dir" "${slow:?}/dir"
     mkdir "$plain/dir" "$slow/dir"
     # shellcheck disable=SC2086 # words
     "$parity" --hotshelf "$HOTSHELF" --cache "$cache" --directory "$slow/dir" --mnt "$MNT" --plain "$plain/dir" --seed "$seed" \
-        --steps "$steps" -- $flags || fail "--seed $seed --steps $steps -- $flags"
+        --steps "$steps" $flags || fail "--seed $seed --steps $steps $flags"
     seed=$((seed + 1))
 done
 
