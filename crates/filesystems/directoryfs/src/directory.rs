@@ -56,10 +56,15 @@ impl<C: FileCache> DirectoryFs<C> {
         let opened = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .and_then(|root| Stat::of(root.as_fd()).map(|stat| (root, stat)));
         let (root, stat) = opened.map_err(|source| OpenError { path: path.to_owned(), source })?;
+        Ok(DirectoryFs::with_root(root, &stat, cache, honours_set_id))
+    }
+
+    /// Serves an open directory.
+    pub(crate) fn with_root(root: OwnedFd, stat: &Stat, cache: C, honours_set_id: bool) -> DirectoryFs<C> {
         let is_privileged = rustix::process::geteuid().is_root();
         let readable = || rustix::fs::openat(&root, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let descriptors = Descriptors::new(if is_privileged { readable().ok() } else { None });
-        Ok(DirectoryFs { nodes: Nodes::new(root, &stat, descriptors), cache, honours_set_id, is_privileged, set_id: Mutex::default() })
+        DirectoryFs { nodes: Nodes::new(root, stat, descriptors), cache, honours_set_id, is_privileged, set_id: Mutex::default() }
     }
 
     /// Returns the node of an inode number. If its descriptor was closed, the file is opened again, in a directory that perhaps only the

@@ -9,6 +9,7 @@
 //!
 //! - `nodes.rs`: the inodes that the kernel knows. Read first. `descriptors.rs`, `reopen.rs`: which of them have an open descriptor.
 //! - `names.rs`: lookups, links, renames, removals. `create.rs`: new files. `listing.rs`: directories.
+//! - `handover.rs`: all of it in a form that another process goes on from.
 //! - `attributes.rs`: attributes and their changes. `set_id.rs`: when set-ID bits go. `xattrs.rs`: extended attributes.
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ mod cache;
 mod create;
 mod descriptors;
 mod directory;
+mod handover;
 mod listing;
 mod names;
 mod nodes;
@@ -31,8 +33,9 @@ pub use cache::{FileCache, NoCache, RemovedFile};
 pub use create::NewNode;
 pub use descriptors::RemovedName;
 pub use directory::{DirectoryFs, OpenError};
+pub use handover::{HandedDirectory, HandedNode};
 pub use listing::{Entry, Listing};
-pub use nodes::{KeptData, Node, ROOT};
+pub use nodes::{DataKeeper, KeptData, Node, ROOT};
 pub use stat::Stat;
 
 /// A call that failed gives the error of the system call.

@@ -17,9 +17,9 @@ use crate::{Result, Stat};
 /// An open directory. Positions are those of the file system below, so they hold over seeks and in other descriptors as far as there.
 #[derive(Debug)]
 pub struct Listing {
-    node: Node,
+    pub(crate) node: Node,
     /// One reader at a time: the descriptor has one position.
-    dir: Mutex<OwnedFd>,
+    pub(crate) dir: Mutex<OwnedFd>,
 }
 
 /// A name in a directory.

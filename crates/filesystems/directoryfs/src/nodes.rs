@@ -27,7 +27,7 @@ pub const ROOT: u64 = 1;
 const COMPUTED: u64 = 1 << 63;
 
 /// The size and the times of a file when the kernel's cached pages of it were right.
-type Version = (u64, (i64, u32), (i64, u32));
+pub(crate) type Version = (u64, (i64, u32), (i64, u32));
 
 /// What distinguishes a file from all others that exist at the same time. A file that two mounts lead to (a bind mount below) is two: one
 /// of them may be read-only, or give no power to set-ID bits.
@@ -35,9 +35,12 @@ type Version = (u64, (i64, u32), (i64, u32));
 pub(crate) struct InodeId {
     /// The device number of the file system.
     pub dev: u64,
-    mount: u64,
-    ino: u64,
-    birth: (i64, u32),
+    /// The mount that the file was reached by.
+    pub mount: u64,
+    /// The inode number on the file system.
+    pub ino: u64,
+    /// The time of birth.
+    pub birth: (i64, u32),
 }
 
 impl InodeId {
@@ -79,28 +82,45 @@ pub(crate) struct NodeRecord {
     /// Whether a request has used the node since the last search for descriptors to close.
     pub is_used: AtomicBool,
     /// The version of the file that the kernel's pages are of.
-    cached: Mutex<Option<Version>>,
+    pub cached: Mutex<Option<Version>>,
     /// The version that the cache of file data compared its pages with.
-    compared: Mutex<Option<Version>>,
+    pub compared: Mutex<Option<Version>>,
     /// Whether a call of the kernel has removed the last name: the kernel forgets the file as soon as no program uses it.
     pub is_removed_by_call: AtomicBool,
     /// What keeps the data of a removed file until the kernel forgets the file.
-    kept: Mutex<Option<KeptData>>,
+    pub kept: Mutex<Option<KeptData>>,
+}
+
+/// Something whose existence keeps data of a removed file that the file does not have.
+pub trait DataKeeper: Send {
+    /// Writes the data to the file, so that nothing has to keep them.
+    ///
+    /// # Errors
+    /// As pwrite(2).
+    fn write_back(&self) -> Result<()>;
 }
 
 /// Something that keeps the data of a removed file, which ends when this is dropped.
-pub struct KeptData(Box<dyn std::any::Any + Send>);
+pub struct KeptData(Box<dyn DataKeeper>);
 
 impl KeptData {
     /// Keeps the data as long as `user` lives.
-    pub fn new(user: impl std::any::Any + Send) -> KeptData {
+    pub fn new(user: impl DataKeeper + 'static) -> KeptData {
         KeptData(Box::new(user))
+    }
+
+    /// Writes the data to the file.
+    ///
+    /// # Errors
+    /// As pwrite(2).
+    pub fn write_back(&self) -> Result<()> {
+        self.0.write_back()
     }
 }
 
 impl std::fmt::Debug for KeptData {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("KeptData").field(&self.0.type_id()).finish()
+        f.write_str("KeptData")
     }
 }
 
@@ -200,22 +220,27 @@ impl AsFd for Node {
     }
 }
 
-struct Known {
-    record: Arc<NodeRecord>,
+/// A file that the kernel knows.
+pub(crate) struct Known {
+    /// What is known of the file.
+    pub record: Arc<NodeRecord>,
     /// Lookups that the kernel has not forgotten.
-    lookups: u64,
+    pub lookups: u64,
 }
 
+/// The files that the kernel knows.
 #[derive(Default)]
-struct Table {
-    by_number: HashMap<u64, Known>,
-    numbers: HashMap<InodeId, u64>,
+pub(crate) struct Table {
+    /// The files by the numbers that users see.
+    pub by_number: HashMap<u64, Known>,
+    /// The numbers by the identities of the files.
+    pub numbers: HashMap<InodeId, u64>,
 }
 
 /// Maps the numbers that the kernel knows to files.
 pub struct Nodes {
-    root: Node,
-    table: RwLock<Table>,
+    pub(crate) root: Node,
+    pub(crate) table: RwLock<Table>,
     pub(crate) descriptors: Descriptors,
 }
 
