@@ -95,6 +95,7 @@ impl<C: FileCache> DirectoryFs<C> {
     pub fn unlink(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
         check_name(name)?;
         let dir = self.node(caller, parent)?;
+        let _noted = self.nodes.removals.read();
         let unlink = || self.nodes.with_descriptors(|| self.cache.unlink(dir.as_fd(), name));
         let removed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], unlink))?;
         self.note_removed(removed);
@@ -137,9 +138,11 @@ impl<C: FileCache> DirectoryFs<C> {
                 self.may_move_away(caller, new.as_fd(), to.1)?;
             }
         }
+        let removal = self.nodes.removals.read();
         let rename = || self.nodes.with_descriptors(|| self.cache.rename((old.as_fd(), from.1), (new.as_fd(), to.1), flags));
         let replaced = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename))?;
         self.note_removed(replaced);
+        drop(removal);
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
         Ok([self.note_name(caller, &new, to.1), if is_exchange { self.note_name(caller, &old, from.1) } else { None }])
     }

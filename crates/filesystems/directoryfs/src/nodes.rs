@@ -242,6 +242,8 @@ pub struct Nodes {
     pub(crate) root: Node,
     pub(crate) table: RwLock<Table>,
     pub(crate) descriptors: Descriptors,
+    /// Read by calls that remove names, until what they removed is noted.
+    pub(crate) removals: RwLock<()>,
 }
 
 impl Nodes {
@@ -249,7 +251,7 @@ impl Nodes {
     pub(crate) fn new(root: OwnedFd, stat: &Stat, descriptors: Descriptors) -> Nodes {
         let record = NodeRecord::new(ROOT, stat, ROOT, OsStr::new(""));
         let root = Node { record: Arc::new(record), file: Arc::new(HeldFile::uncounted(root)) };
-        Nodes { root, table: RwLock::default(), descriptors }
+        Nodes { root, table: RwLock::default(), descriptors, removals: RwLock::default() }
     }
 
     /// Returns the node of a number, opened again if its descriptor was closed.
