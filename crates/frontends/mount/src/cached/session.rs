@@ -284,7 +284,10 @@ fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<Unix
     let limit = TakeoverLimit::start();
     let HandedMount { paused_at_ns, version, mountpoint: _, options, device: connection, presence, client: _, directory, files, listings } =
         handed;
+    let elapsed_ms = || restart::monotonic_ns().saturating_sub(paused_at_ns) / 1_000_000;
+    tracing::debug!(elapsed_ms = elapsed_ms(), "the new program runs");
     let instance = Instance::open(&options.cache)?;
+    tracing::debug!(elapsed_ms = elapsed_ms(), "it has attached to the cache");
     let failed = |source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source });
     let (device, is_remote) = file_system_of(&directory.root).map_err(failed)?;
     let cache = InstanceCache { instance: Arc::clone(&instance), device };
@@ -297,7 +300,7 @@ fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<Unix
     let session = simple_session::resume(CachedFilesystem { inner: Arc::clone(&inner) }, &options.session, SUBTYPE, connection);
     let served = serve_session(mount, &inner, session, || {
         drop(limit);
-        let pause_ms = restart::monotonic_ns().saturating_sub(paused_at_ns) / 1_000_000;
+        let pause_ms = elapsed_ms();
         tracing::info!(before = version, after = OWN_VERSION, pause_ms, files = files_count, "the mount is taken over");
         // A restart that failed has told the command so.
         if let Some(mut client) = client.take() {
@@ -395,8 +398,11 @@ fn hand_over(
 ) -> Result<HandedMount, CachedMountError> {
     let AcceptedRestart { client, program, paused_at_ns, handles: (files, listings) } = accepted;
     let instance = Arc::clone(&inner.instance);
+    let elapsed_ms = || restart::monotonic_ns().saturating_sub(paused_at_ns) / 1_000_000;
+    tracing::debug!(elapsed_ms = elapsed_ms(), files = files.len(), "nothing is under way");
     inner.opened.clear();
     inner.listings.clear();
+    tracing::debug!(elapsed_ms = elapsed_ms(), "the files are closed");
     let directory = inner.fs.hand_over().map_err(|error| CachedMountError::HandOver(error.into()))?;
     drop(inner);
     let mut handed = HandedMount {
@@ -425,6 +431,7 @@ fn replace_program(instance: &Instance, program: &CheckedProgram, handed: &Hande
     if let Err(error) = leave(|| instance.detach_for_restart()) {
         return std::io::Error::other(format!("leaving the cache: {error}"));
     }
+    tracing::debug!(elapsed_ms = restart::monotonic_ns().saturating_sub(handed.paused_at_ns) / 1_000_000, "the cache is left");
     fusedev::delay_ending_signals(true);
     match handed.pass_on() {
         Ok(memory) => program.replace(&memory),

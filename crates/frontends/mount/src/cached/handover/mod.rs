@@ -196,9 +196,13 @@ impl CachedShared {
     }
 
     /// Goes on with the open files and directories of another program. One that cannot be opened in the cache again bypasses it.
-    pub fn take_over_handles(&self, files: Vec<HandedFile>, listings: Vec<HandedListing>) {
+    pub fn take_over_handles(self: &Arc<Self>, files: Vec<HandedFile>, listings: Vec<HandedListing>) {
+        let mut written = Vec::new();
         for file in files {
             let (handle, number) = (file.handle, file.number);
+            if self.mode == Mode::WriteBack && file.is_written && !file.is_written_through {
+                written.push(handle);
+            }
             if let Err(error) = self.take_over_file(file) {
                 tracing::error!(handle, number, %error, "an open file is lost in the restart: programs get EBADF");
             }
@@ -208,6 +212,28 @@ impl CachedShared {
                 Ok(listing) => self.listings.insert(handle, listing),
                 Err(error) => tracing::error!(handle, number, %error, "an open directory is lost in the restart: programs get EBADF"),
             }
+        }
+        if !written.is_empty() {
+            self.prepare_to_write_later(written);
+        }
+    }
+
+    /// Makes sure that what is written to these open files can reach the slow side later: see `open_file`. The leader of the cache, which
+    /// begins at this moment, may take a second for that, and programs do not wait: while a file is open the leader has its descriptor.
+    fn prepare_to_write_later(self: &Arc<Self>, handles: Vec<u64>) {
+        let shared = Arc::downgrade(self);
+        let prepare = move || {
+            for handle in handles {
+                let Some(opened) = shared.upgrade().and_then(|shared| shared.opened.get(handle).ok()) else { continue };
+                if opened.file.prepare_to_write().is_err()
+                    && let Err(error) = opened.file.set_mode(Mode::WriteThrough)
+                {
+                    tracing::warn!(handle, %error, "an open file cannot be written to the slow side after the restart");
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("hotshelf-write".into()).spawn(prepare) {
+            tracing::warn!(%error, "open files are not prepared to be written to the slow side");
         }
     }
 
@@ -227,9 +253,6 @@ impl CachedShared {
             tracing::warn!(number, %error, "an open file bypasses the cache after the restart");
             open(&Options { is_uncached: true, ..options })
         })?;
-        if mode == Mode::WriteBack && handed.is_written && opened.prepare_to_write().is_err() {
-            opened.set_mode(Mode::WriteThrough).map_err(|error| super::data::errno(&error))?;
-        }
         if handed.is_written {
             self.fs.add_writer(number);
         }
