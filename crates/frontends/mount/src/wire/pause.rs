@@ -26,7 +26,7 @@ pub struct ReaderPause {
     command: Mutex<Command>,
     changed: Condvar,
     readers: Mutex<Vec<Arc<ReaderThread>>>,
-    /// Wakes threads that rest between requests.
+    /// How many readers wait for the next command.
     paused: AtomicUsize,
 }
 
