@@ -16,10 +16,14 @@ clean() {
     "$HOTSHELF" unmount "$MNT" 2>/dev/null || true
     if [[ -n $users_cache ]]; then as_nobody "$HOTSHELF" unmount "$SCRATCH/theirs" 2>/dev/null || true; fi
     "$HOTSHELF" cache destroy "$cache" >/dev/null 2>&1 || true
+    unmount_disks
 }
 trap clean EXIT
 
-as_nobody() { env HOME="$SCRATCH/home" XDG_RUNTIME_DIR="$SCRATCH/run" XDG_CONFIG_HOME="$SCRATCH/home" setpriv --reuid "$nobody" --regid "$nobody" --clear-groups "$@"; }
+as_nobody() {
+    env HOME="$SCRATCH/home" XDG_RUNTIME_DIR="$SCRATCH/run" XDG_CONFIG_HOME="$SCRATCH/home" \
+        setpriv --reuid "$nobody" --regid "$nobody" --clear-groups "$@"
+}
 # install PROGRAM: as package managers do, by rename.
 install_program() { cp "$1" "$installed.new" && chmod 755 "$installed.new" && mv "$installed.new" "$installed"; }
 # install_script TEXT: a program that is none of ours.
@@ -33,7 +37,7 @@ goes_on() {
     [[ $(cat "$MNT/goes-on") == "$word" && $(cat "$slow/dir/goes-on") == "$word" ]] || fail "$1: other content"
     rm "$MNT/goes-on"
 }
-failed_mentions() { "$HOTSHELF" restart "$MNT" >"$SCRATCH/out" 2>&1 && fail "restarted: $1"; grep -q -- "$1" "$SCRATCH/out" || fail "does not say '$1': $(cat "$SCRATCH/out")"; }
+failed_mentions() { refused 1 "$1" "$HOTSHELF" restart "$MNT"; }
 
 fs_of_size slow 1G -b 4096
 mkdir "$slow/dir"

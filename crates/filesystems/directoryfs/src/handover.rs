@@ -49,9 +49,9 @@ pub struct HandedNode {
     /// The name of the file in that directory.
     pub name: OsString,
     /// The version that the kernel's pages are of: size, and times of the last changes.
-    pub cached: Option<(u64, (i64, u32), (i64, u32))>,
+    pub cached: Option<Version>,
     /// The version that the cache of file data compared its pages with.
-    pub compared: Option<(u64, (i64, u32), (i64, u32))>,
+    pub compared: Option<Version>,
     /// The descriptor, if it is open.
     pub file: Option<OwnedFd>,
     /// What finds the file again if it is not.
@@ -147,8 +147,8 @@ impl<C: FileCache> DirectoryFs<C> {
         records.iter().try_for_each(|record| record.kept.lock().as_ref().map_or(Ok(()), |kept| kept.write_back()))
     }
 
-    /// Takes everything out that the kernel knows; this value serves no more requests. No request is under way, no file is open, and data of
-    /// removed files are written back.
+    /// Takes everything out that the kernel knows; this value serves no more requests. No request is under way, no file is open, and data
+    /// of removed files are written back.
     ///
     /// # Errors
     /// The process has no descriptor left.

@@ -35,7 +35,7 @@ pub use descriptors::RemovedName;
 pub use directory::{DirectoryFs, OpenError};
 pub use handover::{HandedDirectory, HandedNode};
 pub use listing::{Entry, Listing};
-pub use nodes::{DataKeeper, KeptData, Node, ROOT};
+pub use nodes::{DataKeeper, KeptData, Node, ROOT, Version};
 pub use stat::Stat;
 
 /// A call that failed gives the error of the system call.

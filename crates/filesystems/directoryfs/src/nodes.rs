@@ -27,7 +27,7 @@ pub const ROOT: u64 = 1;
 const COMPUTED: u64 = 1 << 63;
 
 /// The size and the times of a file when the kernel's cached pages of it were right.
-pub(crate) type Version = (u64, (i64, u32), (i64, u32));
+pub type Version = (u64, (i64, u32), (i64, u32));
 
 /// What distinguishes a file from all others that exist at the same time. A file that two mounts lead to (a bind mount below) is two: one
 /// of them may be read-only, or give no power to set-ID bits.
@@ -39,7 +39,7 @@ pub(crate) struct InodeId {
     pub mount: u64,
     /// The inode number on the file system.
     pub ino: u64,
-    /// The time of birth.
+    /// The time when the file was created; zero where the file system does not tell.
     pub birth: (i64, u32),
 }
 

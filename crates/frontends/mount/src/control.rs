@@ -176,6 +176,7 @@ pub(crate) struct LineReader {
 }
 
 impl LineReader {
+    /// Reads lines of at most `max` bytes from a peer.
     pub fn new(stream: UnixStream, max: usize) -> LineReader {
         LineReader { stream, max, read: Vec::new(), searched: 0 }
     }

@@ -65,7 +65,7 @@ impl ReaderPool {
         BusyReader(self)
     }
 
-    /// Calls all resting threads.
+    /// Calls all threads that rest, as if each were needed.
     pub fn wake_all(&self) {
         *self.called.lock() += self.resting.load(SeqCst);
         self.bell.notify_all();

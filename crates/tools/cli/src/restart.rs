@@ -22,7 +22,9 @@ pub fn restart(args: &RestartArgs) -> anyhow::Result<bool> {
     let located = cached_mount::cache_of(&found).with_context(|| format!("the cache {} of {shown} is not known", found.cache.display()))?;
     let device = found.device().with_context(|| format!("{shown} is not mounted any more"))?;
     let reply = mount::cached::restart(&located.config, &device).with_context(|| {
-        format!("the daemon of {shown} did not restart, or is of a version that cannot: its log and `hotshelf status` tell whether it serves")
+        format!(
+            "the daemon of {shown} did not restart, or is of a version that cannot: its log and `hotshelf status` tell whether it serves"
+        )
     })?;
     match reply {
         RestartReply::Restarted { before, after, pause_ms, files } => {

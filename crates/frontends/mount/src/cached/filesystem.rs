@@ -39,7 +39,7 @@ const O_DSYNC: i32 = 0o10_000;
 pub struct OpenCachedFile {
     /// The file in the cache.
     pub file: Arc<File>,
-    /// The inode.
+    /// The inode that the kernel knows the file by.
     pub node: Node,
     /// Whether a program may write it.
     pub is_written: bool,

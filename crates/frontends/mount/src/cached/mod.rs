@@ -4,12 +4,14 @@ mod data;
 mod filesystem;
 mod handover;
 mod kernel_pages;
+mod options;
 mod presence;
 mod removed_files;
 mod restart;
 mod session;
 
-pub use presence::is_served;
 pub use handover::program::{COMMAND as TAKEOVER_COMMAND, OWN_VERSION, reply_to_check};
+pub use options::CachedOptions;
+pub use presence::is_served;
 pub use restart::{RestartReply, restart};
-pub use session::{CachedMount, CachedMountError, CachedOptions, mount_at, mounts, run, take_over};
+pub use session::{CachedMount, CachedMountError, mount_at, mounts, run, take_over};

@@ -80,7 +80,7 @@ pub struct AcceptedRestart {
 pub struct RestartControl {
     /// The state of the mount.
     pub shared: Arc<CachedShared>,
-    /// Stops serving.
+    /// Stops serving the mount between two requests.
     pub stopper: Arc<MountStopper>,
     /// Whether requests come over io_uring.
     pub transport: Arc<Transport>,
@@ -136,8 +136,8 @@ impl RestartControl {
         }
     }
 
-    /// Pauses the readers while nothing is under way. Where a request takes long, others are served meanwhile. An invalidation may even wait
-    /// for a request that the kernel has not given out yet. Returns when the pause began.
+    /// Pauses the readers while nothing is under way. Where a request takes long, others are served meanwhile: an invalidation may even
+    /// wait for a request that the kernel has not given out yet. Returns when the pause began.
     fn pause(&self) -> Result<u64, String> {
         let begun = Instant::now();
         let mut patience = PATIENCE.0;
@@ -165,9 +165,9 @@ impl RestartControl {
 
     /// Serves one client. Returns whether the restart goes ahead.
     fn serve(&self, mut client: UnixStream) -> bool {
-        let request = client.set_write_timeout(Some(REQUEST_MAX)).and_then(|()| {
-            LineReader::new(client.try_clone()?, LINE_MAX).next(Some(Instant::now() + REQUEST_MAX), Some(REQUEST_MAX))
-        });
+        let request = client
+            .set_write_timeout(Some(REQUEST_MAX))
+            .and_then(|()| LineReader::new(client.try_clone()?, LINE_MAX).next(Some(Instant::now() + REQUEST_MAX), Some(REQUEST_MAX)));
         let prepared = match request {
             Ok(Some(line)) if line.trim_ascii_end() == REQUEST => self.prepare(),
             Ok(_) => Err("not a request that this version knows".into()),
@@ -248,7 +248,8 @@ fn accept(listener: &UnixListener, control: &RestartControl, has_ended: &AtomicB
     }
 }
 
-/// Asks the daemon of a mount of this user, which has this device number and uses this cache, to restart; waits until the new program serves.
+/// Asks the daemon of a mount of this user, which has this device number and uses this cache, to restart. Waits until the new program
+/// serves it.
 ///
 /// # Errors
 /// The daemon cannot be reached, or ended.

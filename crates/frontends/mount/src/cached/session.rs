@@ -17,6 +17,7 @@ use super::data::InstanceCache;
 use super::filesystem::{CachedFilesystem, CachedShared};
 use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
 use super::handover::{FormatError, HandedMount};
+use super::options::CachedOptions;
 use super::presence::Presence;
 use super::restart::{AcceptedRestart, RestartControl, RestartReply, RestartServer};
 use super::{removed_files, restart};
@@ -26,7 +27,7 @@ use crate::kernel_notifier::KernelNotifier;
 use crate::late_errors::may_be_late;
 use crate::read_ahead;
 use crate::session::{MountError, check_mountpoint};
-use crate::simple_session::{self, SessionOptions};
+use crate::simple_session;
 use crate::source;
 use crate::wire::{PreparedMount, ServeEnd};
 
@@ -83,21 +84,6 @@ pub fn mounts() -> std::io::Result<Vec<CachedMount>> {
 pub fn mount_at(path: &Path) -> Option<CachedMount> {
     source::type_at(path).filter(|kind| kind == FS_TYPE)?;
     mounts().ok()?.into_iter().rev().find(|found| found.mountpoint == path)
-}
-
-/// How to mount a cached directory.
-#[derive(Clone, Debug)]
-pub struct CachedOptions {
-    /// The directory on the slow side.
-    pub directory: PathBuf,
-    /// The cache that serves the file data.
-    pub cache: cachedfs::Config,
-    /// What becomes of writes: write-through or write-back.
-    pub mode: Mode,
-    /// How long the kernel may use names and attributes. Other programs may change the directory at any time.
-    pub ttl: Duration,
-    /// The mount point and its flags.
-    pub session: SessionOptions,
 }
 
 /// The reason why a cached directory is not mounted, or was not unmounted well.

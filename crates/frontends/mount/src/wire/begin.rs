@@ -10,7 +10,7 @@ use fuser::{Config, InitFlags, KernelConfig, Session};
 use rustix::io::Errno;
 
 use super::filesystem::FileSystem;
-use super::serve::MountStopper;
+use super::stopper::MountStopper;
 use super::transport::{Transport, UringMode};
 use crate::unmount::unmount;
 

@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use super::DATA_MAX;
 use super::decode::{self, FuseOp};
 use super::filesystem::{BlockingExecutor, FileSystem, Job};
-use super::pending_reply::PendingReply;
 use super::pause::ReaderPause;
+use super::pending_reply::PendingReply;
 use super::perform::{forgets, perform};
-use super::serve::MountStopper;
+use super::stopper::MountStopper;
 use crate::blocking_pool::BlockingPool;
 use crate::reader_pool::ReaderPool;
 

@@ -24,6 +24,7 @@ mod perform;
 mod queues;
 mod reply;
 mod serve;
+mod stopper;
 mod transport;
 
 pub use begin::{PreparedMount, begin, resume, uring_offered};
@@ -35,7 +36,8 @@ pub use reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr,
 };
-pub use serve::{MountStopper, ServeEnd};
+pub use serve::ServeEnd;
+pub use stopper::MountStopper;
 pub use transport::{Transport, UringMode};
 
 /// The maximum data of one request or reply, in bytes.

@@ -3,17 +3,13 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 use fuser::SessionACL;
 
 use super::begin::PreparedMount;
 use super::device::{ReadEnd, Readers};
 use super::filesystem::FileSystem;
-use super::pause::ReaderPause;
 use super::queues::CpuQueues;
-use crate::blocking_pool::BlockingPool;
-use crate::reader_pool::ReaderPool;
 
 /// Why a mount is served no longer.
 #[derive(Debug)]
@@ -22,43 +18,6 @@ pub enum ServeEnd {
     Unmounted,
     /// The readers were stopped: the mount is there, and waits for somebody who serves it by this device.
     Stopped(Arc<OwnedFd>),
-}
-
-/// Stops serving a mount between two requests.
-pub struct MountStopper {
-    /// Number of threads that read requests.
-    pub(super) threads: usize,
-    pub(super) pause: ReaderPause,
-    pub(super) blocking_pool: BlockingPool,
-    pub(super) reader_pool: ReaderPool,
-}
-
-impl MountStopper {
-    /// Creates the stopper of a mount with so many reading threads.
-    pub(super) fn new(threads: usize) -> MountStopper {
-        let (pause, blocking_pool) = (ReaderPause::default(), BlockingPool::default());
-        MountStopper { threads, pause, blocking_pool, reader_pool: ReaderPool::new(threads) }
-    }
-
-    /// Lets the threads finish the requests that they have, and take no other. Returns whether all have done so by the deadline.
-    pub fn pause(&self, deadline: Instant) -> bool {
-        self.pause.pause(deadline, &|| self.reader_pool.wake_all())
-    }
-
-    /// Returns whether no request waits for a slow disk.
-    pub fn is_idle(&self) -> bool {
-        self.blocking_pool.is_idle()
-    }
-
-    /// Lets the threads go on.
-    pub fn resume(&self) {
-        self.pause.resume();
-    }
-
-    /// Ends serving: [`PreparedMount::run`] returns.
-    pub fn end(&self) {
-        self.pause.end();
-    }
 }
 
 impl<F: FileSystem> PreparedMount<F> {
@@ -84,7 +43,7 @@ impl<F: FileSystem> PreparedMount<F> {
         let (failed, panicked) = (readers.failed(), queues.panicked());
         if let Ok(ReadEnd::Stopped) = served {
             // Dropped, it would unmount.
-            std::mem::forget(session);
+            let _ = std::mem::ManuallyDrop::new(session);
             return Ok(ServeEnd::Stopped(Arc::clone(&device)));
         }
         drop(session);

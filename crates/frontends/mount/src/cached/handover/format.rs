@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use directoryfs::{HandedDirectory, HandedNode};
+use directoryfs::{HandedDirectory, HandedNode, Version};
 use fusedev::Caller;
 use shm::FileHandle;
 use xxhash_rust::xxh3::xxh3_64;
@@ -165,7 +165,7 @@ impl Encoder {
         self.u32(nanoseconds);
     }
 
-    fn version(&mut self, (size, mtime, ctime): (u64, (i64, u32), (i64, u32))) {
+    fn version(&mut self, (size, mtime, ctime): Version) {
         self.u64(size);
         self.time(mtime);
         self.time(ctime);
@@ -292,7 +292,7 @@ impl Decoder<'_> {
         Ok((self.u64()?.cast_signed(), self.u32()?))
     }
 
-    fn version(&mut self) -> Decoded<(u64, (i64, u32), (i64, u32))> {
+    fn version(&mut self) -> Decoded<Version> {
         Ok((self.u64()?, self.time()?, self.time()?))
     }
 
@@ -452,7 +452,8 @@ mod test {
         // The numbers differ, all else is the same.
         let shown = |mount: &HandedMount| {
             let text = format!("{mount:?}").replace("uring: Auto", "uring: Off");
-            let parts: Vec<String> = text.split("fd: ").map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned()).collect();
+            let parts: Vec<String> =
+                text.split("fd: ").map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned()).collect();
             parts.join("fd: ")
         };
         assert_eq!(shown(&read), shown(&mount));

@@ -19,7 +19,7 @@ use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use super::filesystem::{CachedShared, OpenCachedFile};
-use super::session::CachedOptions;
+use super::options::CachedOptions;
 pub use format::{FormatError, VERSION};
 
 /// A state of this length would be one of a billion files.
@@ -34,7 +34,7 @@ pub struct HandedMount {
     pub version: String,
     /// The mount point without symbolic links.
     pub mountpoint: PathBuf,
-    /// How it is mounted.
+    /// The directory, the cache and the flags of the mount.
     pub options: CachedOptions,
     /// The connection to the kernel.
     pub device: OwnedFd,
@@ -44,13 +44,13 @@ pub struct HandedMount {
     pub client: Option<OwnedFd>,
     /// The inodes that the kernel knows.
     pub directory: HandedDirectory,
-    /// The open files.
+    /// The open files that the kernel knows.
     pub files: Vec<HandedFile>,
-    /// The open directories.
+    /// The open directories that the kernel knows.
     pub listings: Vec<HandedListing>,
 }
 
-/// An open file.
+/// Describes an open file as the next program gets it.
 #[derive(Debug)]
 pub struct HandedFile {
     /// The number by which the kernel knows the open file.
@@ -75,7 +75,7 @@ pub struct HandedFile {
     pub file: OwnedFd,
 }
 
-/// An open directory.
+/// Describes an open directory as the next program gets it.
 #[derive(Debug)]
 pub struct HandedListing {
     /// The number by which the kernel knows the open directory.

@@ -87,7 +87,9 @@ impl Program {
         let identity = identity_of(&real).map_err(missing)?;
         let device = format!("{}:{}", rustix::fs::major(identity.0), rustix::fs::minor(identity.0));
         if mount == Some(&device) {
-            return Err(format!("the program {shown} is on the mount itself, which nobody serves while it is replaced: install it elsewhere"));
+            return Err(format!(
+                "the program {shown} is on the mount itself, which nobody serves while it is replaced: install it elsewhere"
+            ));
         }
         let program = Program { path: real, ..self.clone() };
         program.ask().map(|()| CheckedProgram { program, identity })
@@ -101,8 +103,7 @@ impl Program {
         let output = |file: &File| file.try_clone().map(Stdio::from).map_err(failed);
         let mut command = Command::new(&self.path);
         command.arg(COMMAND).arg(CHECK).arg(VERSION.to_string()).process_group(0);
-        let mut child =
-            command.stdin(Stdio::null()).stdout(output(&out)?).stderr(output(&complaint)?).spawn().map_err(failed)?;
+        let mut child = command.stdin(Stdio::null()).stdout(output(&out)?).stderr(output(&complaint)?).spawn().map_err(failed)?;
         let begun = Instant::now();
         let status = loop {
             match child.try_wait().map_err(failed)? {
@@ -181,7 +182,6 @@ fn refuse_unsafe(path: &Path, user: u32) -> Result<(), String> {
     }
     Ok(())
 }
-
 
 #[cfg(test)]
 mod test {
