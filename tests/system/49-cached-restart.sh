@@ -30,6 +30,7 @@ install_program() { cp "$1" "$installed.new" && chmod 755 "$installed.new" && mv
 install_script() { printf '#!/bin/bash\n%s\n' "$1" >"$installed.new" && chmod 755 "$installed.new" && mv "$installed.new" "$installed"; }
 mount_cached() { "$installed" mount --cache "$cache" "$slow/dir" "$MNT" --allow-other --uring off --log-file "$log" "$@"; }
 daemon_of_mount() { pgrep -f -- "^$installed .*mount --cache $cache" | head -n1; }
+has_no_daemon() { ! stat "$MNT" >/dev/null 2>&1; }
 is_unmounted() { ! is_mounted "$MNT"; }
 goes_on() {
     local word="$RANDOM$RANDOM"
@@ -133,6 +134,8 @@ failed_mentions 'did not restart'
 got=0
 timeout 10 ls "$MNT" >/dev/null 2>"$SCRATCH/out" || got=$?
 [[ $got == 2 ]] && grep -q 'not connected' "$SCRATCH/out" || fail "a mount without a daemon: $got $(cat "$SCRATCH/out")"
+# The kernel believes the attributes that it has for a second.
+wait_until 10 has_no_daemon
 failed_mentions 'is gone'
 "$HOTSHELF" unmount "$MNT"
 install_program "$HOTSHELF"

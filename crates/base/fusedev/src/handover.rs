@@ -94,7 +94,7 @@ mod test {
         let file = std::fs::File::open("/dev/null").expect("opens");
         let left = rustix::io::dup(&file).expect("duplicated");
         let number = left.as_raw_fd();
-        std::mem::forget(left);
+        let _ = std::mem::ManuallyDrop::new(left);
         assert!(take_passed_on(file.as_raw_fd()).is_err() && take_passed_on(1).is_err() && take_passed_on(60_000).is_err());
         let taken = take_passed_on(number).expect("taken");
         assert!(take_passed_on(number).is_err());
