@@ -70,7 +70,8 @@ cat "$MNT"/sub/* >"$SCRATCH/content" 2>/dev/null || true
 kill -STOP "$server"
 timeout 30 bash -c "$(declare -f look); look '$MNT'" >"$SCRATCH/second" || fail "a look waited for the server"
 cmp "$SCRATCH/first" "$SCRATCH/second" || fail "the second look differs"
-timeout 30 bash -c "! [[ -e $MNT/sub/nothing || -e $MNT/nothing ]] && [[ \$(readlink $MNT/link) == sub/1 ]]" || fail "names without the server"
+timeout 30 bash -c "! [[ -e $MNT/sub/nothing || -e $MNT/nothing ]] && [[ \$(readlink $MNT/link) == sub/1 ]]" ||
+    fail "names without the server"
 timeout 30 git -C "$MNT/work" --no-optional-locks status --porcelain >"$SCRATCH/git" || fail "git status without the server"
 [[ ! -s $SCRATCH/git ]] || fail "git status without the server: $(cat "$SCRATCH/git")"
 timeout 30 cat "$MNT"/sub/[0-9]* | cmp - <(cd "$slow/dir" && cat sub/[0-9]*) || fail "files that the kernel has"

@@ -309,6 +309,25 @@ impl Instance {
     /// EBUSY: files are open; the process stays attached. A failed write-back: the process has detached, and the segment stays with the
     /// dirty pages.
     pub fn detach(&self) -> Result<(), Error> {
+        self.detach_by(Attachment::close)
+    }
+
+    /// Detaches this process, which attaches again at once, perhaps with another program: nothing is written back, and the segment stays
+    /// also if no other process is attached. Files have to be closed before.
+    ///
+    /// # Errors
+    /// EBUSY: files are open; the process stays attached. EINVAL: the cache is private to this process, so that it would be lost.
+    pub fn detach_for_restart(&self) -> Result<(), Error> {
+        if self.config.private {
+            return Err(Error::new(Kind::Invalid, Errno::INVAL, "the cache is private to this process: nobody could attach to it again"));
+        }
+        self.detach_by(|part| {
+            part.leave_segment();
+            Ok(())
+        })
+    }
+
+    fn detach_by(&self, leave: impl FnOnce(&Attachment) -> Result<(), Error>) -> Result<(), Error> {
         let part = self.part()?;
         let mut is_detached = self.is_detached.write();
         if *is_detached {
@@ -322,7 +341,7 @@ impl Instance {
             return Err(Error::new(Kind::Invalid, Errno::BUSY, format!("{open} files are open: close them before leaving the cache")));
         }
         *is_detached = true;
-        part.close()
+        leave(part)
     }
 
     /// Returns the configuration that it was opened with; the running instance may have another, see [`Status::notes`].

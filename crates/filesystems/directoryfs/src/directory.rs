@@ -61,17 +61,22 @@ impl<C: FileCache> DirectoryFs<C> {
         let opened = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .and_then(|root| Stat::of(root.as_fd()).map(|stat| (root, stat)));
         let (root, stat) = opened.map_err(|source| OpenError { path: path.to_owned(), source })?;
+        Ok(DirectoryFs::with_root(root, &stat, cache, honours_set_id))
+    }
+
+    /// Serves an open directory.
+    pub(crate) fn with_root(root: OwnedFd, stat: &Stat, cache: C, honours_set_id: bool) -> DirectoryFs<C> {
         let is_privileged = rustix::process::geteuid().is_root();
         let readable = || rustix::fs::openat(&root, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let descriptors = Descriptors::new(if is_privileged { readable().ok() } else { None });
-        Ok(DirectoryFs {
-            nodes: Nodes::new(root, &stat, descriptors),
+        DirectoryFs {
+            nodes: Nodes::new(root, stat, descriptors),
             cache,
             honours_set_id,
             is_privileged,
             set_id: Mutex::default(),
             remembered: None,
-        })
+        }
     }
 
     /// Remembers names and attributes from now on, and answers with them. What is older than `ttl` is answered, too, and read again:
@@ -80,6 +85,11 @@ impl<C: FileCache> DirectoryFs<C> {
         let remembered = Arc::new(Remembered::new(ttl, RECORDS_MAX));
         self.nodes.remembered = Some(Arc::clone(&remembered));
         self.remembered = Some(remembered);
+    }
+
+    /// Returns whether names are remembered.
+    pub fn remembers_names(&self) -> bool {
+        self.remembered.is_some()
     }
 
     /// Returns what is remembered as bytes, for [`DirectoryFs::load_names`] at a later mount. `directory` says which directory it is.

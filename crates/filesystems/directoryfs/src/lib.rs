@@ -11,6 +11,7 @@
 //! - `names.rs`: lookups, links, renames, removals. `create.rs`: new files. `listing.rs`: directories.
 //! - `remembered.rs`: names and attributes that are answered from memory, if the mount wants that. `remembering.rs`: when they are stored
 //!   and dropped. `check.rs`: how they are read again. `saved.rs`: how they outlive the mount.
+//! - `handover.rs`: all of it in a form that another process goes on from.
 //! - `attributes.rs`: attributes and their changes. `set_id.rs`: when set-ID bits go. `xattrs.rs`: extended attributes.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ mod checks;
 mod create;
 mod descriptors;
 mod directory;
+mod handover;
 mod identity;
 mod listing;
 mod names;
@@ -42,9 +44,10 @@ pub use check::Change;
 pub use create::NewNode;
 pub use descriptors::RemovedName;
 pub use directory::{DirectoryFs, OpenError};
+pub use handover::{HandedDirectory, HandedNames, HandedNode};
 pub use listing::{Entry, Listing};
 pub use names::Found;
-pub use nodes::{KeptData, Node, ROOT};
+pub use nodes::{DataKeeper, KeptData, Node, ROOT, Version};
 pub use stat::Stat;
 
 /// A call that failed gives the error of the system call.

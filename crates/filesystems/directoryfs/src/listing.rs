@@ -21,13 +21,13 @@ use crate::{Result, Stat};
 /// An open directory, which can be listed.
 #[derive(Debug)]
 pub struct Listing {
-    number: u64,
-    names: Names,
+    pub(crate) number: u64,
+    pub(crate) names: Names,
 }
 
 /// Where the names of an open directory come from.
 #[derive(Debug)]
-enum Names {
+pub(crate) enum Names {
     /// The file system. Positions are its own, so they hold over seeks and in other descriptors as far as there. One reader at a time: the
     /// descriptor has one position.
     Read(Node, Mutex<OwnedFd>),

@@ -161,6 +161,7 @@ impl<C: FileCache> DirectoryFs<C> {
     pub fn unlink(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
         check_name(name)?;
         let dir = self.node(caller, parent)?;
+        let _noted = self.nodes.removals.read();
         let unlink = || self.nodes.with_descriptors(|| self.cache.unlink(dir.as_fd(), name));
         let named = self.inode_named(caller, &dir, name);
         let removed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], unlink));
@@ -208,6 +209,7 @@ impl<C: FileCache> DirectoryFs<C> {
                 self.may_move_away(caller, new.as_fd(), to.1)?;
             }
         }
+        let removal = self.nodes.removals.read();
         let rename = || self.nodes.with_descriptors(|| self.cache.rename((old.as_fd(), from.1), (new.as_fd(), to.1), flags));
         let named = (self.inode_named(caller, &old, from.1), self.inode_named(caller, &new, to.1));
         let renamed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename));
@@ -216,6 +218,7 @@ impl<C: FileCache> DirectoryFs<C> {
         self.forget_inode(named.0);
         self.forget_inode(named.1);
         self.note_removed(renamed?);
+        drop(removal);
         Ok([self.note_name(caller, &new, to.1), if is_exchange { self.note_name(caller, &old, from.1) } else { None }])
     }
 

@@ -29,7 +29,7 @@ pub const ROOT: u64 = 1;
 const COMPUTED: u64 = 1 << 63;
 
 /// The size and the times of a file when the kernel's cached pages of it were right.
-type Version = (u64, (i64, u32), (i64, u32));
+pub type Version = (u64, (i64, u32), (i64, u32));
 
 /// Where a file was last seen: the number of its directory, and its name there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) struct NodeRecord {
     /// The inode number that users see.
     pub number: u64,
     /// The identity of the file on its file system.
-    id: Mutex<InodeId>,
+    pub id: Mutex<InodeId>,
     /// The type of the file.
     pub kind: FileType,
     /// Whether the file system counts links: one that never does says 0 of each file.
@@ -58,30 +58,47 @@ pub(crate) struct NodeRecord {
     /// Whether a request has used the node since the last search for descriptors to close.
     pub is_used: AtomicBool,
     /// The version of the file that the kernel's pages are of.
-    cached: Mutex<Option<Version>>,
+    pub cached: Mutex<Option<Version>>,
     /// The version that the cache of file data compared its pages with.
-    compared: Mutex<Option<Version>>,
+    pub compared: Mutex<Option<Version>>,
     /// Whether a call of the kernel has removed the last name: the kernel forgets the file as soon as no program uses it.
     pub is_removed_by_call: AtomicBool,
     /// What keeps the data of a removed file until the kernel forgets the file.
-    kept: Mutex<Option<KeptData>>,
+    pub kept: Mutex<Option<KeptData>>,
     /// The attributes that the kernel was given from memory, as long as the file was not opened.
     pub remembered: Mutex<Option<Box<Stat>>>,
 }
 
+/// Something whose existence keeps data of a removed file that the file does not have.
+pub trait DataKeeper: Send {
+    /// Writes the data to the file, so that nothing has to keep them.
+    ///
+    /// # Errors
+    /// As pwrite(2).
+    fn write_back(&self) -> Result<()>;
+}
+
 /// Something that keeps the data of a removed file, which ends when this is dropped.
-pub struct KeptData(Box<dyn std::any::Any + Send>);
+pub struct KeptData(Box<dyn DataKeeper>);
 
 impl KeptData {
     /// Keeps the data as long as `user` lives.
-    pub fn new(user: impl std::any::Any + Send) -> KeptData {
+    pub fn new(user: impl DataKeeper + 'static) -> KeptData {
         KeptData(Box::new(user))
+    }
+
+    /// Writes the data to the file.
+    ///
+    /// # Errors
+    /// As pwrite(2).
+    pub fn write_back(&self) -> Result<()> {
+        self.0.write_back()
     }
 }
 
 impl std::fmt::Debug for KeptData {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("KeptData").field(&self.0.type_id()).finish()
+        f.write_str("KeptData")
     }
 }
 
@@ -202,25 +219,32 @@ impl AsFd for Node {
     }
 }
 
-struct Known {
-    record: Arc<NodeRecord>,
+/// A file that the kernel knows.
+pub(crate) struct Known {
+    /// What is known of the file.
+    pub record: Arc<NodeRecord>,
     /// Lookups that the kernel has not forgotten.
-    lookups: u64,
+    pub lookups: u64,
 }
 
+/// The files that the kernel knows.
 #[derive(Default)]
-struct Table {
-    by_number: HashMap<u64, Known>,
-    numbers: HashMap<InodeId, u64>,
+pub(crate) struct Table {
+    /// The files by the numbers that users see.
+    pub by_number: HashMap<u64, Known>,
+    /// The numbers by the identities of the files.
+    pub numbers: HashMap<InodeId, u64>,
 }
 
 /// Maps the numbers that the kernel knows to files.
 pub struct Nodes {
-    root: Node,
-    table: RwLock<Table>,
+    pub(crate) root: Node,
+    pub(crate) table: RwLock<Table>,
     /// What is remembered of names, if the mount remembers them.
     pub(crate) remembered: Option<Arc<Remembered>>,
     pub(crate) descriptors: Descriptors,
+    /// Read by calls that remove names, until what they removed is noted.
+    pub(crate) removals: RwLock<()>,
 }
 
 impl Nodes {
@@ -228,7 +252,7 @@ impl Nodes {
     pub(crate) fn new(root: OwnedFd, stat: &Stat, descriptors: Descriptors) -> Nodes {
         let record = NodeRecord::new(ROOT, InodeId::of(stat), stat, ROOT, OsStr::new(""));
         let root = Node { record: Arc::new(record), file: Arc::new(HeldFile::uncounted(root)) };
-        Nodes { root, table: RwLock::default(), remembered: None, descriptors }
+        Nodes { root, table: RwLock::default(), remembered: None, descriptors, removals: RwLock::default() }
     }
 
     /// Returns the node of a number, opened again if its descriptor was closed.

@@ -114,6 +114,10 @@ impl Nodes {
             return Closing::WasClosed;
         }
         let Some(file) = descriptor.unused() else { return Closing::Used };
+        // Only the descriptor keeps a file without a name, which a program may open again by its own `O_PATH` descriptor.
+        if record.is_removed_by_call.load(Ordering::Relaxed) {
+            return Closing::Used;
+        }
         let handle = FileHandle::of(file).ok();
         if handle.is_none() && !record.id().is_unique() {
             return Closing::Used;
@@ -220,6 +224,8 @@ impl Nodes {
     }
 
     fn close_if_removed(&self, record: &NodeRecord) -> Option<RemovedName> {
+        // A call of the kernel may have removed the file, and not have noted it yet. Another search finds what this one leaves.
+        let no_removals = self.removals.try_write()?;
         if !record.has_link_count || record.is_removed_by_call.load(Ordering::Relaxed) {
             return None;
         }
@@ -233,7 +239,7 @@ impl Nodes {
         // A process may be in a removed directory, or have a pipe or a device open, which the kernel opens without a request. They have no
         // blocks to speak of.
         let file = if record.kind == FileType::RegularFile { descriptor.file.take() } else { None };
-        drop(descriptor);
+        drop((descriptor, no_removals));
         drop(file);
         let Location { parent, name } = record.location.lock().clone();
         // Another file may have the name: the kernel finds it at its next lookup.

@@ -22,6 +22,8 @@ const HEADER_BYTES: usize = 12;
 struct SavedId {
     ino: u64,
     birth: (i64, u32),
+    /// Whether an earlier mount than the one that saved it has read the number, on a file system without times of birth.
+    is_earlier: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -66,7 +68,7 @@ struct SavedFile {
 }
 
 fn save_id(id: InodeId) -> SavedId {
-    SavedId { ino: id.ino, birth: id.birth }
+    SavedId { ino: id.ino, birth: id.birth, is_earlier: id.mount == EARLIER_MOUNT }
 }
 
 /// Gives saved numbers the device and mount of today.
@@ -74,6 +76,8 @@ fn save_id(id: InodeId) -> SavedId {
 struct Loader {
     root: InodeId,
     saved_root: SavedId,
+    /// Whether the same mount goes on, in which inode numbers are still those of the same files.
+    is_same_mount: bool,
 }
 
 impl Loader {
@@ -81,8 +85,9 @@ impl Loader {
         if saved == self.saved_root {
             return self.root;
         }
-        let SavedId { ino, birth } = saved;
-        let mount = if birth == (0, 0) { EARLIER_MOUNT } else { self.root.mount };
+        let SavedId { ino, birth, is_earlier } = saved;
+        let is_earlier = is_earlier || birth == (0, 0) && !self.is_same_mount;
+        let mount = if is_earlier { EARLIER_MOUNT } else { self.root.mount };
         InodeId { dev: self.root.dev, mount, ino, birth }
     }
 
@@ -183,8 +188,19 @@ impl Remembered {
     /// Loads what was saved of this directory. Returns whether it was: damaged bytes, those of another directory and those of another
     /// version are not.
     pub fn load(&self, bytes: &[u8], root: InodeId, directory: &str) -> bool {
-        let Some(saved) = parse(bytes).filter(|saved| saved.directory == directory && saved.root == save_id(root)) else { return false };
-        let loader = Loader { root, saved_root: saved.root };
+        let saved = parse(bytes).filter(|saved| saved.directory == directory && saved.root == save_id(root));
+        saved.map(|saved| self.add(saved, root, false)).is_some()
+    }
+
+    /// Loads what the same mount has remembered before another program took it over.
+    pub fn load_again(&self, bytes: &[u8], root: InodeId) {
+        if let Some(saved) = parse(bytes) {
+            self.add(saved, root, true);
+        }
+    }
+
+    fn add(&self, saved: Saved, root: InodeId, is_same_mount: bool) {
+        let loader = Loader { root, saved_root: saved.root, is_same_mount };
         let mut table = self.table.lock();
         for SavedDirectory { id, is_complete, names } in saved.directories {
             let names: std::collections::BTreeMap<OsString, NameRecord> = names
@@ -195,7 +211,6 @@ impl Remembered {
         }
         table.files.extend(saved.files.into_iter().map(|file| loader.file(file)));
         self.make_room(&mut table);
-        true
     }
 }
 

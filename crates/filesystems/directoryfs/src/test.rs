@@ -274,6 +274,41 @@ fn a_file_that_another_program_removed_is_closed() {
     assert_eq!(fs.close_removed(100).iter().filter(|name| name.number != dir).count(), 0);
 }
 
+/// Keeps nothing but itself.
+struct Kept(#[expect(dead_code, reason = "only counted")] std::sync::Arc<()>);
+
+impl crate::DataKeeper for Kept {
+    fn write_back(&self) -> crate::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn another_process_goes_on_with_what_the_kernel_knows() {
+    let (temp, fs) = directory(&["file", "gone", "dir/inner"]);
+    let number = |fs: &DirectoryFs<NoCache>, parent, name: &str| fs.lookup(me(), parent, OsStr::new(name)).expect("there").number;
+    let (file, gone, dir) = (number(&fs, ROOT, "file"), number(&fs, ROOT, "gone"), number(&fs, ROOT, "dir"));
+    assert_eq!(number(&fs, ROOT, "file"), file);
+    let inner = number(&fs, dir, "inner");
+    fs.unlink(me(), ROOT, OsStr::new("gone")).expect("removed");
+    let (listed, opened) = fs.open_listing(me(), dir).expect("opened").hand_over().expect("handed over");
+    let handed = fs.hand_over().expect("handed over");
+    assert!(!fs.is_known(file) && handed.nodes.len() == 4);
+    // Nobody finds them by their names.
+    std::fs::rename(temp.path().join("file"), temp.path().join("other")).expect("renamed");
+    let next = DirectoryFs::take_over(handed, NoCache, false).expect("taken over");
+    assert_eq!((listed, next.take_over_listing(dir, opened).is_ok()), (dir, true));
+    for known in [file, gone, dir, inner] {
+        assert!(next.getattr(me(), known).is_ok(), "{known}");
+    }
+    assert_eq!(next.getattr(me(), gone).expect("held").nlink, 0);
+    assert_eq!(number(&next, ROOT, "other"), file);
+    // Two lookups before, one now.
+    assert!(next.forget(file, 2).is_none() && next.is_known(file));
+    assert!(next.forget(file, 1).is_none() && !next.is_known(file));
+    assert_eq!(number(&next, dir, "inner"), inner);
+}
+
 #[test]
 fn the_data_of_a_removed_file_is_kept_until_the_kernel_forgets_the_file() {
     let (temp, fs) = directory(&["file"]);
@@ -281,7 +316,7 @@ fn the_data_of_a_removed_file_is_kept_until_the_kernel_forgets_the_file() {
     std::fs::remove_file(temp.path().join("file")).expect("removed");
     let data = std::sync::Arc::new(());
     let users = || std::sync::Arc::strong_count(&data);
-    let kept = || crate::KeptData::new(std::sync::Arc::clone(&data));
+    let kept = || crate::KeptData::new(Kept(std::sync::Arc::clone(&data)));
     fs.nodes.removed(&node.stat().expect("held"), Some(kept()));
     assert_eq!(users(), 2);
     // One user keeps it.

@@ -65,6 +65,12 @@ impl ReaderPool {
         BusyReader(self)
     }
 
+    /// Calls all threads that rest, as if each were needed.
+    pub fn wake_all(&self) {
+        *self.called.lock() += self.resting.load(SeqCst);
+        self.bell.notify_all();
+    }
+
     fn done(&self) {
         if self.ready.load(SeqCst) >= READY && self.calm.fetch_add(1, SeqCst) >= CALM_MAX {
             self.rest();

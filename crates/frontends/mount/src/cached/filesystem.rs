@@ -12,10 +12,11 @@ use cachedfs::{File, Instance, Mode, Options};
 use directoryfs::{DirectoryFs, Found, KeptData, Listing, NewNode, Node, ROOT, Stat};
 use fusedev::{Caller, SetAttr};
 use fuser::{FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::data::{InstanceCache, errno};
+use super::data::{ClosedData, InstanceCache, errno};
 use super::kernel_pages::{KernelPages, OpenFilePages};
 use super::open_handle::{OpenHandle, PromisedOpen};
 use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
@@ -37,14 +38,20 @@ const O_DSYNC: i32 = 0o10_000;
 
 /// An open file as the kernel knows it.
 pub struct OpenCachedFile {
-    file: Arc<File>,
-    node: Node,
-    is_written: bool,
+    /// The file in the cache.
+    pub file: Arc<File>,
+    /// The inode that the kernel knows the file by.
+    pub node: Node,
+    /// Whether a program may write it.
+    pub is_written: bool,
     /// Whether it was opened so that each write is durable when it returns.
-    is_synchronous: bool,
+    pub is_synchronous: bool,
     /// The process that opened it, who pays for what is written.
-    opener: Caller,
-    pages: OpenFilePages,
+    pub opener: Caller,
+    /// What the kernel may have cached of the file.
+    pub pages: OpenFilePages,
+    /// An error of writes before a restart of the daemon that no program has got yet.
+    pub late_error: Mutex<Option<Errno>>,
 }
 
 /// Holds the state that all serving threads share.
@@ -205,7 +212,8 @@ impl CachedShared {
         let pages = self.pages.open(node.number(), &self.direct_writes);
         self.fs.keep_reserve(file.fd());
         let is_synchronous = flags & O_DSYNC != 0;
-        OpenCachedFile { file: Arc::new(file), node, is_written, is_synchronous, opener, pages }
+        let late_error = Mutex::default();
+        OpenCachedFile { file: Arc::new(file), node, is_written, is_synchronous, opener, pages, late_error }
     }
 
     /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the length
@@ -237,6 +245,7 @@ impl CachedShared {
 
     /// Returns an error of earlier writes that nobody has got yet.
     fn flush(&self, opened: &OpenCachedFile) -> Result<(), Errno> {
+        opened.late_error.lock().take().map_or(Ok(()), Err)?;
         opened.file.take_unreported().map_err(|error| errno(&error))?;
         if !self.is_remote {
             return Ok(());
@@ -251,6 +260,7 @@ impl CachedShared {
         if self.is_remote && opened.is_written {
             rustix::fs::fsync(opened.file.written_fd())?;
         }
+        opened.late_error.lock().take().map_or(Ok(()), Err)?;
         opened.file.sync(data_only).map_err(|error| errno(&error))
     }
 
@@ -672,7 +682,7 @@ impl FileSystem for CachedFilesystem {
         let close = move || {
             // The process that has it by an O_PATH descriptor may open it again.
             if is_write_back && opened.file.is_removed() {
-                opened.node.keep(|| KeptData::new(Arc::clone(&opened.file)));
+                opened.node.keep(|| KeptData::new(ClosedData(Arc::clone(&opened.file))));
             }
             drop(opened);
             reply.ok();

@@ -2,13 +2,19 @@
 
 mod data;
 mod filesystem;
+mod handover;
 mod kernel_pages;
 mod name_checks;
 mod names_file;
 mod open_handle;
+mod options;
 mod presence;
 mod removed_files;
+mod restart;
 mod session;
 
+pub use handover::program::{COMMAND as TAKEOVER_COMMAND, OWN_VERSION, reply_to_check};
+pub use options::{CachedOptions, NamesMode};
 pub use presence::is_served;
-pub use session::{CachedMount, CachedMountError, CachedOptions, NamesMode, mount_at, mounts, run};
+pub use restart::{RestartReply, restart};
+pub use session::{CachedMount, CachedMountError, mount_at, mounts, run, take_over};

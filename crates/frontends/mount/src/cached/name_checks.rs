@@ -13,7 +13,8 @@ const THREADS: usize = 4;
 /// [`directoryfs::DirectoryFs::end_checks`]; nobody waits for that, as the slow side may not reply. Without them (no memory for a thread)
 /// old answers stay.
 pub fn start(shared: &Arc<CachedShared>) {
-    for _ in 0..THREADS {
+    let threads = if shared.fs.remembers_names() { THREADS } else { 0 };
+    for _ in 0..threads {
         let shared = Arc::clone(shared);
         let run = move || while shared.fs.check_next(&mut |change| tell(&shared, change)) {};
         if let Err(error) = std::thread::Builder::new().name("hotshelf-names".into()).spawn(run) {

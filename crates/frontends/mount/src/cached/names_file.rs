@@ -5,14 +5,44 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use directoryfs::{DirectoryFs, FileCache};
 use rustix::fs::OFlags;
 
+use super::data::InstanceCache;
+use super::options::{CachedOptions, NamesMode};
 use crate::source;
+
+/// How long names and attributes are believed by default.
+const TTL: Duration = Duration::from_secs(1);
+/// The same where the user wants them remembered, of a directory on a network: the longest time of NFS (acregmax and acdirmax in nfs(5)).
+const TTL_REMEMBERED: Duration = Duration::from_secs(60);
 
 /// More than two million names take.
 const BYTES_MAX: u64 = 2 << 30;
+
+/// Remembers names if that is wanted. Returns how long names and attributes are believed.
+pub fn remember_names(options: &CachedOptions, fs: &mut DirectoryFs<InstanceCache>, is_remote: bool) -> Duration {
+    let is_remembering = options.names != NamesMode::Kernel;
+    let ttl = options.ttl.unwrap_or(if is_remote && is_remembering { TTL_REMEMBERED } else { TTL });
+    if is_remembering {
+        fs.remember_names(ttl);
+    }
+    ttl
+}
+
+/// Returns the file that keeps the names between two mounts, if one does.
+pub fn names_file(options: &CachedOptions) -> Option<NamesFile> {
+    if options.names != NamesMode::Persistent {
+        return None;
+    }
+    let file = NamesFile::of(&options.directory);
+    if file.is_none() {
+        tracing::warn!("no directory for the names of this mount: set XDG_STATE_HOME or HOME; the next mount reads them again");
+    }
+    file
+}
 
 /// The place of the names of one directory.
 #[derive(Debug)]
