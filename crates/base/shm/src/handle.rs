@@ -33,6 +33,13 @@ impl FileHandle {
         open(self, on.as_fd())
     }
 
+    /// Returns a handle of the parts that [`FileHandle::kind`] and [`FileHandle::bytes`] gave, or none if there are too many bytes.
+    pub fn from_parts(kind: i32, parts: &[u8]) -> Option<FileHandle> {
+        let mut bytes = [0; BYTES_MAX];
+        bytes.get_mut(..parts.len())?.copy_from_slice(parts);
+        Some(FileHandle { kind, len: parts.len(), bytes })
+    }
+
     /// How its bytes are meant, which the file system knows.
     pub fn kind(&self) -> i32 {
         self.kind

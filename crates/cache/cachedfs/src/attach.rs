@@ -179,6 +179,17 @@ impl Attachment {
         if self.running.keep { Ok(()) } else { place.remove(&held) }
     }
 
+    /// Detaches as a process that dies does, in order: the segment stays, with the dirty pages, until a process attaches again.
+    pub fn leave_segment(&self) {
+        self.watch.stop();
+        self.engine.detach();
+        if let Some(worker) = self.worker.lock().take() {
+            let _ = worker.join();
+        }
+        let _held = self.place.as_ref().map(InstancePaths::hold);
+        self.free_process_slot();
+    }
+
     fn free_process_slot(&self) {
         self.engine.free_process_slot();
         if let Some(ssd) = &self.ssd {

@@ -169,6 +169,15 @@ impl Config {
         Ok(config)
     }
 
+    /// Returns the settings as a text for [`Config::parse`].
+    ///
+    /// # Errors
+    /// A path is not UTF-8.
+    pub fn to_text(&self) -> Result<String, Error> {
+        let text = toml::to_string(&std::collections::BTreeMap::from([("cache", self)]));
+        text.map_err(|error| Error::invalid(format!("the settings cannot be written as text: {error}")))
+    }
+
     /// Reads a configuration file.
     ///
     /// # Errors
@@ -350,7 +359,7 @@ mod test {
     fn what_is_written_is_read_again() {
         let config =
             Config { rules: vec![RuleConfig { glob: "*".into(), mode: Some(Mode::ReadOnly), ..Default::default() }], ..Config::default() };
-        let text = toml::to_string(&std::collections::BTreeMap::from([("cache", &config)])).expect("written");
+        let text = config.to_text().expect("written");
         assert_eq!(Config::parse(&text).expect("read"), config);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use datapath::engine::{Advice, Count, OpenFileError, OpenOptions};
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, fstatfs, openat};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use ssdcache::{FileKey, Mode};
 
@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::descriptor::{is_shortage, lost_path_of, path_of, reopen};
 use crate::error::{Error, Kind};
 use crate::forks::PerProcess;
-use crate::key::key_of;
+use crate::key::{FileSystem, key_of};
 use crate::options::Options;
 use crate::place::InstancePaths;
 use crate::plain;
@@ -92,7 +92,7 @@ impl Instance {
         let stat = fstat(fd)?;
         let Ok(part) = self.part() else { return Ok(None) };
         let is_ours = part.ssd.as_ref().is_some_and(|ssd| ssd.file == Some((stat.st_dev, stat.st_ino))) || part.is_segment(&stat);
-        if options.is_uncached || !is_regular(&stat) || is_ours || SPECIAL.contains(&(fstatfs(fd)?.f_type as u64)) {
+        if options.is_uncached || !is_regular(&stat) || is_ours || SPECIAL.contains(&FileSystem::of(fd.as_fd())?.kind) {
             return Ok(None);
         }
         // The engine reads and writes any range, which such a descriptor does not allow.
@@ -309,6 +309,25 @@ impl Instance {
     /// EBUSY: files are open; the process stays attached. A failed write-back: the process has detached, and the segment stays with the
     /// dirty pages.
     pub fn detach(&self) -> Result<(), Error> {
+        self.detach_by(Attachment::close)
+    }
+
+    /// Detaches this process, which attaches again at once, perhaps with another program: nothing is written back, and the segment stays
+    /// also if no other process is attached. Files have to be closed before.
+    ///
+    /// # Errors
+    /// EBUSY: files are open; the process stays attached. EINVAL: the cache is private to this process, so that it would be lost.
+    pub fn detach_for_restart(&self) -> Result<(), Error> {
+        if self.config.private {
+            return Err(Error::new(Kind::Invalid, Errno::INVAL, "the cache is private to this process: nobody could attach to it again"));
+        }
+        self.detach_by(|part| {
+            part.leave_segment();
+            Ok(())
+        })
+    }
+
+    fn detach_by(&self, leave: impl FnOnce(&Attachment) -> Result<(), Error>) -> Result<(), Error> {
         let part = self.part()?;
         let mut is_detached = self.is_detached.write();
         if *is_detached {
@@ -322,7 +341,7 @@ impl Instance {
             return Err(Error::new(Kind::Invalid, Errno::BUSY, format!("{open} files are open: close them before leaving the cache")));
         }
         *is_detached = true;
-        part.close()
+        leave(part)
     }
 
     /// Returns the configuration that it was opened with; the running instance may have another, see [`Status::notes`].

@@ -1,8 +1,10 @@
 //! The key of a file in the cache: 64 bits of its file system and its handle. A rename does not change it, and a new file that reuses an
 //! inode gets another key.
 
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
+use parking_lot::RwLock;
 use rustix::fs::{AtFlags, StatxFlags, fstatfs, fstatvfs, statx};
 use rustix::io::Errno;
 use shm::FileHandle;
@@ -23,7 +25,57 @@ const NFS: u64 = 0x6969;
 /// # Errors
 /// Those of the kernel.
 pub fn is_lasting(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
-    Ok(!matches!(fstatfs(fd)?.f_type as u64, FUSE | MSDOS | EXFAT))
+    Ok(!matches!(FileSystem::of(fd)?.kind, FUSE | MSDOS | EXFAT))
+}
+
+/// What statfs(2) says of the file system of a file: on a network file system each such question waits for the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSystem {
+    /// The type, as statfs(2) has it.
+    pub kind: u64,
+    /// The identity, zero where it has none.
+    id: u64,
+}
+
+/// What distinguishes a file system from others for as long as the machine runs: the unique number of a mount, which no later mount gets,
+/// and the device number, as subvolumes of btrfs have different ones.
+type MountedAs = (u64, (u32, u32));
+
+/// The file systems of the files that this process has opened lately.
+static KNOWN: RwLock<BTreeMap<MountedAs, FileSystem>> = RwLock::new(BTreeMap::new());
+/// Beyond this number they are asked for again.
+const KNOWN_MAX: usize = 256;
+
+impl FileSystem {
+    /// Returns the file system of an open file.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub fn of(fd: BorrowedFd<'_>) -> Result<FileSystem, Errno> {
+        let mounted = mounted_as(fd);
+        if let Some(known) = mounted.and_then(|mounted| KNOWN.read().get(&mounted).copied()) {
+            return Ok(known);
+        }
+        let system = FileSystem { kind: fstatfs(fd)?.f_type as u64, id: fstatvfs(fd)?.f_fsid };
+        if let Some(mounted) = mounted {
+            let mut known = KNOWN.write();
+            if known.len() >= KNOWN_MAX {
+                known.clear();
+            }
+            known.insert(mounted, system);
+        }
+        Ok(system)
+    }
+}
+
+/// Returns what distinguishes the file system, without a question to a server; none before Linux 6.8, where numbers of mounts are used
+/// again.
+fn mounted_as(fd: BorrowedFd<'_>) -> Option<MountedAs> {
+    /// STATX_MNT_ID_UNIQUE of statx(2).
+    const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    let stat = statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, UNIQUE).ok()?;
+    let is_told = stat.stx_mask & UNIQUE.bits() != 0;
+    is_told.then_some((stat.stx_mnt_id, (stat.stx_dev_major, stat.stx_dev_minor)))
 }
 
 /// Returns the key of an open file (`O_PATH` is enough). It is never zero.
@@ -32,9 +84,8 @@ pub fn is_lasting(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
 /// Those of the kernel.
 pub fn key_of(fd: BorrowedFd<'_>) -> Result<FileKey, Errno> {
     let mut hash = Xxh3::new();
-    let kind = fstatfs(fd)?.f_type as u64;
+    let FileSystem { kind, id: fsid } = FileSystem::of(fd)?;
     hash.update(&kind.to_le_bytes());
-    let fsid = fstatvfs(fd)?.f_fsid;
     let handle = if kind == FUSE { None } else { FileHandle::of(fd).ok() };
     match handle {
         Some(handle) => {
@@ -67,6 +118,16 @@ mod test {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn a_file_system_is_asked_once() {
+        let file = tempfile::tempfile().expect("a file");
+        let system = FileSystem::of(file.as_fd()).expect("a file system");
+        assert_eq!(system.kind, fstatfs(&file).expect("known").f_type as u64);
+        assert_eq!(FileSystem::of(file.as_fd()), Ok(system));
+        let proc = std::fs::File::open("/proc/self/status").expect("opened");
+        assert_ne!(FileSystem::of(proc.as_fd()).expect("a file system").kind, system.kind);
+    }
 
     #[test]
     fn a_key_follows_its_file_and_no_other_gets_it() {

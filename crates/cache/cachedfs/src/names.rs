@@ -31,6 +31,14 @@ impl RemovedFile {
     pub fn has_newer_data(&self) -> bool {
         self.known.as_ref().is_some_and(|known| known.open.is_dirty().unwrap_or(true))
     }
+
+    /// Writes the data that the cache has to the file.
+    ///
+    /// # Errors
+    /// As pwrite(2).
+    pub fn write_back(&self) -> Result<(), Errno> {
+        self.known.as_ref().map_or(Ok(()), |known| known.open.clean())
+    }
 }
 
 impl AsFd for RemovedFile {

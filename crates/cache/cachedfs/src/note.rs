@@ -38,7 +38,7 @@ pub struct Note {
 impl Note {
     /// Returns the note of the SSD at a path, or none if there is no directory for notes.
     pub fn of(ssd: &Path) -> Option<Note> {
-        Some(Note::at(&directory()?, ssd))
+        Some(Note::at(&state_directory()?, ssd))
     }
 
     fn at(dir: &Path, ssd: &Path) -> Note {
@@ -98,7 +98,9 @@ impl Note {
     }
 }
 
-fn directory() -> Option<PathBuf> {
+/// Returns the directory of what is remembered of caches while nobody uses them: $XDG_STATE_HOME/hotshelf, else /var/lib/hotshelf for root
+/// and ~/.local/state/hotshelf for others. None: the user has no such directory.
+pub fn state_directory() -> Option<PathBuf> {
     let of = |name: &str| shm::environment::absolute_path(name);
     let state = of("XDG_STATE_HOME");
     if rustix::process::geteuid().is_root() {

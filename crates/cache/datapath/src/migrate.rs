@@ -288,7 +288,7 @@ impl Worker {
         self.put_back(engine);
         if now.wrapping_sub(self.last_reap) >= IDLE.as_millis() as u32 {
             self.last_reap = now;
-            engine.processes.answer_owner_queries();
+            engine.show_pulse();
             self.reap(engine, IDLE);
             engine.requests.recycle(&mut self.stale, now);
         }
@@ -321,6 +321,7 @@ impl Worker {
         for dead in engine.processes.dead() {
             engine.pages.reap(dead);
             engine.requests.reap(dead);
+            engine.reads_in_flight.reap(dead);
             for no in (0..engine.records.count).map(FileNo) {
                 if engine.records.lock_of(no).owner() == Some(dead)
                     && let Some(held) = engine.records.lock_of(no).take_over()

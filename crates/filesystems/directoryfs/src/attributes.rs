@@ -12,7 +12,41 @@ use crate::directory::{DirectoryFs, proc_path};
 use crate::nodes::Node;
 use crate::{Result, Stat};
 
+impl Node {
+    /// Returns how often the file was changed by calls of this process, to be given to [`Node::set_last_stat`].
+    pub fn changes(&self) -> u64 {
+        self.record.last_stat.lock().changes()
+    }
+
+    /// Remembers attributes that were read after `changes` was, unless the file was changed meanwhile: they may be older than that.
+    pub fn set_last_stat(&self, stat: &Stat, changes: u64) {
+        self.record.last_stat.lock().set(stat, changes);
+    }
+
+    /// Notes that the file was written up to this offset.
+    pub fn note_written(&self, end: u64) {
+        self.record.last_stat.lock().note_written(end);
+    }
+
+    /// Notes that the file was changed in another way: what is known of its attributes is old.
+    pub fn note_changed(&self) {
+        self.record.last_stat.lock().note_changed();
+    }
+}
+
 impl<C: FileCache> DirectoryFs<C> {
+    /// Returns the attributes of a known inode that were read last ([`Node::set_last_stat`]). Never waits for the file system.
+    pub fn last_stat(&self, number: u64) -> Option<Stat> {
+        self.nodes.known(number)?.last_stat.lock().get()
+    }
+
+    /// Notes that a known inode is being changed: what [`DirectoryFs::last_stat`] returns is old.
+    pub fn note_changed(&self, number: u64) {
+        if let Some(record) = self.nodes.known(number) {
+            record.last_stat.lock().note_changed();
+        }
+    }
+
     /// Reads the attributes of a file, with the size and time of data that the cache has not written back.
     ///
     /// # Errors
@@ -21,16 +55,55 @@ impl<C: FileCache> DirectoryFs<C> {
         self.stat_of(&self.node(caller, number)?)
     }
 
+    /// Returns the attributes of a file that are remembered, however old, and has old ones read again in the background. None: nothing is
+    /// remembered, or the file is open for writing.
+    pub fn known_attributes(&self, caller: Caller, number: u64) -> Option<Stat> {
+        let record = self.nodes.known(number)?;
+        let known = self.remembered.as_ref()?.attributes(record.id()).filter(|_| !self.has_writers(number))?;
+        if !known.is_fresh {
+            // With all other names of its directory; what one directory is itself is read with its own.
+            let parent = if known.what.is_dir() { number } else { record.location.lock().parent };
+            self.check_later(caller, parent);
+        }
+        Some(known.what)
+    }
+
+    /// Returns the attributes of a file that are remembered and were read within the time to live.
+    pub fn fresh_attributes(&self, number: u64) -> Option<Stat> {
+        let record = self.nodes.known(number)?;
+        let known = self.remembered.as_ref()?.attributes(record.id()).filter(|_| !self.has_writers(number))?;
+        known.is_fresh.then_some(known.what)
+    }
+
+    /// Returns whether the kernel's pages of a known file are of this version of it.
+    pub fn is_cached(&self, number: u64, stat: &Stat) -> bool {
+        self.nodes.known(number).is_some_and(|record| record.is_cached(stat))
+    }
+
+    /// Remembers the version of a known file that the kernel's pages are of.
+    pub fn set_cached(&self, number: u64, stat: &Stat) {
+        if let Some(record) = self.nodes.known(number) {
+            record.set_cached(stat);
+        }
+    }
+
     /// Reads the attributes of a node as [`DirectoryFs::getattr`] does.
     ///
     /// # Errors
     /// As statx(2).
     pub fn stat_of(&self, node: &Node) -> Result<Stat> {
+        let moment = self.moment();
         let mut stat = node.stat()?;
-        if stat.is_file() {
-            self.cache.correct(node.as_fd(), &mut stat)?;
+        let has_newer_data = stat.is_file() && self.correct(node.as_fd(), &mut stat)?;
+        if !has_newer_data {
+            self.remember_attributes(node.number(), node.id(), &stat, moment);
         }
         Ok(stat)
+    }
+
+    /// Sets the size and the time of data that the cache has not written back. Returns whether it has such data.
+    pub(crate) fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<bool> {
+        self.cache.correct(file, stat)
     }
 
     /// Changes attributes, but not the size: that belongs to whoever has the data.
@@ -49,10 +122,12 @@ impl<C: FileCache> DirectoryFs<C> {
         let mut change = || self.also_as_caller(caller, || apply(file, set));
         let is_timed = set.atime.is_some() || set.mtime.is_some();
         let has_data = is_timed && node.is_file();
-        self.nodes.with_descriptors(|| match has_data {
+        let changed = self.nodes.with_descriptors(|| match has_data {
             true => self.cache.change_times(file, &mut change),
             false => self.cache.change(file, &mut change),
-        })
+        });
+        self.forget_attributes(number);
+        changed
     }
 
     /// Compares the caller with the present owner. The kernel has compared the owner that it remembers.
@@ -70,11 +145,16 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// EACCES: the file may not be opened any more.
     pub fn may_open(&self, caller: Caller, node: &Node, read: bool, write: bool) -> Result<()> {
-        if !self.is_privileged || caller.is_root() || caller.may_still_open(node.stat()?.permissions(), read, write) {
-            Ok(())
-        } else {
-            Err(Errno::ACCESS)
-        }
+        if !self.is_privileged || caller.is_root() { Ok(()) } else { self.may_open_with(caller, &node.stat()?, read, write) }
+    }
+
+    /// Compares the caller of open(2) with these attributes of a file.
+    ///
+    /// # Errors
+    /// EACCES: the file may not be opened.
+    pub fn may_open_with(&self, caller: Caller, stat: &Stat, read: bool, write: bool) -> Result<()> {
+        let may = !self.is_privileged || caller.is_root() || caller.may_still_open(stat.permissions(), read, write);
+        if may { Ok(()) } else { Err(Errno::ACCESS) }
     }
 }
 

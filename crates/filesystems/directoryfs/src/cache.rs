@@ -43,11 +43,11 @@ pub trait FileCache: Send + Sync {
     /// Those of `change`, or of writing data back before it.
     fn change_times(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 
-    /// Sets the size and the modification time of a regular file that the cache has newer data of.
+    /// Sets the size and the modification time of a regular file that the cache has newer data of. Returns whether it has.
     ///
     /// # Errors
     /// Those of the cache if it cannot say whether it has newer data.
-    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<()>;
+    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<bool>;
 }
 
 /// No cache: each call goes to the file system.
@@ -76,7 +76,7 @@ impl FileCache for NoCache {
         change()
     }
 
-    fn correct(&self, _file: BorrowedFd<'_>, _stat: &mut Stat) -> Result<()> {
-        Ok(())
+    fn correct(&self, _file: BorrowedFd<'_>, _stat: &mut Stat) -> Result<bool> {
+        Ok(false)
     }
 }

@@ -9,8 +9,10 @@ use rustix::io::Errno;
 
 use crate::cache::FileCache;
 use crate::directory::{DirectoryFs, proc_path};
+use crate::identity::InodeId;
 use crate::names::check_name;
 use crate::nodes::Node;
+use crate::remembered::Target;
 use crate::{Result, Stat, xattrs};
 
 /// The file, directory or link to create.
@@ -54,6 +56,7 @@ impl<C: FileCache> DirectoryFs<C> {
             }
             NewNode::Symlink(target) => self.as_caller(caller, || rustix::fs::symlinkat(target, at, name)),
         };
+        self.note_name_made(&dir, name, &made);
         made?;
         self.also_as_caller(caller, || self.find(&dir, name))
     }
@@ -71,6 +74,8 @@ impl<C: FileCache> DirectoryFs<C> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
         let open = || rustix::fs::openat(at, name, flags, Mode::from_raw_mode(bits));
         let made = self.as_caller(caller, || self.nodes.with_descriptors(open));
+        self.note_name_made(&dir, name, &made);
+        let moment = self.moment();
         let file = match made {
             // The kernel checked no permission, as it took the name for free.
             Err(Errno::EXIST) if !is_exclusive => return Err(Errno::STALE),
@@ -80,6 +85,7 @@ impl<C: FileCache> DirectoryFs<C> {
         // The name may be another file's by now: the node is of the descriptor.
         let open = || rustix::fs::open(&*proc_path(file.as_fd()), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let name_only = self.nodes.with_descriptors(open)?;
+        self.remember_name(dir.id(), name, Target::Inode(InodeId::of(&stat)), moment);
         Ok((self.nodes.remember(name_only, &stat, parent, name), stat, file))
     }
 

@@ -17,27 +17,34 @@ const RESERVED_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct HeldFile {
     file: OwnedFd,
-    open: Option<Arc<AtomicUsize>>,
+    _counted: Option<Counted>,
 }
+
+/// Counts one descriptor.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
 
 impl HeldFile {
     /// Returns a descriptor that counts.
     fn counted(file: OwnedFd, open: &Arc<AtomicUsize>) -> HeldFile {
         open.fetch_add(1, Ordering::Relaxed);
-        HeldFile { file, open: Some(Arc::clone(open)) }
+        HeldFile { file, _counted: Some(Counted(Arc::clone(open))) }
     }
 
     /// Returns a descriptor outside of the limit: that of the top directory.
     pub fn uncounted(file: OwnedFd) -> HeldFile {
-        HeldFile { file, open: None }
+        HeldFile { file, _counted: None }
+    }
+
+    /// Returns the descriptor alone, which counts no longer.
+    pub fn into_file(self) -> OwnedFd {
+        self.file
     }
 }
 
-impl Drop for HeldFile {
+impl Drop for Counted {
     fn drop(&mut self) {
-        if let Some(open) = &self.open {
-            open.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use fusedev::Caller;
 use parking_lot::Mutex;
@@ -12,6 +14,7 @@ use rustix::io::Errno;
 use crate::cache::FileCache;
 use crate::descriptors::{Descriptors, RemovedName};
 use crate::nodes::{KeptData, Node, Nodes};
+use crate::remembered::{RECORDS_MAX, Remembered};
 use crate::{Result, Stat};
 
 /// Names a file without opening it: no data, no permission, no link followed.
@@ -36,6 +39,8 @@ pub struct DirectoryFs<C> {
     /// Whether the daemon may act for other users.
     pub(crate) is_privileged: bool,
     pub(crate) set_id: Mutex<SetIdState>,
+    /// Names and attributes that are answered without the file system, if that is wanted.
+    pub(crate) remembered: Option<Arc<Remembered>>,
 }
 
 /// What decides about set-ID bits beside the files themselves.
@@ -56,10 +61,46 @@ impl<C: FileCache> DirectoryFs<C> {
         let opened = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .and_then(|root| Stat::of(root.as_fd()).map(|stat| (root, stat)));
         let (root, stat) = opened.map_err(|source| OpenError { path: path.to_owned(), source })?;
+        Ok(DirectoryFs::with_root(root, &stat, cache, honours_set_id))
+    }
+
+    /// Serves an open directory.
+    pub(crate) fn with_root(root: OwnedFd, stat: &Stat, cache: C, honours_set_id: bool) -> DirectoryFs<C> {
         let is_privileged = rustix::process::geteuid().is_root();
         let readable = || rustix::fs::openat(&root, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let descriptors = Descriptors::new(if is_privileged { readable().ok() } else { None });
-        Ok(DirectoryFs { nodes: Nodes::new(root, &stat, descriptors), cache, honours_set_id, is_privileged, set_id: Mutex::default() })
+        DirectoryFs {
+            nodes: Nodes::new(root, stat, descriptors),
+            cache,
+            honours_set_id,
+            is_privileged,
+            set_id: Mutex::default(),
+            remembered: None,
+        }
+    }
+
+    /// Remembers names and attributes from now on, and answers with them. What is older than `ttl` is answered, too, and read again:
+    /// [`DirectoryFs::check_next`].
+    pub fn remember_names(&mut self, ttl: Duration) {
+        let remembered = Arc::new(Remembered::new(ttl, RECORDS_MAX));
+        self.nodes.remembered = Some(Arc::clone(&remembered));
+        self.remembered = Some(remembered);
+    }
+
+    /// Returns whether names are remembered.
+    pub fn remembers_names(&self) -> bool {
+        self.remembered.is_some()
+    }
+
+    /// Returns what is remembered as bytes, for [`DirectoryFs::load_names`] at a later mount. `directory` says which directory it is.
+    pub fn save_names(&self, directory: &str) -> Option<Vec<u8>> {
+        self.remembered.as_ref()?.to_bytes(self.nodes.root_id(), directory)
+    }
+
+    /// Remembers what an earlier mount has saved. All of it counts as old. Returns false if it is damaged, of another version or of another
+    /// directory, so that nothing of it is used.
+    pub fn load_names(&self, bytes: &[u8], directory: &str) -> bool {
+        self.remembered.as_ref().is_some_and(|remembered| remembered.load(bytes, self.nodes.root_id(), directory))
     }
 
     /// Returns the node of an inode number. If its descriptor was closed, the file is opened again, in a directory that perhaps only the
@@ -69,16 +110,6 @@ impl<C: FileCache> DirectoryFs<C> {
     /// ESTALE: the kernel does not know the number, or the file was removed. Otherwise as openat(2).
     pub fn node(&self, caller: Caller, number: u64) -> Result<Node> {
         self.also_as_caller(caller, || self.nodes.get(number))
-    }
-
-    /// Returns the attributes of a known inode that were read last ([`Node::set_last_stat`]). Never waits for the file system.
-    pub fn last_stat(&self, number: u64) -> Option<Stat> {
-        self.nodes.last_stat(number)
-    }
-
-    /// Notes that a known inode is being changed: what [`DirectoryFs::last_stat`] returns is old.
-    pub fn note_changed(&self, number: u64) {
-        self.nodes.note_changed(number);
     }
 
     /// Subtracts `times` from the kernel's lookup count of an inode. Returns what keeps the data of the file, if it was removed and the

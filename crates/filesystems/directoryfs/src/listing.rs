@@ -4,22 +4,35 @@ use std::ffi::{OsStr, OsString};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
 
 use fusedev::Caller;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom};
+use rustix::io::Errno;
 
 use crate::cache::FileCache;
 use crate::directory::DirectoryFs;
+use crate::names::Found;
 use crate::nodes::Node;
+use crate::remembered::{ListedName, Remembered};
 use crate::{Result, Stat};
 
-/// An open directory. Positions are those of the file system below, so they hold over seeks and in other descriptors as far as there.
+/// An open directory, which can be listed.
 #[derive(Debug)]
 pub struct Listing {
-    node: Node,
-    /// One reader at a time: the descriptor has one position.
-    dir: Mutex<OwnedFd>,
+    pub(crate) number: u64,
+    pub(crate) names: Names,
+}
+
+/// Where the names of an open directory come from.
+#[derive(Debug)]
+pub(crate) enum Names {
+    /// The file system. Positions are its own, so they hold over seeks and in other descriptors as far as there. One reader at a time: the
+    /// descriptor has one position.
+    Read(Node, Mutex<OwnedFd>),
+    /// What is remembered. A position is the number of entries before it; a reader that begins again gets the names of that time.
+    Remembered(Mutex<Arc<[ListedName]>>),
 }
 
 /// A name in a directory.
@@ -38,19 +51,45 @@ pub struct Entry {
 impl Entry {
     /// Returns whether the entry is `.` or `..`.
     pub fn is_dots(&self) -> bool {
-        matches!(self.name.as_bytes(), b"." | b"..")
+        is_dots(&self.name)
     }
 }
 
-impl Listing {
-    /// Makes the names of the directory durable.
-    ///
-    /// # Errors
-    /// As fsync(2).
-    pub fn sync(&self) -> Result<()> {
-        // By the descriptor that the caller opened: the daemon may not be allowed to open the directory.
-        rustix::fs::fsync(&*self.dir.lock())
+/// How a directory is opened to be listed.
+const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// The entries `.` and `..`, which are not remembered.
+const DOTS: [&str; 2] = [".", ".."];
+
+/// Reads all names of a directory but `.` and `..`. That is no access by a user.
+pub(crate) fn read_names_unseen(dir: &Node) -> Result<Vec<ListedName>> {
+    match rustix::fs::openat(dir.as_fd(), c".", LIST | OFlags::NOATIME, Mode::empty()) {
+        // Only the owner may ask for that.
+        Err(Errno::PERM) => read_opened(&open_to_read(dir)?),
+        opened => read_opened(&opened?),
     }
+}
+
+fn open_to_read(dir: &Node) -> Result<OwnedFd> {
+    rustix::fs::openat(dir.as_fd(), c".", LIST, Mode::empty())
+}
+
+fn read_opened(dir: &OwnedFd) -> Result<Vec<ListedName>> {
+    let mut names = Vec::new();
+    let mut buffer = [MaybeUninit::uninit(); 32 << 10];
+    let mut entries = RawDir::new(dir, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
+        if !is_dots(&name) {
+            names.push(ListedName { name, ino: entry.ino(), kind: entry.file_type() });
+        }
+    }
+    Ok(names)
+}
+
+fn is_dots(name: &OsStr) -> bool {
+    matches!(name.as_bytes(), b"." | b"..")
 }
 
 impl<C: FileCache> DirectoryFs<C> {
@@ -59,27 +98,59 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// As openat(2).
     pub fn open_listing(&self, caller: Caller, number: u64) -> Result<Listing> {
+        if self.remembered.is_some() {
+            let names = self.remembered_names(caller, number, true)?;
+            return Ok(Listing { number, names: Names::Remembered(Mutex::new(names)) });
+        }
         let node = self.node(caller, number)?;
         self.may_open(caller, &node, true, false)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = || self.nodes.with_descriptors(|| rustix::fs::openat(node.as_fd(), c".", flags, Mode::empty()));
-        let dir = self.also_as_caller(caller, open)?;
-        Ok(Listing { node, dir: Mutex::new(dir) })
+        let dir = self.also_as_caller(caller, || self.nodes.with_descriptors(|| open_to_read(&node)))?;
+        Ok(Listing { number, names: Names::Read(node, Mutex::new(dir)) })
+    }
+
+    /// Returns all names of a directory, as they are remembered or else read now. `is_opened`: by an open(2), which is compared with the
+    /// present mode.
+    fn remembered_names(&self, caller: Caller, number: u64, is_opened: bool) -> Result<Arc<[ListedName]>> {
+        let may_open = |stat: &Stat| if is_opened { self.may_open_with(caller, stat, true, false) } else { Ok(()) };
+        let known = |remembered: &Arc<Remembered>| remembered.listing(self.nodes.known(number)?.id());
+        if let Some(listing) = self.remembered.as_ref().and_then(known)
+            && let Some(stat) = self.known_attributes(caller, number)
+        {
+            may_open(&stat)?;
+            if !listing.is_fresh {
+                self.check_later(caller, number);
+            }
+            return Ok(listing.what);
+        }
+        let node = self.node(caller, number)?;
+        may_open(&self.stat_of(&node)?)?;
+        let moment = self.moment();
+        let names = self.also_as_caller(caller, || self.nodes.with_descriptors(|| read_opened(&open_to_read(&node)?)))?;
+        if let (Some(remembered), Some(moment)) = (&self.remembered, moment) {
+            remembered.set_listing(node.id(), &names, moment);
+        }
+        Ok(names.into())
     }
 
     /// Gives the entries from a position on to `each`, until it returns false: it had no room.
     ///
     /// # Errors
     /// As getdents64(2).
-    pub fn list(&self, listing: &Listing, from: u64, each: &mut dyn FnMut(Entry) -> bool) -> Result<()> {
-        let dir = listing.dir.lock();
-        rustix::fs::seek(&*dir, SeekFrom::Start(from))?;
+    pub fn list(&self, caller: Caller, listing: &Listing, from: u64, each: &mut dyn FnMut(Entry) -> bool) -> Result<()> {
+        match &listing.names {
+            Names::Read(node, dir) => self.list_read(node, &dir.lock(), from, each),
+            Names::Remembered(names) => self.list_remembered(caller, listing.number, names, from, each),
+        }
+    }
+
+    fn list_read(&self, node: &Node, dir: &OwnedFd, from: u64, each: &mut dyn FnMut(Entry) -> bool) -> Result<()> {
+        rustix::fs::seek(dir, SeekFrom::Start(from))?;
         let mut buffer = [MaybeUninit::uninit(); 32 << 10];
-        let mut entries = RawDir::new(&*dir, &mut buffer);
+        let mut entries = RawDir::new(dir, &mut buffer);
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
-            let number = if name == "." { listing.node.number() } else { self.nodes.listed_number(entry.ino()) };
+            let number = if name == "." { node.number() } else { self.nodes.listed_number(entry.ino()) };
             if !each(Entry { name, number, kind: entry.file_type(), next: entry.next_entry_cookie() }) {
                 break;
             }
@@ -87,11 +158,65 @@ impl<C: FileCache> DirectoryFs<C> {
         Ok(())
     }
 
+    fn list_remembered(
+        &self,
+        caller: Caller,
+        number: u64,
+        open: &Mutex<Arc<[ListedName]>>,
+        from: u64,
+        each: &mut dyn FnMut(Entry) -> bool,
+    ) -> Result<()> {
+        let names = {
+            let mut open = open.lock();
+            if from == 0 {
+                // rewinddir(3) shows what has changed.
+                *open = self.remembered_names(caller, number, false)?;
+            }
+            Arc::clone(&open)
+        };
+        let parent = self.nodes.known(number).map_or(number, |record| record.location.lock().parent);
+        for at in from..DOTS.len() as u64 + names.len() as u64 {
+            let index = at as usize;
+            let entry = match DOTS.get(index) {
+                Some(name) => {
+                    let number = if index == 0 { number } else { parent };
+                    Entry { name: name.into(), number, kind: FileType::Directory, next: at + 1 }
+                }
+                None => {
+                    let ListedName { name, ino, kind } = &names[index - DOTS.len()];
+                    Entry { name: name.clone(), number: self.nodes.listed_number(*ino), kind: *kind, next: at + 1 }
+                }
+            };
+            if !each(entry) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the names of a directory durable.
+    ///
+    /// # Errors
+    /// As fsync(2).
+    pub fn sync_listing(&self, caller: Caller, listing: &Listing) -> Result<()> {
+        match &listing.names {
+            // By the descriptor that the caller opened: the daemon may not be allowed to open the directory.
+            Names::Read(_, dir) => rustix::fs::fsync(&*dir.lock()),
+            Names::Remembered(_) => {
+                let node = self.node(caller, listing.number)?;
+                rustix::fs::fsync(self.also_as_caller(caller, || self.nodes.with_descriptors(|| open_to_read(&node)))?)
+            }
+        }
+    }
+
     /// Looks up an entry of a listing, and adds one reference of the kernel.
     ///
     /// # Errors
     /// ENOENT: the name has gone meanwhile. Otherwise as openat(2).
-    pub fn entry(&self, caller: Caller, listing: &Listing, name: &OsStr) -> Result<(Node, Stat)> {
-        self.also_as_caller(caller, || self.find(&listing.node, name))
+    pub fn entry(&self, caller: Caller, listing: &Listing, name: &OsStr) -> Result<Found> {
+        match &listing.names {
+            Names::Read(node, _) => self.also_as_caller(caller, || self.find(node, name)).map(Found::from),
+            Names::Remembered(_) => self.lookup(caller, listing.number, name),
+        }
     }
 }

@@ -11,10 +11,14 @@ use rustix::thread::CapabilitySet;
 
 use crate::cache::{FileCache, RemovedFile};
 use crate::directory::{DirectoryFs, open_name, proc_path};
+use crate::identity::InodeId;
 use crate::nodes::Node;
+use crate::remembered::Target;
 use crate::{Result, Stat};
 
 const STICKY: u32 = 0o1000;
+/// The longest names that file systems have; some have shorter ones.
+const NAME_MAX: usize = 143;
 
 /// Refuses names that are no names of one directory.
 pub(crate) fn check_name(name: &OsStr) -> Result<()> {
@@ -25,15 +29,57 @@ pub(crate) fn check_name(name: &OsStr) -> Result<()> {
     }
 }
 
+/// A file that was looked up.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The inode number that users see.
+    pub number: u64,
+    /// The attributes of the file.
+    pub stat: Stat,
+    /// The file, unless the answer was remembered and nobody has opened it yet.
+    pub node: Option<Node>,
+}
+
+impl From<(Node, Stat)> for Found {
+    fn from((node, stat): (Node, Stat)) -> Found {
+        Found { number: node.number(), stat, node: Some(node) }
+    }
+}
+
 impl<C: FileCache> DirectoryFs<C> {
     /// Looks up a name, and adds one reference of the kernel to what it stands for.
     ///
     /// # Errors
     /// ENOENT, or as openat(2).
-    pub fn lookup(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<(Node, Stat)> {
+    pub fn lookup(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<Found> {
         check_name(name)?;
+        if let Some(known) = self.known_name(caller, parent, name) {
+            return known;
+        }
         let dir = self.node(caller, parent)?;
-        self.also_as_caller(caller, || self.find(&dir, name))
+        self.also_as_caller(caller, || self.find(&dir, name)).map(Found::from)
+    }
+
+    /// Looks up a name in what is remembered, and adds one reference of the kernel. None: nothing is remembered of it.
+    fn known_name(&self, caller: Caller, parent: u64, name: &OsStr) -> Option<Result<Found>> {
+        if name.len() > NAME_MAX {
+            // The file system has an error for it.
+            return None;
+        }
+        let known = self.remembered.as_ref()?.name(self.nodes.known(parent)?.id(), name)?;
+        let found = match known.what {
+            None => Err(Errno::NOENT),
+            Some((id, stat)) => {
+                if self.nodes.number_of_id(id).is_some_and(|number| self.has_writers(number)) {
+                    return None;
+                }
+                Ok(Found { number: self.nodes.remember_unopened(id, &stat, parent, name), stat, node: None })
+            }
+        };
+        if !known.is_fresh {
+            self.check_later(caller, parent);
+        }
+        Some(found)
     }
 
     /// Adds one reference of the kernel to what a name stands for.
@@ -41,17 +87,27 @@ impl<C: FileCache> DirectoryFs<C> {
         // A file that was removed between the two calls has no link. Some file systems count none at all.
         const TRIES: u32 = 3;
         let mut tries = 0;
+        let moment = self.moment();
         loop {
-            let file = self.nodes.with_descriptors(|| open_name(dir.as_fd(), name))?;
+            let file = match self.nodes.with_descriptors(|| open_name(dir.as_fd(), name)) {
+                Err(Errno::NOENT) => {
+                    self.remember_name(dir.id(), name, Target::Absent, moment);
+                    return Err(Errno::NOENT);
+                }
+                file => file?,
+            };
             let mut stat = Stat::of(file.as_fd())?;
             tries += 1;
             if stat.nlink == 0 && tries < TRIES {
                 continue;
             }
-            if stat.is_file() {
-                self.cache.correct(file.as_fd(), &mut stat)?;
+            let has_newer_data = stat.is_file() && self.correct(file.as_fd(), &mut stat)?;
+            let node = self.nodes.remember(file, &stat, dir.number(), name);
+            self.remember_name(dir.id(), name, Target::Inode(InodeId::of(&stat)), moment);
+            if !has_newer_data {
+                self.remember_attributes(node.number(), node.id(), &stat, moment);
             }
-            return Ok((self.nodes.remember(file, &stat, dir.number(), name), stat));
+            return Ok((node, stat));
         }
     }
 
@@ -60,9 +116,15 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// As readlinkat(2).
     pub fn readlink(&self, caller: Caller, number: u64) -> Result<Vec<u8>> {
+        if let Some(target) = self.known_link(number) {
+            return Ok(target);
+        }
+        let moment = self.moment();
         let node = self.node(caller, number)?;
         let read = || rustix::fs::readlinkat(node.as_fd(), c"", Vec::with_capacity(256));
-        Ok(self.also_as_caller(caller, read)?.into_bytes())
+        let target = self.also_as_caller(caller, read)?.into_bytes();
+        self.remember_link(&node, &target, moment);
+        Ok(target)
     }
 
     /// Adds a name to a file, and one reference of the kernel.
@@ -79,7 +141,11 @@ impl<C: FileCache> DirectoryFs<C> {
         }
         let mut link = || rustix::fs::linkat(rustix::fs::CWD, &*proc_path(node.as_fd()), dir.as_fd(), name, AtFlags::SYMLINK_FOLLOW);
         let mut change = || self.also_as_caller(caller, &mut link);
-        self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change))?;
+        let linked = self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change));
+        self.forget_attributes(number);
+        self.note_name_made(&dir, name, &linked);
+        linked?;
+        self.remember_name(dir.id(), name, Target::Inode(node.id()), self.moment());
         // The link is there, so the call succeeds. The new name may already be another file's, or have another inode number, as it does
         // where a file system numbers names: the kernel finds out at its next lookup.
         self.note_name(caller, &dir, name);
@@ -95,9 +161,13 @@ impl<C: FileCache> DirectoryFs<C> {
     pub fn unlink(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
         check_name(name)?;
         let dir = self.node(caller, parent)?;
+        let _noted = self.nodes.removals.read();
         let unlink = || self.nodes.with_descriptors(|| self.cache.unlink(dir.as_fd(), name));
-        let removed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], unlink))?;
-        self.note_removed(removed);
+        let named = self.inode_named(caller, &dir, name);
+        let removed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], unlink));
+        self.note_name_removed(&dir, name, &removed);
+        self.forget_inode(named);
+        self.note_removed(removed?);
         Ok(())
     }
 
@@ -116,7 +186,9 @@ impl<C: FileCache> DirectoryFs<C> {
         check_name(name)?;
         let dir = self.node(caller, parent)?;
         let remove = || rustix::fs::unlinkat(dir.as_fd(), name, AtFlags::REMOVEDIR);
-        self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], remove))
+        let removed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], remove));
+        self.note_name_removed(&dir, name, &removed);
+        removed
     }
 
     /// Renames `from` to `to`, each a directory and a name. Returns the inode numbers of what has the names now, where the kernel knows
@@ -137,10 +209,16 @@ impl<C: FileCache> DirectoryFs<C> {
                 self.may_move_away(caller, new.as_fd(), to.1)?;
             }
         }
+        let removal = self.nodes.removals.read();
         let rename = || self.nodes.with_descriptors(|| self.cache.rename((old.as_fd(), from.1), (new.as_fd(), to.1), flags));
-        let replaced = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename))?;
-        self.note_removed(replaced);
+        let named = (self.inode_named(caller, &old, from.1), self.inode_named(caller, &new, to.1));
+        let renamed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename));
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
+        self.note_renamed((&old, from.1), (&new, to.1), renamed.is_ok() && !is_exchange);
+        self.forget_inode(named.0);
+        self.forget_inode(named.1);
+        self.note_removed(renamed?);
+        drop(removal);
         Ok([self.note_name(caller, &new, to.1), if is_exchange { self.note_name(caller, &old, from.1) } else { None }])
     }
 

@@ -19,6 +19,9 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::descriptors::{Descriptor, Descriptors, HeldFile};
+use crate::identity::{EARLIER_MOUNT, InodeId};
+use crate::last_stat::LastStat;
+use crate::remembered::Remembered;
 use crate::{Result, Stat};
 
 /// The number of the top directory in the protocol.
@@ -27,30 +30,7 @@ pub const ROOT: u64 = 1;
 const COMPUTED: u64 = 1 << 63;
 
 /// The size and the times of a file when the kernel's cached pages of it were right.
-type Version = (u64, (i64, u32), (i64, u32));
-
-/// What distinguishes a file from all others that exist at the same time. A file that two mounts lead to (a bind mount below) is two: one
-/// of them may be read-only, or give no power to set-ID bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct InodeId {
-    /// The device number of the file system.
-    pub dev: u64,
-    mount: u64,
-    ino: u64,
-    birth: (i64, u32),
-}
-
-impl InodeId {
-    /// Returns the identity of the file with these attributes.
-    pub fn of(stat: &Stat) -> InodeId {
-        InodeId { dev: stat.dev, mount: stat.mount, ino: stat.ino, birth: stat.birth }
-    }
-
-    /// Returns whether a later file with the same inode number has another identity.
-    pub fn is_unique(&self) -> bool {
-        self.birth != (0, 0)
-    }
-}
+pub type Version = (u64, (i64, u32), (i64, u32));
 
 /// Where a file was last seen: the number of its directory, and its name there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +47,7 @@ pub(crate) struct NodeRecord {
     /// The inode number that users see.
     pub number: u64,
     /// The identity of the file on its file system.
-    pub id: InodeId,
+    pub id: Mutex<InodeId>,
     /// The type of the file.
     pub kind: FileType,
     /// Whether the file system counts links: one that never does says 0 of each file.
@@ -79,45 +59,57 @@ pub(crate) struct NodeRecord {
     /// Whether a request has used the node since the last search for descriptors to close.
     pub is_used: AtomicBool,
     /// The version of the file that the kernel's pages are of.
-    cached: Mutex<Option<Version>>,
+    pub cached: Mutex<Option<Version>>,
     /// The version that the cache of file data compared its pages with.
-    compared: Mutex<Option<Version>>,
+    pub compared: Mutex<Option<Version>>,
     /// The attributes that were read last, for when the file system does not reply.
-    last_stat: Mutex<LastStat>,
+    pub last_stat: Mutex<LastStat>,
     /// Whether a call of the kernel has removed the last name: the kernel forgets the file as soon as no program uses it.
     pub is_removed_by_call: AtomicBool,
     /// What keeps the data of a removed file until the kernel forgets the file.
-    kept: Mutex<Option<KeptData>>,
+    pub kept: Mutex<Option<KeptData>>,
+    /// The attributes that the kernel was given from memory, as long as the file was not opened.
+    pub remembered: Mutex<Option<Box<Stat>>>,
 }
 
-/// The attributes of a file that were read last, and how often it was changed by then.
-#[derive(Debug, Default)]
-struct LastStat {
-    stat: Option<Stat>,
-    changes: u64,
+/// Something whose existence keeps data of a removed file that the file does not have.
+pub trait DataKeeper: Send {
+    /// Writes the data to the file, so that nothing has to keep them.
+    ///
+    /// # Errors
+    /// As pwrite(2).
+    fn write_back(&self) -> Result<()>;
 }
 
 /// Something that keeps the data of a removed file, which ends when this is dropped.
-pub struct KeptData(Box<dyn std::any::Any + Send>);
+pub struct KeptData(Box<dyn DataKeeper>);
 
 impl KeptData {
     /// Keeps the data as long as `user` lives.
-    pub fn new(user: impl std::any::Any + Send) -> KeptData {
+    pub fn new(user: impl DataKeeper + 'static) -> KeptData {
         KeptData(Box::new(user))
+    }
+
+    /// Writes the data to the file.
+    ///
+    /// # Errors
+    /// As pwrite(2).
+    pub fn write_back(&self) -> Result<()> {
+        self.0.write_back()
     }
 }
 
 impl std::fmt::Debug for KeptData {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("KeptData").field(&self.0.type_id()).finish()
+        f.write_str("KeptData")
     }
 }
 
 impl NodeRecord {
-    fn new(number: u64, stat: &Stat, parent: u64, name: &OsStr) -> NodeRecord {
+    fn new(number: u64, id: InodeId, stat: &Stat, parent: u64, name: &OsStr) -> NodeRecord {
         NodeRecord {
             number,
-            id: InodeId::of(stat),
+            id: Mutex::new(id),
             kind: stat.kind(),
             has_link_count: stat.nlink > 0,
             descriptor: Mutex::default(),
@@ -128,13 +120,23 @@ impl NodeRecord {
             last_stat: Mutex::default(),
             is_removed_by_call: AtomicBool::new(false),
             kept: Mutex::default(),
+            remembered: Mutex::default(),
         }
     }
 
-    /// Forgets the attributes that were read last.
-    fn note_changed(&self) {
-        let mut last = self.last_stat.lock();
-        *last = LastStat { stat: None, changes: last.changes + 1 };
+    /// Returns the identity of the file on its file system.
+    pub fn id(&self) -> InodeId {
+        *self.id.lock()
+    }
+
+    /// Remembers the version of the file that the kernel's pages are of.
+    pub fn set_cached(&self, stat: &Stat) {
+        *self.cached.lock() = Some((stat.size, stat.mtime, stat.ctime));
+    }
+
+    /// Returns whether the kernel's pages are of this version of the file.
+    pub fn is_cached(&self, stat: &Stat) -> bool {
+        *self.cached.lock() == Some((stat.size, stat.mtime, stat.ctime))
     }
 
     /// Records where the file was seen.
@@ -149,7 +151,7 @@ impl NodeRecord {
 /// A file, directory or link that the kernel knows. Its descriptor stays open while a `Node` of it exists.
 #[derive(Clone, Debug)]
 pub struct Node {
-    record: Arc<NodeRecord>,
+    pub(crate) record: Arc<NodeRecord>,
     file: Arc<HeldFile>,
 }
 
@@ -183,33 +185,6 @@ impl Node {
         Stat::of(self.as_fd())
     }
 
-    /// Returns how often the file was changed by calls of this process, to be given to [`Node::set_last_stat`].
-    pub fn changes(&self) -> u64 {
-        self.record.last_stat.lock().changes
-    }
-
-    /// Remembers attributes that were read after `changes` was, unless the file was changed meanwhile: they may be older than that.
-    pub fn set_last_stat(&self, stat: &Stat, changes: u64) {
-        let mut last = self.record.last_stat.lock();
-        if last.changes == changes {
-            last.stat = Some(*stat);
-        }
-    }
-
-    /// Notes that the file was written up to this offset.
-    pub fn note_written(&self, end: u64) {
-        let mut last = self.record.last_stat.lock();
-        last.changes += 1;
-        if let Some(stat) = &mut last.stat {
-            stat.size = stat.size.max(end);
-        }
-    }
-
-    /// Notes that the file was changed in another way: what is known of its attributes is old.
-    pub fn note_changed(&self) {
-        self.record.note_changed();
-    }
-
     /// Remembers the version that the cache of file data compared its pages with.
     pub fn set_compared(&self, stat: &Stat) {
         *self.record.compared.lock() = Some((stat.size, stat.mtime, stat.ctime));
@@ -222,16 +197,21 @@ impl Node {
 
     /// Remembers the version of the file that the kernel's pages are of.
     pub fn set_cached(&self, stat: &Stat) {
-        *self.record.cached.lock() = Some((stat.size, stat.mtime, stat.ctime));
+        self.record.set_cached(stat);
     }
 
     /// Returns whether the kernel's pages are of this version of the file.
     pub fn is_cached(&self, stat: &Stat) -> bool {
-        *self.record.cached.lock() == Some((stat.size, stat.mtime, stat.ctime))
+        self.record.is_cached(stat)
     }
 }
 
 impl Node {
+    /// Returns the identity of the file on its file system.
+    pub(crate) fn id(&self) -> InodeId {
+        self.record.id()
+    }
+
     pub(crate) fn into_file(self) -> Arc<HeldFile> {
         self.file
     }
@@ -243,31 +223,40 @@ impl AsFd for Node {
     }
 }
 
-struct Known {
-    record: Arc<NodeRecord>,
+/// A file that the kernel knows.
+pub(crate) struct Known {
+    /// What is known of the file.
+    pub record: Arc<NodeRecord>,
     /// Lookups that the kernel has not forgotten.
-    lookups: u64,
+    pub lookups: u64,
 }
 
+/// The files that the kernel knows.
 #[derive(Default)]
-struct Table {
-    by_number: HashMap<u64, Known>,
-    numbers: HashMap<InodeId, u64>,
+pub(crate) struct Table {
+    /// The files by the numbers that users see.
+    pub by_number: HashMap<u64, Known>,
+    /// The numbers by the identities of the files.
+    pub numbers: HashMap<InodeId, u64>,
 }
 
 /// Maps the numbers that the kernel knows to files.
 pub struct Nodes {
-    root: Node,
-    table: RwLock<Table>,
+    pub(crate) root: Node,
+    pub(crate) table: RwLock<Table>,
+    /// What is remembered of names, if the mount remembers them.
+    pub(crate) remembered: Option<Arc<Remembered>>,
     pub(crate) descriptors: Descriptors,
+    /// Read by calls that remove names, until what they removed is noted.
+    pub(crate) removals: RwLock<()>,
 }
 
 impl Nodes {
     /// Creates a table with the top directory alone.
     pub(crate) fn new(root: OwnedFd, stat: &Stat, descriptors: Descriptors) -> Nodes {
-        let record = NodeRecord::new(ROOT, stat, ROOT, OsStr::new(""));
+        let record = NodeRecord::new(ROOT, InodeId::of(stat), stat, ROOT, OsStr::new(""));
         let root = Node { record: Arc::new(record), file: Arc::new(HeldFile::uncounted(root)) };
-        Nodes { root, table: RwLock::default(), descriptors }
+        Nodes { root, table: RwLock::default(), remembered: None, descriptors, removals: RwLock::default() }
     }
 
     /// Returns the node of a number, opened again if its descriptor was closed.
@@ -289,28 +278,21 @@ impl Nodes {
     }
 
     pub(crate) fn root_id(&self) -> InodeId {
-        self.root.record.id
+        self.root.record.id()
+    }
+
+    /// Returns the record of a number that the kernel knows, the top directory's too.
+    pub(crate) fn known(&self, number: u64) -> Option<Arc<NodeRecord>> {
+        if number == ROOT { Some(Arc::clone(&self.root.record)) } else { self.record(number) }
+    }
+
+    /// Returns the number of an inode, if the kernel knows it.
+    pub(crate) fn number_of_id(&self, id: InodeId) -> Option<u64> {
+        if id == self.root_id() { Some(ROOT) } else { self.table.read().numbers.get(&id).copied() }
     }
 
     pub(crate) fn record(&self, number: u64) -> Option<Arc<NodeRecord>> {
         self.table.read().by_number.get(&number).map(|known| Arc::clone(&known.record))
-    }
-
-    /// Returns the attributes of a known inode that were read last, without any system call.
-    pub fn last_stat(&self, number: u64) -> Option<Stat> {
-        if number == ROOT {
-            return self.root.record.last_stat.lock().stat;
-        }
-        self.record(number)?.last_stat.lock().stat
-    }
-
-    /// Notes that a known inode is being changed.
-    pub fn note_changed(&self, number: u64) {
-        if number == ROOT {
-            self.root.record.note_changed();
-        } else if let Some(record) = self.record(number) {
-            record.note_changed();
-        }
     }
 
     /// Returns the number of a file, if the kernel knows the file.
@@ -338,7 +320,7 @@ impl Nodes {
     /// Adds one lookup by the kernel to a file that has this name, and returns its node.
     pub fn remember(&self, file: OwnedFd, stat: &Stat, parent: u64, name: &OsStr) -> Node {
         let id = InodeId::of(stat);
-        if id == self.root.record.id {
+        if id == self.root_id() {
             return self.root.clone();
         }
         let replaced = self.replaced(file.as_fd(), stat);
@@ -348,15 +330,56 @@ impl Nodes {
             if replaced.is_some() && numbers.get(&id).copied() == replaced {
                 numbers.remove(&id);
             }
-            let number = *numbers.entry(id).or_insert_with(|| self.free_number(stat, by_number));
-            let new = || Known { record: Arc::new(NodeRecord::new(number, stat, parent, name)), lookups: 0 };
+            let number = *numbers.entry(id).or_insert_with(|| self.free_number(id, by_number));
+            let new = || Known { record: Arc::new(NodeRecord::new(number, id, stat, parent, name)), lookups: 0 };
             let known = by_number.entry(number).or_insert_with(new);
             known.lookups += 1;
             Arc::clone(&known.record)
         };
         record.set_location(parent, name);
+        record.remembered.lock().take();
         let file = self.hold(&record, file);
         Node { record, file }
+    }
+
+    /// Adds one lookup by the kernel to a file that was seen under this name before, and returns its number. The file is opened when
+    /// something needs it.
+    pub(crate) fn remember_unopened(&self, id: InodeId, stat: &Stat, parent: u64, name: &OsStr) -> u64 {
+        if id == self.root_id() {
+            return ROOT;
+        }
+        let mut table = self.table.write();
+        let Table { by_number, numbers } = &mut *table;
+        let number = *numbers.entry(id).or_insert_with(|| self.free_number(id, by_number));
+        let known = by_number.entry(number).or_insert_with(|| {
+            let record = NodeRecord::new(number, id, stat, parent, name);
+            *record.remembered.lock() = Some(Box::new(*stat));
+            Known { record: Arc::new(record), lookups: 0 }
+        });
+        known.lookups += 1;
+        let record = Arc::clone(&known.record);
+        drop(table);
+        record.set_location(parent, name);
+        number
+    }
+
+    /// Gives a number to the inode that its name turned out to stand for. Returns the identity that it had, or ESTALE if the kernel knows
+    /// that inode by another number.
+    pub(crate) fn set_identity(&self, record: &NodeRecord, new: InodeId) -> Result<InodeId> {
+        let mut table = self.table.write();
+        let mut id = record.id.lock();
+        let old = *id;
+        if old != new {
+            match table.numbers.entry(new) {
+                Entry::Occupied(number) if *number.get() != record.number => return Err(Errno::STALE),
+                number => drop(number.or_insert(record.number)),
+            }
+            if table.numbers.get(&old) == Some(&record.number) {
+                table.numbers.remove(&old);
+            }
+            *id = new;
+        }
+        Ok(old)
     }
 
     /// Adds one lookup by the kernel to a file that it knows already.
@@ -378,7 +401,7 @@ impl Nodes {
         let is_same = match held {
             Some(old) => {
                 let old = Stat::of(old.as_fd());
-                old.is_ok_and(|old| InodeId::of(&old) == record.id && (old.nlink > 0 || stat.nlink == 0))
+                old.is_ok_and(|old| InodeId::of(&old) == record.id() && (old.nlink > 0 || stat.nlink == 0))
             }
             None => record.descriptor.lock().has_handle_of(new),
         };
@@ -386,14 +409,14 @@ impl Nodes {
     }
 
     /// Returns a number that no other known file has.
-    fn free_number(&self, stat: &Stat, taken: &HashMap<u64, Known>) -> u64 {
-        let root = &self.root.record.id;
-        let natural = (stat.dev, stat.mount) == (root.dev, root.mount) && stat.ino > ROOT && stat.ino & COMPUTED == 0;
-        if natural && !taken.contains_key(&stat.ino) {
-            return stat.ino;
+    fn free_number(&self, id: InodeId, taken: &HashMap<u64, Known>) -> u64 {
+        let root = self.root_id();
+        let is_on_top = id.dev == root.dev && (id.mount == root.mount || id.mount == EARLIER_MOUNT);
+        if is_on_top && id.ino > ROOT && id.ino & COMPUTED == 0 && !taken.contains_key(&id.ino) {
+            return id.ino;
         }
         let mut hasher = DefaultHasher::new();
-        InodeId::of(stat).hash(&mut hasher);
+        id.hash(&mut hasher);
         let mut number = hasher.finish() | COMPUTED;
         while taken.contains_key(&number) {
             number = number.wrapping_add(1) | COMPUTED;
@@ -403,7 +426,7 @@ impl Nodes {
 
     /// Returns the number that a file of the top directory's file system has in a listing.
     pub fn listed_number(&self, ino: u64) -> u64 {
-        if ino == self.root.record.id.ino { ROOT } else { ino.max(ROOT + 1) }
+        if ino == self.root_id().ino { ROOT } else { ino.max(ROOT + 1) }
     }
 
     /// Subtracts `times` from the kernel's lookups of a number. Returns what has kept the data of the file.
@@ -415,8 +438,9 @@ impl Nodes {
             return None;
         }
         let gone = known.remove();
-        if table.numbers.get(&gone.record.id) == Some(&number) {
-            table.numbers.remove(&gone.record.id);
+        let id = gone.record.id();
+        if table.numbers.get(&id) == Some(&number) {
+            table.numbers.remove(&id);
         }
         drop(table);
         // Closing a file that has no name frees its blocks: not while the table is locked.

@@ -15,7 +15,9 @@ use shm::FileHandle;
 
 use crate::descriptors::{HeldFile, RemovedName};
 use crate::directory::open_name;
-use crate::nodes::{InodeId, Location, NodeRecord, Nodes, ROOT};
+use crate::identity::InodeId;
+use crate::nodes::{Location, NodeRecord, Nodes, ROOT};
+use crate::remembered::Target;
 use crate::{Result, Stat};
 
 /// How many descriptors are closed at once where the process has none left: the cache and other threads need some, too.
@@ -112,8 +114,12 @@ impl Nodes {
             return Closing::WasClosed;
         }
         let Some(file) = descriptor.unused() else { return Closing::Used };
+        // Only the descriptor keeps a file without a name, which a program may open again by its own `O_PATH` descriptor.
+        if record.is_removed_by_call.load(Ordering::Relaxed) {
+            return Closing::Used;
+        }
         let handle = FileHandle::of(file).ok();
-        if handle.is_none() && !record.id.is_unique() {
+        if handle.is_none() && !record.id().is_unique() {
             return Closing::Used;
         }
         descriptor.handle = handle.map(Box::new);
@@ -141,33 +147,67 @@ impl Nodes {
             closed.push(parent);
         };
         for record in closed.iter().rev() {
-            let file =
-                dir.and_then(|dir| Self::open_by_name(record, dir.as_fd())).or_else(|error| self.open_by_handle(record).ok_or(error));
+            let file = dir.and_then(|dir| self.open_by_name(record, dir.as_fd())).or_else(|error| self.open_by_handle(record).ok_or(error));
+            if file.as_ref().err() == Some(&Errno::STALE) {
+                self.forget_name(record);
+            }
             dir = file.map(|file| self.hold(record, file));
         }
         dir
     }
 
-    fn open_by_name(record: &NodeRecord, dir: BorrowedFd<'_>) -> Result<OwnedFd> {
+    fn open_by_name(&self, record: &NodeRecord, dir: BorrowedFd<'_>) -> Result<OwnedFd> {
         let name = record.location.lock().name.clone();
         let file = match open_name(dir, &name) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(Errno::STALE),
             file => file?,
         };
-        let is_same = InodeId::of(&Stat::of(file.as_fd())?) == record.id;
-        let is_known = || record.id.is_unique() || record.descriptor.lock().has_handle_of(file.as_fd());
-        if is_same && is_known() { Ok(file) } else { Err(Errno::STALE) }
+        let stat = Stat::of(file.as_fd())?;
+        let (id, found) = (record.id(), InodeId::of(&stat));
+        if id == found && (id.is_unique() || record.descriptor.lock().has_handle_of(file.as_fd())) {
+            record.remembered.lock().take();
+            return Ok(file);
+        }
+        let remembered = record.remembered.lock().take();
+        match remembered {
+            // Nobody has seen more of it than what was remembered of this name, and that is still right.
+            Some(remembered) if !id.is_unique() && remembered.may_be_same(&stat) => {
+                let old = self.set_identity(record, found)?;
+                self.note_identity(record, old, found);
+                Ok(file)
+            }
+            _ => Err(Errno::STALE),
+        }
+    }
+
+    fn note_identity(&self, record: &NodeRecord, old: InodeId, new: InodeId) {
+        let Some(remembered) = self.remembered.as_ref().filter(|_| old != new) else { return };
+        remembered.set_identity(old, new);
+        let Location { parent, name } = record.location.lock().clone();
+        if let Some(parent) = self.known(parent) {
+            let moment = remembered.moment();
+            remembered.set_name(parent.id(), &name, Target::Inode(new), moment);
+        }
+    }
+
+    /// Forgets what the name of a file is remembered to stand for, as it does not any more.
+    fn forget_name(&self, record: &NodeRecord) {
+        let Some(remembered) = &self.remembered else { return };
+        let Location { parent, name } = record.location.lock().clone();
+        if let Some(parent) = self.known(parent) {
+            remembered.forget_name(parent.id(), &name);
+        }
     }
 
     fn open_by_handle(&self, record: &NodeRecord) -> Option<OwnedFd> {
         let on = self.descriptors.by_handle.as_ref()?;
         // A handle is one of its file system; others may be mounted below.
-        if record.id.dev != self.root_id().dev {
+        if record.id().dev != self.root_id().dev {
             return None;
         }
         let handle = *record.descriptor.lock().handle.clone()?;
         let file = handle.open(on).ok()?;
-        (InodeId::of(&Stat::of(file.as_fd()).ok()?) == record.id).then_some(file)
+        (InodeId::of(&Stat::of(file.as_fd()).ok()?) == record.id()).then_some(file)
     }
 
     /// Looks at up to `count` of the files that the kernel knows and nobody has open, and closes the descriptors of those that were removed
@@ -184,6 +224,8 @@ impl Nodes {
     }
 
     fn close_if_removed(&self, record: &NodeRecord) -> Option<RemovedName> {
+        // A call of the kernel may have removed the file, and not have noted it yet. Another search finds what this one leaves.
+        let no_removals = self.removals.try_write()?;
         if !record.has_link_count || record.is_removed_by_call.load(Ordering::Relaxed) {
             return None;
         }
@@ -197,7 +239,7 @@ impl Nodes {
         // A process may be in a removed directory, or have a pipe or a device open, which the kernel opens without a request. They have no
         // blocks to speak of.
         let file = if record.kind == FileType::RegularFile { descriptor.file.take() } else { None };
-        drop(descriptor);
+        drop((descriptor, no_removals));
         drop(file);
         let Location { parent, name } = record.location.lock().clone();
         // Another file may have the name: the kernel finds it at its next lookup.

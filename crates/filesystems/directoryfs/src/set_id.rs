@@ -19,8 +19,9 @@ impl<C: FileCache> DirectoryFs<C> {
         *self.set_id.lock().writers.entry(number).or_default() += 1;
     }
 
-    /// Notes that a file that was opened for writing was closed.
+    /// Notes that a file that was opened for writing was closed: what is remembered of it is old.
     pub fn remove_writer(&self, number: u64) {
+        self.forget_attributes(number);
         let mut state = self.set_id.lock();
         if let Some(count) = state.writers.get_mut(&number) {
             *count -= 1;
@@ -30,7 +31,7 @@ impl<C: FileCache> DirectoryFs<C> {
         }
     }
 
-    fn has_writers(&self, number: u64) -> bool {
+    pub(crate) fn has_writers(&self, number: u64) -> bool {
         self.set_id.lock().writers.contains_key(&number)
     }
 
@@ -70,7 +71,9 @@ impl<C: FileCache> DirectoryFs<C> {
                 other => other,
             }
         };
-        self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change))?;
+        let changed = self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change));
+        self.forget_attributes(node.number());
+        changed?;
         Ok(has_changed)
     }
 

@@ -96,6 +96,12 @@ impl Stat {
         })
     }
 
+    /// Returns whether both can be of one file that nobody has changed in between: type, size and time of the last change of the data are
+    /// the same, and those of a directory only its type.
+    pub(crate) fn may_be_same(&self, other: &Stat) -> bool {
+        self.kind() == other.kind() && (self.is_dir() || (self.size, self.mtime, self.mode) == (other.size, other.mtime, other.mode))
+    }
+
     /// Returns the file type bits of the mode.
     pub fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.mode)

@@ -9,7 +9,7 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-use crate::{DirectoryFs, NewNode, NoCache, ROOT};
+use crate::{DirectoryFs, NewNode, NoCache, Node, ROOT, Stat};
 
 /// A user of whom nothing belongs to the test.
 const STRANGER: u32 = 4242;
@@ -34,6 +34,11 @@ fn directory(files: &[&str]) -> (TempDir, DirectoryFs<NoCache>) {
     (temp, fs)
 }
 
+fn find(fs: &DirectoryFs<NoCache>, name: &str) -> (Node, Stat) {
+    let found = fs.lookup(me(), ROOT, OsStr::new(name)).expect("there");
+    (found.node.expect("opened"), found.stat)
+}
+
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -45,7 +50,7 @@ fn is_root() -> bool {
 #[test]
 fn a_number_stands_for_its_file_whatever_happens_to_the_name() {
     let (temp, fs) = directory(&["a", "b"]);
-    let (node, stat) = fs.lookup(me(), ROOT, OsStr::new("a")).expect("there");
+    let (node, stat) = find(&fs, "a");
     // Another program exchanges the names, and removes the file.
     let (a, b) = (temp.path().join("a"), temp.path().join("b"));
     rustix::fs::renameat_with(rustix::fs::CWD, &a, rustix::fs::CWD, &b, RenameFlags::EXCHANGE).expect("exchanged");
@@ -66,7 +71,7 @@ fn a_number_stands_for_its_file_whatever_happens_to_the_name() {
 #[test]
 fn references_are_counted() {
     let (_temp, fs) = directory(&["a"]);
-    let look = || fs.lookup(me(), ROOT, OsStr::new("a")).expect("there").0.number();
+    let look = || fs.lookup(me(), ROOT, OsStr::new("a")).expect("there").number;
     let number = look();
     assert_eq!(look(), number);
     fs.forget(number, 1);
@@ -88,7 +93,7 @@ fn names_are_of_one_component() {
 fn a_link_is_never_followed() {
     let (temp, fs) = directory(&["secret"]);
     std::os::unix::fs::symlink("secret", temp.path().join("link")).expect("made");
-    let (node, stat) = fs.lookup(me(), ROOT, OsStr::new("link")).expect("there");
+    let (node, stat) = find(&fs, "link");
     assert!(!stat.is_file() && fs.readlink(me(), node.number()) == Ok(b"secret".to_vec()));
     let set = SetAttr { mtime: Some(SetTime::At(5, 6)), ..SetAttr::default() };
     fs.setattr(me(), node.number(), &set).expect("set");
@@ -106,7 +111,7 @@ fn a_listing_goes_on_where_it_stopped() {
     loop {
         let before = found.len();
         let mut room = 7;
-        fs.list(&listing, at, &mut |entry| {
+        fs.list(me(), &listing, at, &mut |entry| {
             if room == 0 {
                 return false;
             }
@@ -158,7 +163,7 @@ fn the_present_owner_and_mode_decide() {
     }
     let (temp, fs) = directory(&["file"]);
     let path = temp.path().join("file");
-    let (node, _) = fs.lookup(me(), ROOT, OsStr::new("file")).expect("there");
+    let (node, _) = find(&fs, "file");
     assert_eq!(fs.may_open(stranger(), &node, true, false), Ok(()));
     // Somebody makes it private below: the kernel does not know yet.
     rustix::fs::chmod(&path, rustix::fs::Mode::RUSR).expect("set");
@@ -177,7 +182,7 @@ fn a_directory_of_another_gets_no_other_parent() {
         return;
     }
     let (_temp, fs) = directory(&["from/dir/x", "to/x"]);
-    let number = |name: &str| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
+    let number = |name: &str| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").number;
     let (from, to) = (number("from"), number("to"));
     let dir = OsStr::new("dir");
     assert_eq!(fs.rename(stranger(), (from, dir), (to, dir), RenameFlags::empty()).map(drop), Err(Errno::ACCESS));
@@ -202,7 +207,7 @@ fn a_change_of_the_data_takes_set_id_bits() {
     }
     let (temp, fs) = directory(&["program"]);
     let mode = || std::fs::metadata(temp.path().join("program")).expect("there").mode() & 0o7777;
-    let (node, _) = fs.lookup(me(), ROOT, OsStr::new("program")).expect("there");
+    let (node, _) = find(&fs, "program");
     rustix::fs::chmod(temp.path().join("program"), rustix::fs::Mode::from_raw_mode(0o6755)).expect("set");
     assert_eq!((fs.take_set_id(stranger(), &node), mode()), (Ok(true), 0o755));
     assert_eq!(fs.take_set_id(stranger(), &node), Ok(false));
@@ -213,7 +218,7 @@ fn a_known_file_is_found_again_after_its_descriptor_was_closed() {
     let names: Vec<String> = (0..40).map(|n| format!("a/b/{n:02}")).collect();
     let (temp, mut fs) = directory(&names.iter().map(String::as_str).collect::<Vec<_>>());
     fs.nodes.descriptors.max = 4;
-    let look = |parent: u64, name: &str| fs.lookup(me(), parent, OsStr::new(name)).expect("there").0.number();
+    let look = |parent: u64, name: &str| fs.lookup(me(), parent, OsStr::new(name)).expect("there").number;
     let (a, top) = (look(ROOT, "a"), temp.path());
     let b = look(a, "b");
     let numbers: Vec<u64> = (0..40).map(|n| look(b, &format!("{n:02}"))).collect();
@@ -249,7 +254,7 @@ fn a_known_file_is_found_again_after_its_descriptor_was_closed() {
 #[test]
 fn a_file_that_another_program_removed_is_closed() {
     let (temp, fs) = directory(&["file", "open", "kept", "d/x"]);
-    let look = |name: &str| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
+    let look = |name: &str| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").number;
     let (file, open, kept, dir) = (look("file"), fs.node(me(), look("open")).expect("known"), look("kept"), look("d"));
     assert_eq!(fs.close_removed(100), []);
     ["file", "open", "d/x"].iter().for_each(|name| std::fs::remove_file(temp.path().join(name)).expect("removed"));
@@ -269,14 +274,49 @@ fn a_file_that_another_program_removed_is_closed() {
     assert_eq!(fs.close_removed(100).iter().filter(|name| name.number != dir).count(), 0);
 }
 
+/// Keeps nothing but itself.
+struct Kept(#[expect(dead_code, reason = "only counted")] std::sync::Arc<()>);
+
+impl crate::DataKeeper for Kept {
+    fn write_back(&self) -> crate::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn another_process_goes_on_with_what_the_kernel_knows() {
+    let (temp, fs) = directory(&["file", "gone", "dir/inner"]);
+    let number = |fs: &DirectoryFs<NoCache>, parent, name: &str| fs.lookup(me(), parent, OsStr::new(name)).expect("there").number;
+    let (file, gone, dir) = (number(&fs, ROOT, "file"), number(&fs, ROOT, "gone"), number(&fs, ROOT, "dir"));
+    assert_eq!(number(&fs, ROOT, "file"), file);
+    let inner = number(&fs, dir, "inner");
+    fs.unlink(me(), ROOT, OsStr::new("gone")).expect("removed");
+    let (listed, opened) = fs.open_listing(me(), dir).expect("opened").hand_over().expect("handed over");
+    let handed = fs.hand_over().expect("handed over");
+    assert!(!fs.is_known(file) && handed.nodes.len() == 4);
+    // Nobody finds them by their names.
+    std::fs::rename(temp.path().join("file"), temp.path().join("other")).expect("renamed");
+    let next = DirectoryFs::take_over(handed, NoCache, false).expect("taken over");
+    assert_eq!((listed, next.take_over_listing(dir, opened).is_ok()), (dir, true));
+    for known in [file, gone, dir, inner] {
+        assert!(next.getattr(me(), known).is_ok(), "{known}");
+    }
+    assert_eq!(next.getattr(me(), gone).expect("held").nlink, 0);
+    assert_eq!(number(&next, ROOT, "other"), file);
+    // Two lookups before, one now.
+    assert!(next.forget(file, 2).is_none() && next.is_known(file));
+    assert!(next.forget(file, 1).is_none() && !next.is_known(file));
+    assert_eq!(number(&next, dir, "inner"), inner);
+}
+
 #[test]
 fn the_data_of_a_removed_file_is_kept_until_the_kernel_forgets_the_file() {
     let (temp, fs) = directory(&["file"]);
-    let node = fs.lookup(me(), ROOT, OsStr::new("file")).expect("there").0;
+    let (node, _) = find(&fs, "file");
     std::fs::remove_file(temp.path().join("file")).expect("removed");
     let data = std::sync::Arc::new(());
     let users = || std::sync::Arc::strong_count(&data);
-    let kept = || crate::KeptData::new(std::sync::Arc::clone(&data));
+    let kept = || crate::KeptData::new(Kept(std::sync::Arc::clone(&data)));
     fs.nodes.removed(&node.stat().expect("held"), Some(kept()));
     assert_eq!(users(), 2);
     // One user keeps it.
@@ -301,7 +341,7 @@ fn the_data_of_a_removed_file_is_kept_until_the_kernel_forgets_the_file() {
 fn without_descriptors_unused_ones_are_closed_and_the_call_is_made_again() {
     let names: Vec<String> = (0..40).map(|n| format!("{n:02}")).collect();
     let (_temp, fs) = directory(&names.iter().map(String::as_str).collect::<Vec<_>>());
-    let look = |name: &String| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
+    let look = |name: &String| fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").number;
     let numbers: Vec<u64> = names.iter().map(look).collect();
     let used = fs.node(me(), numbers[7]).expect("known");
     for error in [Errno::MFILE, Errno::NFILE] {
@@ -328,7 +368,7 @@ fn unused_descriptors_are_closed_while_the_process_has_few_left() {
     let (temp, mut fs) = directory(&["a", "b", "c"]);
     fs.nodes.descriptors.reserved_from = 0;
     for name in ["a", "b", "c"] {
-        let number = fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").0.number();
+        let number = fs.lookup(me(), ROOT, OsStr::new(name)).expect("there").number;
         assert!(fs.nodes.descriptors.count() <= 1);
         assert_eq!(fs.getattr(me(), number).expect("found again").ino, std::fs::metadata(temp.path().join(name)).expect("there").ino());
     }
@@ -337,7 +377,7 @@ fn unused_descriptors_are_closed_while_the_process_has_few_left() {
 #[test]
 fn a_link_has_the_attributes_of_its_file() {
     let (temp, fs) = directory(&["file"]);
-    let number = fs.lookup(me(), ROOT, OsStr::new("file")).expect("there").0.number();
+    let number = fs.lookup(me(), ROOT, OsStr::new("file")).expect("there").number;
     let (linked, stat) = fs.link(me(), number, ROOT, OsStr::new("link")).expect("linked");
     assert_eq!((linked.number(), stat.nlink), (number, 2));
     assert_eq!(fs.link(me(), number, ROOT, OsStr::new("link")).map(drop), Err(Errno::EXIST));

@@ -13,6 +13,7 @@ use crate::Result;
 use crate::cache::FileCache;
 use crate::directory::{DirectoryFs, proc_path};
 use crate::nodes::Node;
+use crate::remembered::XattrSet;
 
 /// The access control list of a file.
 pub(crate) const ACCESS_LIST: &str = "system.posix_acl_access";
@@ -46,13 +47,26 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// ENODATA, or as getxattr(2).
     pub fn getxattr(&self, caller: Caller, number: u64, name: &OsStr) -> Result<Vec<u8>> {
+        let asked = match name.as_bytes() {
+            name if name == ACCESS_LIST.as_bytes() => Some(XattrSet::ACCESS_LIST),
+            name if name == DEFAULT_LIST.as_bytes() => Some(XattrSet::DEFAULT_LIST),
+            _ => None,
+        };
+        if let Some(error) = asked.and_then(|asked| self.known_xattr_error(number, asked)) {
+            return Err(error);
+        }
+        let moment = self.moment();
         let node = self.node(caller, number)?;
         let hides_capabilities = || Ok(rustix::fs::fstatvfs(node.as_fd())?.f_flag.contains(StatVfsMountFlags::NOSUID));
         if name == "security.capability" && self.honours_set_id && hides_capabilities()? {
             return Err(Errno::NODATA);
         }
         let path = proc_path(node.as_fd());
-        self.also_as_caller(caller, || whole(|buffer| rustix::fs::getxattr(&*path, name, buffer)))
+        let value = self.also_as_caller(caller, || whole(|buffer| rustix::fs::getxattr(&*path, name, buffer)));
+        if let (Some(asked), Err(error)) = (asked, &value) {
+            self.remember_xattr_error(&node, asked, *error, moment);
+        }
+        value
     }
 
     /// Returns the names of the extended attributes, each ended by a zero byte. Only root sees those of root.
@@ -60,9 +74,20 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// As listxattr(2).
     pub fn listxattr(&self, caller: Caller, number: u64) -> Result<Vec<u8>> {
+        match self.known_xattr_error(number, XattrSet::NAMES) {
+            Some(Errno::NODATA) => return Ok(Vec::new()),
+            Some(error) => return Err(error),
+            None => {}
+        }
+        let moment = self.moment();
         let node = self.node(caller, number)?;
         let path = proc_path(node.as_fd());
-        let all = self.also_as_caller(caller, || whole(|buffer| rustix::fs::listxattr(&*path, buffer)))?;
+        let all = self.also_as_caller(caller, || whole(|buffer| rustix::fs::listxattr(&*path, buffer)));
+        let error = all.as_ref().map_or_else(|error| Some(*error), |all| all.is_empty().then_some(Errno::NODATA));
+        if let Some(error) = error {
+            self.remember_xattr_error(&node, XattrSet::NAMES, error, moment);
+        }
+        let all = all?;
         if caller.is_root() {
             return Ok(all);
         }
@@ -79,7 +104,9 @@ impl<C: FileCache> DirectoryFs<C> {
         let path = proc_path(node.as_fd());
         let mut set = || rustix::fs::setxattr(&*path, name, value, XattrFlags::from_bits_retain(flags));
         let mut change = || self.also_as_caller(caller, &mut set);
-        self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change))?;
+        let set = self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change));
+        self.forget_attributes(number);
+        set?;
         if name == ACCESS_LIST { self.take_foreign_set_gid(caller, &node) } else { Ok(()) }
     }
 
@@ -96,7 +123,9 @@ impl<C: FileCache> DirectoryFs<C> {
         let path = proc_path(node.as_fd());
         let mut remove = || rustix::fs::removexattr(&*path, name);
         let mut change = || self.also_as_caller(caller, &mut remove);
-        self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change))
+        let removed = self.nodes.with_descriptors(|| self.cache.change(node.as_fd(), &mut change));
+        self.forget_attributes(number);
+        removed
     }
 
     /// Checks the present owner and mode: only the owner changes access control lists, and whoever may write changes attributes of users.

@@ -31,6 +31,12 @@ struct PoolState {
 }
 
 impl BlockingPool {
+    /// Returns whether no job runs or waits.
+    pub fn is_idle(&self) -> bool {
+        let state = self.inner.state.lock();
+        state.jobs.is_empty() && state.idle == state.threads
+    }
+
     /// Does `job` on some other thread.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.inner.state.lock();

@@ -60,7 +60,7 @@ impl ControlServer {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
-        let listener = listen(&dir)?;
+        let listener = listen(&dir, SOCKET)?;
         let ended = Arc::new(AtomicBool::new(false));
         let accept_ended = ended.clone();
         std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &handler, &accept_ended))?;
@@ -72,23 +72,23 @@ impl Drop for ControlServer {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
         // Wakes the accepting thread.
-        let _ = UnixStream::connect(socket_path(&self.dir));
+        let _ = UnixStream::connect(socket_path(&self.dir, SOCKET));
         let _ = rustix::fs::unlinkat(&self.dir, SOCKET, AtFlags::empty());
     }
 }
 
 /// The socket has its mode from the beginning: nothing is done by its name afterwards.
-fn listen(dir: &OwnedFd) -> std::io::Result<UnixListener> {
+pub(crate) fn listen(dir: &OwnedFd, name: &str) -> std::io::Result<UnixListener> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(socket_path(dir))?)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(socket_path(dir, name))?)?;
     rustix::net::listen(&socket, 128)?;
     Ok(socket.into())
 }
 
 /// A path short enough for a socket's address, whatever the directory is called.
-fn socket_path(dir: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd())
+pub(crate) fn socket_path(dir: &OwnedFd, name: &str) -> String {
+    format!("/proc/self/fd/{}/{name}", dir.as_raw_fd())
 }
 
 fn accept(listener: &UnixListener, handler: &Arc<dyn ControlHandler>, ended: &AtomicBool) {
@@ -140,7 +140,7 @@ impl Drop for CountedClient {
 }
 
 /// The mode of the socket says it too, but a directory's mode can be changed.
-fn may_ask(stream: &UnixStream) -> bool {
+pub(crate) fn may_ask(stream: &UnixStream) -> bool {
     let me = rustix::process::geteuid();
     rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == me)
 }
@@ -166,7 +166,7 @@ fn serve(stream: UnixStream, handler: &dyn ControlHandler) -> std::io::Result<()
 }
 
 /// Lines from a peer that may send too much, too slowly or nothing.
-struct LineReader {
+pub(crate) struct LineReader {
     stream: UnixStream,
     /// Longer lines are an error.
     max: usize,
@@ -176,12 +176,13 @@ struct LineReader {
 }
 
 impl LineReader {
-    fn new(stream: UnixStream, max: usize) -> LineReader {
+    /// Reads lines of at most `max` bytes from a peer.
+    pub fn new(stream: UnixStream, max: usize) -> LineReader {
         LineReader { stream, max, read: Vec::new(), searched: 0 }
     }
 
     /// The next line until the deadline; after its first byte it must end within `whole`. None: the peer has closed.
-    fn next(&mut self, mut deadline: Option<Instant>, whole: Option<Duration>) -> std::io::Result<Option<Vec<u8>>> {
+    pub fn next(&mut self, mut deadline: Option<Instant>, whole: Option<Duration>) -> std::io::Result<Option<Vec<u8>>> {
         let mut limit = whole.filter(|_| !self.read.is_empty());
         loop {
             if let Some(end) = self.read[self.searched..].iter().position(|byte| *byte == b'\n') {
@@ -269,6 +270,25 @@ fn send(out: &mut UnixStream, answer: &ControlReply) -> std::io::Result<()> {
     out.write_all(&line)
 }
 
+/// Connects to a socket of this user, by whom it is served, too. Sending must end by the deadline.
+pub(crate) fn connect(dir: &OwnedFd, name: &str, owner: u32, deadline: Option<Instant>) -> std::io::Result<UnixStream> {
+    let stranger = |what| std::io::Error::new(ErrorKind::PermissionDenied, format!("{what} is not of the user who mounted it ({owner})"));
+    let name = rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&name)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket || stat.st_uid != owner {
+        return Err(stranger("the control socket"));
+    }
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // A listener that accepts nobody would keep us waiting.
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
+    rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Send, left)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(format!("/proc/self/fd/{}", name.as_raw_fd()))?)?;
+    if rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw() != owner {
+        return Err(stranger("the process behind the control socket"));
+    }
+    Ok(socket.into())
+}
+
 /// The asking side.
 ///
 /// The daemon may be another user's, and so may the directories of the pair. So the socket is that of the user whom the kernel names as
@@ -287,24 +307,9 @@ impl ControlClient {
     }
 
     fn connect_in(side: &Path, owner: u32, deadline: Option<Instant>) -> std::io::Result<ControlClient> {
-        let stranger =
-            |what| std::io::Error::new(ErrorKind::PermissionDenied, format!("{what} is not of the user who mounted it ({owner})"));
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = rustix::fs::open(side.join(".hotshelf"), flags | OFlags::DIRECTORY, Mode::empty())?;
-        let name = rustix::fs::openat(&dir, SOCKET, flags, Mode::empty())?;
-        let stat = rustix::fs::fstat(&name)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket || stat.st_uid != owner {
-            return Err(stranger("the control socket"));
-        }
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // A listener that accepts nobody would keep us waiting.
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)));
-        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Send, left)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(format!("/proc/self/fd/{}", name.as_raw_fd()))?)?;
-        if rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw() != owner {
-            return Err(stranger("the process behind the control socket"));
-        }
-        let stream = UnixStream::from(socket);
+        let stream = connect(&dir, SOCKET, owner, deadline)?;
         Ok(ControlClient { out: stream.try_clone()?, input: LineReader::new(stream, ANSWER_MAX), deadline })
     }
 

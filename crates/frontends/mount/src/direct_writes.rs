@@ -98,6 +98,11 @@ impl DirectWrites {
         DirectWrites { changed, ..DirectWrites::default() }
     }
 
+    /// Returns whether no invalidation is under way.
+    pub fn is_idle(&self) -> bool {
+        self.blocking_pool.is_idle()
+    }
+
     /// Creates the state of a file of which the kernel has no page.
     pub fn cached(&self) -> Arc<KernelCacheState> {
         Arc::new(KernelCacheState { pages: AtomicBool::new(false), attributes: AtomicBool::new(true), unknown: Arc::clone(&self.unknown) })

@@ -42,6 +42,17 @@ impl<T> HandleTable<T> {
         number
     }
 
+    /// Stores an object under a number that the kernel knows already.
+    pub fn insert(&self, number: u64, what: T) {
+        self.next.fetch_max(number + 1, Ordering::Relaxed);
+        self.map.write().insert(number, Arc::new(what));
+    }
+
+    /// Returns all objects with their numbers.
+    pub fn all(&self) -> Vec<(u64, Arc<T>)> {
+        self.map.read().iter().map(|(number, what)| (*number, Arc::clone(what))).collect()
+    }
+
     /// Returns the object of a handle number.
     pub fn get(&self, number: u64) -> Result<Arc<T>, Errno> {
         self.map.read().get(&number).cloned().ok_or(Errno::BADF)

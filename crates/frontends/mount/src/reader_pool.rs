@@ -75,6 +75,12 @@ impl ReaderPool {
         self.ready.fetch_sub(1, SeqCst);
     }
 
+    /// Calls all threads that rest, as if each were needed.
+    pub fn wake_all(&self) {
+        *self.called.lock() += self.resting.load(SeqCst);
+        self.bell.notify_all();
+    }
+
     fn done(&self) {
         if self.ready.load(SeqCst) >= READY && self.calm.fetch_add(1, SeqCst) >= CALM_MAX {
             self.rest();

@@ -134,7 +134,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     if options.passthrough == PassthroughMode::WriteBack {
         let_gather(&mountpoint);
     }
-    inner.changed.begin(session.notifier());
+    inner.changed.begin(session.device());
     running.fs.set_listener(inner.changed.clone());
     let stop: Arc<dyn Fn() + Send + Sync> = {
         let mountpoint = mountpoint.clone();
@@ -153,7 +153,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), MountError> {
     running.fs.clear_listener();
     running.close();
     tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
-    served.map_err(|source| MountError::Serve { path: mountpoint, source })
+    served.map(drop).map_err(|source| MountError::Serve { path: mountpoint, source })
 }
 
 /// The state that all requests of a mount share.

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::kernel_notifier::KernelNotifier;
 use crate::options::MountFlags;
 use crate::session::{MountError, hint, unmount_patiently, watch_signals};
-use crate::wire::{self, FileSystem, PreparedMount, UringMode};
+use crate::wire::{self, FileSystem, PreparedMount, ServeEnd, UringMode};
 
 /// How to mount a file system.
 #[derive(Clone, Debug)]
@@ -46,32 +46,58 @@ pub fn serve<F: FileSystem + Clone>(
     changed: &KernelNotifier,
     ready: impl FnOnce(),
 ) -> Result<(), MountError> {
-    let failed = |source: std::io::Error| MountError::Mount { path: mountpoint.to_owned(), hint: hint(&source), source };
-    let session = begin(filesystem, options, subtype, mountpoint).map_err(failed)?;
+    let session = begin(filesystem, options, subtype, mountpoint)?;
+    serve_prepared(session, mountpoint, changed, ready).map(drop)
+}
+
+/// Mounts a file system.
+///
+/// # Errors
+/// The kernel refused the mount.
+pub fn begin<F: FileSystem + Clone>(
+    filesystem: F,
+    options: &SessionOptions,
+    subtype: &str,
+    mountpoint: &Path,
+) -> Result<PreparedMount<F>, MountError> {
+    let directly = |device: &File| mount_directly(device, options, subtype, mountpoint);
+    let begun = wire::begin(filesystem, mountpoint, config(options, subtype), options.uring, directly);
+    begun.map_err(|source| MountError::Mount { path: mountpoint.to_owned(), hint: hint(&source), source })
+}
+
+/// Goes on with a mount that another process has served by this device.
+pub fn resume<F: FileSystem>(filesystem: F, options: &SessionOptions, subtype: &str, device: OwnedFd) -> PreparedMount<F> {
+    wire::resume(filesystem, device, config(options, subtype))
+}
+
+/// Calls `ready`, and serves a mount until it is unmounted, SIGTERM comes, or its stopper ends serving.
+///
+/// # Errors
+/// Serving ended with an error.
+pub fn serve_prepared<F: FileSystem>(
+    session: PreparedMount<F>,
+    mountpoint: &Path,
+    changed: &KernelNotifier,
+    ready: impl FnOnce(),
+) -> Result<ServeEnd, MountError> {
     let stop: Arc<dyn Fn() + Send + Sync> = {
         let mountpoint = mountpoint.to_owned();
         Arc::new(move || unmount_patiently(&mountpoint))
     };
-    changed.begin(session.notifier());
+    changed.begin(session.device());
     let signals = watch_signals(stop);
+    // The program before this one may have delayed them.
+    fusedev::delay_ending_signals(false);
     ready();
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
     let served = session.run();
     if let Some(signals) = signals {
         signals.close();
     }
-    tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
+    if !matches!(served, Ok(ServeEnd::Stopped(_))) {
+        tracing::info!(mountpoint = %mountpoint.display(), "unmounted");
+    }
     served.map_err(|source| MountError::Serve { path: mountpoint.to_owned(), source })
-}
-
-fn begin<F: FileSystem + Clone>(
-    filesystem: F,
-    options: &SessionOptions,
-    subtype: &str,
-    mountpoint: &Path,
-) -> std::io::Result<PreparedMount<F>> {
-    let directly = |device: &File| mount_directly(device, options, subtype, mountpoint);
-    wire::begin(filesystem, mountpoint, config(options, subtype), options.uring, directly)
 }
 
 fn mount_directly(device: &File, options: &SessionOptions, subtype: &str, mountpoint: &Path) -> rustix::io::Result<()> {

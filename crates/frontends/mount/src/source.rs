@@ -1,8 +1,11 @@
 //! The name of a pair in the kernel's list of mounts: `SSD:HDD`.
 
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, StatxFlags, statx};
 
 /// File system type as mount(8) shows it.
 pub const FS_TYPE: &str = "fuse.hotshelf";
@@ -108,6 +111,19 @@ pub fn options_at(path: &Path) -> Option<Vec<String>> {
 pub fn source_at(path: &Path) -> Option<PathBuf> {
     let field = |fields: &[&[u8]]| Some(unescape_octal(fields.get(fields.iter().position(|field| *field == b"-")? + 2)?));
     last_fields_at(path, field).map(|source| OsString::from_vec(source).into())
+}
+
+/// Returns what an open directory is of: type and source of its file system, and what of it is mounted there, as mountinfo has them.
+pub fn file_system_of(directory: impl AsFd) -> Option<String> {
+    let found = statx(directory, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
+    let text = std::fs::read("/proc/self/mountinfo").ok()?;
+    let id = found.stx_mnt_id.to_string();
+    text.split(|byte| *byte == b'\n').find_map(|line| {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-").filter(|_| fields[0] == id.as_bytes())?;
+        let words = [fields.get(dash + 1)?, fields.get(dash + 2)?, fields.get(3)?];
+        Some(words.map(|word| String::from_utf8_lossy(word).into_owned()).join(" "))
+    })
 }
 
 fn last_at(path: &Path, pick: impl for<'a> Fn(&[&'a [u8]]) -> Option<&'a [u8]>) -> Option<String> {

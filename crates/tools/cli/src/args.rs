@@ -86,6 +86,11 @@ pub enum Command {
     #[command(after_help = "Example:\n  hotshelf retire --dry-run /pool ssd\n  hotshelf retire /pool ssd\n  \
                       hotshelf retire --ssd /ssd/pool --hdd /hdd/pool ssd")]
     Retire(RetireArgs),
+    /// Restart the daemon of a cached mount with the program that is installed now; programs that use the mount go on
+    #[command(after_help = "Example:\n  hotshelf restart /mnt/data\n\n\
+                      For mounts made with `hotshelf mount --cache`, after an upgrade. Open files, locks and positions stay; programs\n\
+                      wait for less than a second. If the new program cannot take over, the old one serves on. Not over io_uring.")]
+    Restart(RestartArgs),
     /// Change policy, marks, promotion and limits of a running mount, until it is unmounted
     #[command(after_help = "Example:\n  hotshelf set /pool high=95% low=85%\n  hotshelf set /pool policy=lfu reserve=5GiB\n  \
                       hotshelf set /pool promotion=never move-rate=20MiB\n\n\
@@ -127,6 +132,9 @@ pub enum Command {
                       Not seen: system calls of a program's own assembly; such programs among the children; its own text.\n\
                       The kernel module kernel/nofscache sees all of these.")]
     Nocache(NocacheArgs),
+    /// Goes on with a mount of the program before this one, in the same process.
+    #[command(hide = true)]
+    Takeover(TakeoverArgs),
     /// Print names of mounts or caches, one a line, for the shells' completion
     #[command(hide = true)]
     Complete(CompleteArgs),
@@ -200,6 +208,28 @@ pub struct MigrateArgs {
     /// Only say what would move
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Holds the arguments of `hotshelf restart`.
+#[derive(Debug, Args)]
+pub struct RestartArgs {
+    /// Directory where the files appear
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub mountpoint: PathBuf,
+}
+
+/// Holds the arguments of the hidden command that `hotshelf restart` makes a daemon call.
+#[derive(Debug, Args)]
+pub struct TakeoverArgs {
+    /// Only say whether a state of this version can be taken over.
+    #[arg(long, value_name = "VERSION")]
+    pub check: Option<u32>,
+    /// Number of the descriptor of the state.
+    #[arg(required_unless_present = "check")]
+    pub state: Option<i32>,
+    /// The command that mounted, for those who look at the list of processes.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<std::ffi::OsString>,
 }
 
 /// Holds the arguments of `hotshelf retire`.

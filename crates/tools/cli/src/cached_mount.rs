@@ -13,8 +13,6 @@ use crate::hidden_files::{hides_files, warn_of_hidden};
 use crate::mount_args::MountArgs;
 use crate::{Usage, cache, daemon};
 
-/// Other programs may change the directory at any time.
-const TTL_SECONDS: u64 = 1;
 const THREADS: usize = 8;
 /// Longer than the disks of a sleeping NAS take to start.
 const DEADLINE_SECONDS: u64 = 30;
@@ -30,7 +28,8 @@ pub fn mount(args: &MountArgs, cache: &Path, flags: MountFlags) -> anyhow::Resul
     let options = CachedOptions {
         directory: directory.clone(),
         cache: config,
-        ttl: Duration::from_secs(args.cache_ttl.unwrap_or(TTL_SECONDS)),
+        ttl: args.cache_ttl.map(Duration::from_secs),
+        names: args.names.unwrap_or_default(),
         deadline: Duration::from_secs(args.deadline.unwrap_or(DEADLINE_SECONDS)),
         offline: offline_policy(args)?,
         mode: args.cache_mode.unwrap_or(cachedfs::Mode::WriteThrough),

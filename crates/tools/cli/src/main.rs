@@ -34,6 +34,7 @@ mod nocache;
 mod nvme;
 mod prometheus;
 mod queue;
+mod restart;
 mod retire;
 mod show;
 mod suggested;
@@ -89,6 +90,8 @@ fn main() -> ExitCode {
         Command::Unpin(args) => talk::pin(&args.paths, false),
         Command::Migrate(args) => talk::migrate(&args),
         Command::Retire(args) => retire::retire(&args),
+        Command::Restart(args) => restart::restart(&args),
+        Command::Takeover(args) => restart::take_over(&args),
         Command::Set(args) => talk::set(&args),
         Command::Check(args) => check::check(&args),
         Command::Doctor(args) => doctor::doctor(&args),

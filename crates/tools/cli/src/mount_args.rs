@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueHint};
 use hybridfs::{Promotion, Size};
 use mount::UringMode;
-use mount::cached::OfflinePolicy;
+use mount::cached::{NamesMode, OfflinePolicy};
 
 use crate::suggested::Suggested;
 
@@ -91,12 +91,17 @@ pub struct MountArgs {
     /// Give each thread its own copy of the FUSE device (not over io_uring)
     #[arg(long)]
     pub clone_fd: bool,
-    /// How long the kernel may cache names and attributes, seconds
+    /// How long names and attributes are believed, seconds [default: 1; with --names and a directory on a network: 60]
     #[arg(long, value_name = "SECONDS")]
     pub cache_ttl: Option<u64>,
+    /// What remembers names and attributes with --cache: kernel (until --cache-ttl has passed), memory (they are answered at once also
+    /// when they are older, and then read again in the background) or persistent (the same, and kept over remounts) [default: kernel]
+    #[arg(long, value_name = "WHERE", requires = "cache", hide_possible_values = true,
+          value_parser = PossibleValuesParser::new(["kernel", "memory", "persistent"]).try_map(|names| names.parse::<NamesMode>()))]
+    pub names: Option<NamesMode>,
     /// What becomes of writes with --cache: write-through (on the slow side when the call returns) or write-back (in the cache, durable
     /// after fsync; on the slow side later) [default: write-through]
-    #[arg(long, value_name = "MODE", hide_possible_values = true,
+    #[arg(long, value_name = "MODE", requires = "cache", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(["write-through", "write-back"]).try_map(|mode| cachedfs::mode_of(&mode)))]
     pub cache_mode: Option<cachedfs::Mode>,
     /// How long the directory of --cache may not reply before requests fail with ETIMEDOUT, seconds; 0: they wait for ever [default: 30]

@@ -312,6 +312,7 @@ mod test {
             "hdd",
             "cache",
             "cache_mode",
+            "names",
             "deadline",
             "offline",
             "second",

@@ -16,11 +16,11 @@ use crate::Usage;
 use crate::mount_args::MountArgs;
 
 /// Flags that are given on a command line only: the file cannot name another one, and `adopt` is meant for one mount.
-const NO_KEYS: [&str; 9] = ["cache", "cache-mode", "deadline", "offline", "second", "config", "adopt", "dry-run", "ready-pipe"];
+const NO_KEYS: [&str; 10] = ["cache", "cache-mode", "names", "deadline", "offline", "second", "config", "adopt", "dry-run", "ready-pipe"];
 
 /// Flags that are no options of mount(8), which has its own words for them.
-const NO_OPTIONS: [&str; 11] =
-    ["cache", "cache-mode", "deadline", "offline", "second", "ssd", "hdd", "mountpoint", "options", "dry-run", "ready-pipe"];
+const NO_OPTIONS: [&str; 12] =
+    ["cache", "cache-mode", "names", "deadline", "offline", "second", "ssd", "hdd", "mountpoint", "options", "dry-run", "ready-pipe"];
 
 /// A setting of the first name replaces one of the second name in a lower layer.
 const REPLACES: [(&str, &str); 3] = [

@@ -41,7 +41,8 @@ impl ProcessSlots {
 
     /// LockWaiter until we lead (true), or `stop` says so (false); after it is set, [`ProcessSlots::nudge`] makes us look at once. Finds
     /// out that the leader died within 10 ms.
-    pub fn lead_unless(&self, stop: &AtomicBool) -> bool {
+    /// Calls `beside` at least every 10 ms.
+    pub fn lead_unless(&self, stop: &AtomicBool, beside: impl Fn()) -> bool {
         loop {
             let since = self.notifier().look();
             if stop.load(Acquire) {
@@ -51,6 +52,7 @@ impl ProcessSlots {
                 return true;
             }
             self.answer_owner_queries();
+            beside();
             self.notifier().wait(since, RETRY);
         }
     }

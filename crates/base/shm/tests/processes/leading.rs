@@ -16,7 +16,7 @@ fn leadership_moves_when_the_leader_is_killed() {
     let never = AtomicBool::new(false);
     let modes: [(&str, &(dyn Fn() + Sync)); 2] = [
         ("by the kernel", &|| segment.processes.lead().expect("leads")),
-        ("by asking", &|| assert!(segment.processes.lead_unless(&never))),
+        ("by asking", &|| assert!(segment.processes.lead_unless(&never, || ()))),
     ];
     for (mode, lead) in modes {
         let mut child = Process::start("leads", dir.path());
@@ -67,7 +67,7 @@ fn who_waits_to_lead_can_be_called_off() {
     child.hear();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| segment.processes.lead_unless(&stop));
+        let waits = scope.spawn(|| segment.processes.lead_unless(&stop, || ()));
         stop.store(true, Release);
         segment.processes.nudge();
         assert!(!waits.join().expect("no panic"));

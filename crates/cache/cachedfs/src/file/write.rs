@@ -168,6 +168,14 @@ impl File {
         }
     }
 
+    /// Checks that the file may have this size, before something is changed that belongs to the change of the size.
+    ///
+    /// # Errors
+    /// EFBIG, as ftruncate(2).
+    pub fn may_have_len(&self, bytes: u64) -> Result<(), Error> {
+        self.cached_path("truncating")?.map_or(Ok(()), |cached| self.may_become(cached, "truncating", bytes))
+    }
+
     /// Checks that the file may have this size, as the kernel's `inode_newsize_ok` does.
     fn may_become(&self, cached: &Cached, doing: &'static str, bytes: u64) -> Result<(), Error> {
         if bytes <= cached.open.size() {

@@ -3,7 +3,7 @@
 //! ```text
 //! page 0      header: magic, version, sizes (checked), words that change (mode, notifier, ...)
 //! pages 1-3   the settings the instance was made with, as text
-//! then        process slots | file records | requests | hints | counters | page cache | the SSD's map
+//! then        process slots | file records | requests | hints | counters | marks of reads in flight | page cache | the SSD's map
 //! ```
 //!
 //! Only the sizes are stored. All positions are computed from them, so that no position read from the segment is ever used.
@@ -20,11 +20,12 @@ use shm::{ProcessSlots, Region, SharedRef};
 use ssdcache::Mode;
 
 use super::counters::Counters;
+use super::reads_in_flight::ReadsInFlight;
 use super::record::{RECORD_BYTES, code_of, mode_of_code};
 use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 const PAGE: usize = 4096;
 /// Size of the area for the settings' text, bytes.
 pub const SETTINGS_BYTES: usize = 3 * PAGE;
@@ -67,6 +68,7 @@ pub struct Layout {
     pub(crate) requests: usize,
     pub(crate) hints: usize,
     pub(crate) counters: usize,
+    pub(crate) fetch_marks: usize,
     pub(crate) pages: usize,
     pub(crate) pages_bytes: usize,
     pub(crate) ssd: usize,
@@ -151,9 +153,10 @@ impl Layout {
         let requests = take(REQUESTS * REQUEST_BYTES);
         let hints = take(64 + HINTS * 8);
         let counters = take(Counters::BYTES);
+        let fetch_marks = take(ReadsInFlight::MARKS_BYTES);
         let pages = take(pages_bytes);
         let ssd = take(ssd_bytes);
-        Layout { sizes, processes, records, requests, hints, counters, pages, pages_bytes, ssd, ssd_bytes, bytes: end }
+        Layout { sizes, processes, records, requests, hints, counters, fetch_marks, pages, pages_bytes, ssd, ssd_bytes, bytes: end }
     }
 
     /// Formats the segment; `settings` is text for people and for processes that attach. It is unusable until `ready`.
@@ -219,13 +222,14 @@ impl Layout {
 
     /// Returns every structure of the segment with its byte range, for tests that overwrite each.
     pub fn structures(&self) -> Vec<(&'static str, std::ops::Range<usize>)> {
-        let ends = [self.records, self.requests, self.hints, self.counters, self.pages, self.ssd, self.bytes];
+        let ends = [self.records, self.requests, self.hints, self.counters, self.fetch_marks, self.pages, self.ssd, self.bytes];
         let begins = [
             ("process slots", self.processes),
             ("records", self.records),
             ("requests", self.requests),
             ("hints", self.hints),
             ("counters", self.counters),
+            ("marks of reads", self.fetch_marks),
             ("pages", self.pages),
             ("the SSD's map", self.ssd),
         ];
@@ -339,9 +343,11 @@ mod test {
         Layout::ready(&region);
         assert_eq!(Layout::read(&region).expect("ours").sizes, sizes());
         assert_eq!(Layout::settings(&region), "[cache]");
-        // Programs of version 5 do not wait for calls past the cache.
-        region.u32(8).store(5, Ordering::Relaxed);
-        assert_eq!(Layout::read(&region).err(), Some(SegmentError::Version(5)));
+        // Programs of version 5 do not wait for calls past the cache, those of version 7 have no marks of reads.
+        for older in [5, 7] {
+            region.u32(8).store(older, Ordering::Relaxed);
+            assert_eq!(Layout::read(&region).err(), Some(SegmentError::Version(older)));
+        }
         region.u32(8).store(VERSION, Ordering::Relaxed);
         let mut rng = fastrand::Rng::with_seed(5);
         for _ in 0..100_000 {

@@ -23,6 +23,7 @@ mod catalogue;
 mod counters;
 mod dirty_records;
 mod fast_path;
+mod fetch_marks;
 mod flush;
 pub(crate) mod kept_record;
 pub(crate) mod layout;
@@ -322,6 +323,7 @@ impl CacheEngine {
             hints: Hints { region: Arc::clone(&region), at: layout.hints },
             counters: Counters { region: Arc::clone(&region), at: layout.counters, me },
             header: Header::new(&region),
+            reads_in_flight: ReadsInFlight::new(&region, layout.fetch_marks, &processes, me),
             layout,
             processes,
             me,
@@ -332,7 +334,6 @@ impl CacheEngine {
             world,
             limits,
             around: ReadAround::new(limits.slow_below),
-            reads_in_flight: ReadsInFlight::default(),
             opens: Mutex::default(),
             inline: Mutex::new(None),
             is_inline: AtomicBool::new(false),
@@ -540,6 +541,7 @@ impl CacheEngine {
 
     /// Frees the process slot; call it after the worker has ended.
     pub fn free_process_slot(&self) {
+        self.reads_in_flight.leave();
         self.processes.detach(self.me);
     }
 

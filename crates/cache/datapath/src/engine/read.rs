@@ -13,13 +13,14 @@ use super::Retries;
 use super::counters::{Count, Tier};
 use super::open::{Open, errno_of};
 use super::prepared::PreparedRead;
+use super::reads_in_flight::FetchPages;
 use super::record::errno_from;
 use super::request::Hint;
 use super::ssd::QUEUE_PAGES;
 
-/// The number of attempts to read missed pages together, or to pin a page.
+/// The number of attempts to read missed pages together, or to pin a page, that read nothing.
 const TRIES: usize = 16;
-/// The number of them that wait for other threads that read the same pages.
+/// The number of them that wait for other threads and processes that read the same pages.
 const WAITS: usize = 4;
 /// The run of sequential reads from which on a stream is read ahead, bytes.
 const AHEAD_FIRST: u64 = 32 << 10;
@@ -117,12 +118,15 @@ impl Open {
                 missed.push(piece);
             }
         }
-        for attempt in 0..TRIES {
+        let mut in_vain = 0;
+        while in_vain < TRIES {
             if missed.is_empty() {
                 return Ok(len);
             }
-            // Frames may be too few to keep what another thread has read: who has waited a few times reads by itself.
-            missed = self.fetch(&missed, to, run, attempt < WAITS)?;
+            // Frames may be too few to keep what another thread has read: who has waited a few times in vain reads by itself.
+            let left = self.fetch(&missed, to, run, in_vain < WAITS)?;
+            in_vain = if left.len() < missed.len() { 0 } else { in_vain + 1 };
+            missed = left;
         }
         // The read is larger than the frames, and the first pages were evicted before they were copied: read piece by piece.
         missed.into_iter().try_for_each(|piece| self.fetch_alone(piece, to)).map(|()| len)
@@ -252,8 +256,8 @@ impl Open {
         Err(Errno::IO)
     }
 
-    /// Reads pages that were missed. With `may_wait` it waits for other threads that read some of them. Returns the pieces that must be
-    /// tried again.
+    /// Reads pages that were missed. With `may_wait` it waits for other threads and processes that read some of them. Returns the pieces
+    /// that must be tried again.
     fn fetch(&self, missed: &[Piece], to: &mut [u8], run: u64, may_wait: bool) -> Result<Vec<Piece>, Errno> {
         let mut again = Vec::new();
         let before = self.truncations()?;
@@ -279,12 +283,17 @@ impl Open {
         let mut rest = &below[..];
         while let Some((first, _)) = rest.first() {
             let count = rest.iter().zip(first.page..).take_while(|((piece, _), page)| piece.page == *page).count();
-            let (run_of, behind) = rest.split_at(count.min(MAX_RUN));
-            let asked = run_of[0].0.page..run_of[0].0.page + run_of.len() as u64;
-            let mut plan = self.plan(&asked, if behind.is_empty() { run } else { 0 });
-            match self.engine.reads_in_flight.begin(self.no, &asked, &mut plan.pages, may_wait) {
-                // Another thread's read may have ended since this one looked.
+            let count = count.min(MAX_RUN);
+            let asked = first.page..first.page + count as u64;
+            let mut plan = self.plan(asked, if rest.len() == count { run } else { 0 });
+            let read = self.engine.reads_in_flight.begin(self.no, &mut plan.pages, may_wait);
+            // What others read now is left: it is tried next.
+            let asked = plan.pages.asked.end - plan.pages.asked.start;
+            let (run_of, behind) = rest.split_at(if read.is_some() { asked as usize } else { count });
+            match read {
+                // Another read may have ended since this one looked.
                 Some(_read) if !may_wait || !run_of.iter().any(|(piece, _)| self.engine.pages.contains(self.name(piece.page))) => {
+                    self.leave_out_cached(&mut plan);
                     self.fetch_below(run_of, to, &plan, before, &mut again)?;
                 }
                 _ => again.extend(run_of.iter().map(|(piece, _)| *piece)),
@@ -449,15 +458,18 @@ impl Open {
         }
     }
 
-    /// Returns which pages one read of the backing file brings with those that were requested.
-    fn plan(&self, asked: &Range<u64>, in_stream: u64) -> ReadPlan {
-        let ahead = self.ahead(in_stream, asked);
-        if ahead == 0 {
-            return ReadPlan { pages: self.around(asked.clone()), in_stream, is_ahead: false };
-        }
-        let end = asked.end + ahead;
-        let end = (asked.end..end).find(|page| self.is_here(*page)).unwrap_or(end);
-        ReadPlan { pages: asked.start..end, in_stream, is_ahead: true }
+    /// Returns which pages one read of the backing file may bring with those that were requested.
+    fn plan(&self, asked: Range<u64>, in_stream: u64) -> ReadPlan {
+        let ahead = self.ahead(in_stream, &asked);
+        let all = if ahead == 0 { self.around(&asked) } else { asked.start..asked.end + ahead };
+        ReadPlan { pages: FetchPages { asked, all }, in_stream, is_ahead: ahead > 0 }
+    }
+
+    /// Removes pages from the plan that the cache has, and what is behind them. Nobody else reads the pages of the plan now.
+    fn leave_out_cached(&self, plan: &mut ReadPlan) {
+        let FetchPages { asked, all } = &mut plan.pages;
+        all.start = (all.start..asked.start).rev().find(|page| self.is_here(*page)).map_or(all.start, |page| page + 1);
+        all.end = (asked.end..all.end).find(|page| self.is_here(*page)).unwrap_or(all.end);
     }
 
     /// Reads a run of pages that only the backing file has, with pages to read ahead for a stream, or the pages around them.
@@ -471,8 +483,8 @@ impl Open {
         again: &mut Vec<Piece>,
     ) -> Result<(), Errno> {
         let (begun, begun_ms) = (Instant::now(), self.engine.world.now_ms());
-        let asked = run[0].0.page..run[0].0.page + run.len() as u64;
-        let (all, in_stream) = (plan.pages.clone(), plan.in_stream);
+        let asked = plan.pages.asked.clone();
+        let (all, in_stream) = (plan.pages.all.clone(), plan.in_stream);
         let is_around = !plan.is_ahead && all != asked;
         let others = (all.start..asked.start).chain(asked.end..all.end);
         let mut others: Vec<_> = others.map(|page| (page, self.engine.pages.ticket(self.name(page)))).collect();
@@ -663,7 +675,7 @@ impl Open {
 
 /// Which pages one read of the backing file brings.
 struct ReadPlan {
-    pages: Range<u64>,
+    pages: FetchPages,
     /// The bytes that were read in sequence before; 0: the read is not sequential.
     in_stream: u64,
     /// Whether pages are read ahead of a stream, and not around those that were requested.

@@ -121,26 +121,19 @@ impl ReadAround {
 
 impl Open {
     /// Returns which pages to read from the backing file for a request: its pages alone, or with those around them that are not cached.
-    pub(super) fn around(&self, asked: Range<u64>) -> Range<u64> {
+    pub(super) fn around(&self, asked: &Range<u64>) -> Range<u64> {
         let header = &self.engine.header;
         let frames = (self.engine.layout.sizes.frames.frames / FRAMES_SHARE).max(2);
         let unit = u64::from((header.get(Word::ReadAround) / PAGE_BYTES as u32).min(frames));
         if header.get(Word::SsdRoom) == 0 || unit <= asked.end - asked.start || !self.engine.has_ssd() || !self.engine.around.is_next() {
-            return asked;
+            return asked.clone();
         }
         let record = self.record();
         if record.rule() == AdmissionRule::Never || self.bypasses_cache() {
-            return asked;
+            return asked.clone();
         }
         let end = self.size().div_ceil(PAGE_BYTES as u64);
-        let mut pages = asked.start / unit * unit..((asked.end - 1) / unit * unit + unit).min(end).max(asked.end);
-        while pages.start < asked.start && self.is_here(pages.start) {
-            pages.start += 1;
-        }
-        while pages.end > asked.end && self.is_here(pages.end - 1) {
-            pages.end -= 1;
-        }
-        pages
+        asked.start / unit * unit..((asked.end - 1) / unit * unit + unit).min(end).max(asked.end)
     }
 
     /// Returns whether the cache has a page, as far as a look can tell.

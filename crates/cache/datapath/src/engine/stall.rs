@@ -158,13 +158,19 @@ impl CacheEngine {
         }
     }
 
+    /// Shows this process's pulse, and denies what others claim in its name.
+    pub(crate) fn show_pulse(&self) {
+        self.processes.answer_owner_queries();
+        self.reads_in_flight.restore_marks();
+    }
+
     /// Does work that may wait for a disk, while another thread shows this process's pulse.
     pub(crate) fn beside_a_pulse<T>(&self, what: impl FnOnce() -> T) -> T {
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let beat = || {
                 while !is_over.load(Ordering::Acquire) {
-                    self.processes.answer_owner_queries();
+                    self.show_pulse();
                     std::thread::park_timeout(PULSE);
                 }
             };

@@ -24,7 +24,7 @@ impl CacheEngine {
 
     /// Works as leader until the process detaches: waits for leadership, takes it, works. Needs a dedicated thread.
     pub fn work(self: &Arc<Self>) {
-        while self.processes.lead_unless(&self.stopping) {
+        while self.processes.lead_unless(&self.stopping, || self.reads_in_flight.restore_marks()) {
             let ended = self.beside_a_pulse(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Worker::run(self))));
             // Whatever ended the work, another process leads from here.
             self.processes.resign();

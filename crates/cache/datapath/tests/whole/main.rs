@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod device_cache;
+mod fetched_once;
 mod kept;
 mod leader;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cachedfs::Instance;
-use directoryfs::{FileCache, KeptData, NoCache, RemovedFile, Stat};
+use directoryfs::{DataKeeper, FileCache, KeptData, NoCache, RemovedFile, Stat};
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -30,7 +30,25 @@ impl InstanceCache {
         let removed = removed?;
         let stat = Stat::of(removed.as_fd()).ok()?;
         let has_newer = self.instance.mode() == cachedfs::Mode::WriteBack && removed.has_newer_data();
-        Some(RemovedFile { stat, data: has_newer.then(|| KeptData::new(removed)) })
+        Some(RemovedFile { stat, data: has_newer.then(|| KeptData::new(RemovedData(removed))) })
+    }
+}
+
+/// Data of a file that a call has removed.
+struct RemovedData(cachedfs::RemovedFile);
+
+impl DataKeeper for RemovedData {
+    fn write_back(&self) -> Result<(), Errno> {
+        self.0.write_back()
+    }
+}
+
+/// Data of a removed file that was open, and may be opened again.
+pub struct ClosedData(pub Arc<cachedfs::File>);
+
+impl DataKeeper for ClosedData {
+    fn write_back(&self) -> Result<(), Errno> {
+        self.0.clean().map_err(|error| errno(&error))
     }
 }
 
@@ -74,9 +92,9 @@ impl FileCache for InstanceCache {
         if self.is_cached(file) { self.instance.change_times(file, change) } else { change() }
     }
 
-    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<(), Errno> {
+    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<bool, Errno> {
         if stat.dev != self.device {
-            return Ok(());
+            return Ok(false);
         }
         let Some(newer) = self.instance.stat_if_newer(file)? else {
             // What the cache had may have been written to the file after the caller looked at it.
@@ -85,11 +103,11 @@ impl FileCache for InstanceCache {
             {
                 *stat = now;
             }
-            return Ok(());
+            return Ok(false);
         };
         stat.size = newer.st_size.cast_unsigned();
         stat.mtime = (newer.st_mtime, newer.st_mtime_nsec as u32);
         stat.ctime = (newer.st_ctime, newer.st_ctime_nsec as u32);
-        Ok(())
+        Ok(true)
     }
 }

@@ -9,15 +9,16 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use cachedfs::{File, Instance, Mode, Options};
-use directoryfs::{DirectoryFs, KeptData, Listing, NewNode, Node, ROOT, Stat};
+use directoryfs::{DirectoryFs, Found, KeptData, Listing, NewNode, Node, ROOT, Stat};
 use fusedev::{Caller, SetAttr};
 use fuser::{FopenFlags, InitFlags, KernelConfig, OpenFlags, WriteFlags};
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::data::{InstanceCache, errno};
+use super::data::{ClosedData, InstanceCache, errno};
 use super::kernel_pages::{KernelPages, OpenFilePages};
+use super::open_handle::{OpenHandle, PromisedOpen};
 use super::slow_side::SlowSide;
 use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
 use crate::filesystem::{caller, fuse_rdev, kind, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
@@ -38,16 +39,20 @@ const O_DSYNC: i32 = 0o10_000;
 
 /// An open file as the kernel knows it.
 pub struct OpenCachedFile {
-    file: Arc<File>,
-    node: Node,
-    is_written: bool,
+    /// The file in the cache.
+    pub file: Arc<File>,
+    /// The inode that the kernel knows the file by.
+    pub node: Node,
+    /// Whether a program may write it.
+    pub is_written: bool,
     /// Whether it was opened so that each write is durable when it returns.
-    is_synchronous: bool,
+    pub is_synchronous: bool,
     /// The process that opened it, who pays for what is written.
-    opener: Caller,
-    pages: OpenFilePages,
-    /// The error of a flush whose reply came too late: the next one reports it.
-    late_error: Mutex<Option<Errno>>,
+    pub opener: Caller,
+    /// What the kernel may have cached of the file.
+    pub pages: OpenFilePages,
+    /// An error that no program has got yet: of a flush whose reply came too late, or of writes before a restart of the daemon.
+    pub late_error: Mutex<Option<Errno>>,
 }
 
 /// Holds the state that all serving threads share.
@@ -57,7 +62,7 @@ pub struct CachedShared {
     /// The cache of file data.
     pub instance: Arc<Instance>,
     /// The open files of the mount.
-    pub opened: HandleTable<OpenCachedFile>,
+    pub opened: HandleTable<OpenHandle<OpenCachedFile>>,
     /// The open directories of the mount.
     pub listings: HandleTable<Listing>,
     /// The mount flags, which decide what powers files have.
@@ -177,6 +182,37 @@ impl CachedShared {
     }
 
     fn add(&self, opener: Caller, file: File, node: Node, flags: i32) -> u64 {
+        self.opened.add(OpenHandle::of(self.note_open(opener, file, node, flags)))
+    }
+
+    /// Opens a file whose open(2) was replied to already.
+    pub fn keep_promise(&self, open: &PromisedOpen) -> Result<OpenCachedFile, Errno> {
+        let PromisedOpen { caller, number, flags, stat } = *open;
+        let node = self.fs.node(caller, number)?;
+        let file = self.open_file(caller, &node, open_flags(flags))?;
+        let now = self.fs.stat_of(&node)?;
+        if (now.size, now.mtime, now.ctime) != (stat.size, stat.mtime, stat.ctime) {
+            // The kernel may have pages of the older version.
+            node.set_cached(&now);
+            self.direct_writes.drop_pages_later(number, 0, stat.size.max(now.size) as usize);
+        }
+        Ok(self.note_open(caller, file, node, flags))
+    }
+
+    /// Replies to an open(2) for reading by what is remembered of the file, if that is fresh. The file is opened when the kernel wants to
+    /// read what it does not have.
+    fn promise(&self, caller: Caller, number: u64, flags: i32) -> Option<(PromisedOpen, bool)> {
+        if flags & O_ACCMODE != 0 {
+            return None;
+        }
+        let stat = self.fs.fresh_attributes(number)?;
+        if !stat.is_file() || stat.dev != self.device || self.fs.may_open_with(caller, &stat, true, false).is_err() {
+            return None;
+        }
+        Some((PromisedOpen { caller, number, flags, stat }, self.fs.is_cached(number, &stat)))
+    }
+
+    fn note_open(&self, opener: Caller, file: File, node: Node, flags: i32) -> OpenCachedFile {
         let is_written = flags & O_ACCMODE != 0;
         if is_written {
             self.fs.add_writer(node.number());
@@ -184,15 +220,8 @@ impl CachedShared {
         let pages = self.pages.open(node.number(), &self.direct_writes);
         self.fs.keep_reserve(file.fd());
         let is_synchronous = flags & O_DSYNC != 0;
-        self.opened.add(OpenCachedFile {
-            file: Arc::new(file),
-            node,
-            is_written,
-            is_synchronous,
-            opener,
-            pages,
-            late_error: Mutex::default(),
-        })
+        let late_error = Mutex::default();
+        OpenCachedFile { file: Arc::new(file), node, is_written, is_synchronous, opener, pages, late_error }
     }
 
     /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the length
@@ -244,6 +273,7 @@ impl CachedShared {
         if self.is_remote && opened.is_written {
             rustix::fs::fsync(opened.file.written_fd())?;
         }
+        opened.late_error.lock().take().map_or(Ok(()), Err)?;
         opened.file.sync(data_only).map_err(|error| errno(&error))
     }
 
@@ -282,17 +312,24 @@ impl CachedShared {
         Ok(done)
     }
 
-    /// Changes the size through the cache, by the open file of the request or by another.
-    fn set_len(&self, caller: Caller, node: &Node, open: Option<&OpenCachedFile>, size: u64) -> Result<(), Errno> {
+    /// Changes the size through the cache, by the open file of the request or by another. `takes_set_id`: set-ID bits go before, unless the
+    /// file cannot have this size.
+    fn set_len(&self, caller: Caller, node: &Node, open: Option<&OpenCachedFile>, (size, takes_set_id): (u64, bool)) -> Result<(), Errno> {
         let to_errno = |error: cachedfs::Error| errno(&error);
+        let resize = |file: &File| {
+            file.may_have_len(size).map_err(to_errno)?;
+            if takes_set_id {
+                self.take_set_id(caller, node)?;
+            }
+            file.set_len(size).map_err(to_errno)?;
+            self.note_write_time(file);
+            Ok(())
+        };
         if let Some(open) = open.filter(|open| open.is_written) {
-            open.file.set_len(size).map_err(to_errno)?;
-            self.note_write_time(&open.file);
-            return Ok(());
+            return resize(&open.file);
         }
         let file = self.open_file(caller, node, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK)?;
-        file.set_len(size).map_err(to_errno)?;
-        self.note_write_time(&file);
+        resize(&file)?;
         file.close().map_err(to_errno)
     }
 
@@ -301,14 +338,13 @@ impl CachedShared {
         node.note_changed();
         let set: SetAttr = changes.set;
         if let Some(size) = set.size {
-            let open = changes.fh.and_then(|fh| self.opened.get(fh).ok());
+            let open = changes.fh.and_then(|fh| self.opened.get(fh).ok()?.get());
             if !open.as_ref().is_some_and(|open| open.is_written) {
                 self.fs.may_open(caller, &node, false, true)?;
             }
-            if set.kill_set_id {
-                self.take_set_id(caller, &node)?;
-            }
-            self.set_len(caller, &node, open.as_deref(), size)?;
+            let resized = self.set_len(caller, &node, open.as_deref(), (size, set.kill_set_id));
+            self.fs.forget_attributes(number);
+            resized?;
         }
         let rest = SetAttr { size: None, ..set };
         if set.size.is_none() || !rest.changes_nothing() {
@@ -348,10 +384,9 @@ impl CachedShared {
         done.map_err(|error| errno(&error))
     }
 
-    /// Returns whether a file ends before an offset, also its last page.
+    /// Returns whether a file ends at or before an offset.
     fn is_beyond(&self, file: &File, offset: u64) -> Result<bool, Errno> {
-        const PAGE_BYTES: u64 = 4096;
-        Ok(offset >= file.len().map_err(|error| errno(&error))?.next_multiple_of(PAGE_BYTES))
+        Ok(offset >= file.len().map_err(|error| errno(&error))?)
     }
 
     /// Makes the cache compare its pages of an open file that seems changed, before the kernel drops its own with these attributes and
@@ -372,9 +407,9 @@ impl CachedShared {
         Ok(stat)
     }
 
-    /// Closes a handle. Returns the open file, which is closed when it is dropped.
+    /// Closes a handle. Returns the open file, which is closed when it is dropped; none if nothing has needed it.
     fn take_handle(&self, fh: u64) -> Option<Arc<OpenCachedFile>> {
-        let opened = self.opened.remove(fh)?;
+        let opened = self.opened.remove(fh)?.get()?;
         if opened.is_written {
             self.fs.remove_writer(opened.node.number());
         }
@@ -389,6 +424,12 @@ impl CachedShared {
     }
 
     fn getattr(&self, caller: Caller, number: u64) -> Result<Stat, Errno> {
+        // Of an open file the cache compares its pages with what the slow side says now.
+        if !self.pages.is_open(number)
+            && let Some(stat) = self.fs.known_attributes(caller, number)
+        {
+            return Ok(stat);
+        }
         let node = self.fs.node(caller, number)?;
         let stat = self.newest(&node)?;
         self.compare(&node, &stat);
@@ -406,18 +447,18 @@ impl CachedShared {
 
 impl CachedFilesystem {
     fn opened(&self, fh: u64) -> Result<Arc<OpenCachedFile>, Errno> {
-        self.inner.opened.get(fh)
+        self.inner.opened.get(fh)?.open(|promised| self.inner.keep_promise(promised))
     }
 
     /// Replies with an inode. Returns whether the kernel got the reply, and with it the reference.
-    fn entry(&self, reply: ReplyEntry, found: Result<(Node, Stat), Errno>) -> bool {
-        match found {
-            Ok((node, stat)) => {
-                self.inner.compare(&node, &stat);
+    fn entry(&self, reply: ReplyEntry, found: Result<impl Into<Found>, Errno>) -> bool {
+        match found.map(Into::into) {
+            Ok(Found { number, stat, node }) => {
+                node.inspect(|node| self.inner.compare(node, &stat));
                 let ttl = self.inner.ttl;
-                let is_known = reply.try_entry(ttl, ttl, &to_wire_attr(node.number(), &stat, self.inner.flags));
+                let is_known = reply.try_entry(ttl, ttl, &to_wire_attr(number, &stat, self.inner.flags));
                 if !is_known {
-                    self.forget(node.number(), 1);
+                    self.forget(number, 1);
                 }
                 is_known
             }
@@ -594,6 +635,19 @@ impl FileSystem for CachedFilesystem {
     fn open(&self, req: &Request<'_>, ino: u64, flags: OpenFlags, reply: ReplyOpen) {
         let (caller, flags) = (caller(req), flags.0);
         let inner = &self.inner;
+        if let Some((promised, is_kept)) = inner.promise(caller, ino, flags) {
+            let mut fopen = inner.fopen_flags(flags);
+            if is_kept {
+                fopen |= FopenFlags::FOPEN_KEEP_CACHE;
+            } else {
+                inner.fs.set_cached(ino, &promised.stat);
+            }
+            let fh = inner.opened.add(OpenHandle::promised(promised));
+            if !reply.try_opened(fh, fopen) {
+                inner.opened.remove(fh);
+            }
+            return;
+        }
         let open = || {
             let node = inner.fs.node(caller, ino)?;
             let access = flags & O_ACCMODE;
@@ -652,28 +706,38 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn read(&self, req: &Request<'_>, (fh, offset): (u64, u64), size: u32, direct: bool, mut reply: ReplyData) {
-        let opened = match self.opened(fh) {
-            Ok(opened) => opened,
+        let handle = match self.inner.opened.get(fh) {
+            Ok(handle) => handle,
             Err(error) => return reply.error(error),
         };
-        if !direct {
-            opened.pages.has_pages();
-        }
         let size = size as usize;
-        if opened.file.is_cached()
-            && let Some(Ok(read)) = opened.file.read_at_once(offset, reply.room(size))
-            && read == size
-        {
-            return reply.filled(read);
+        if let Some(opened) = handle.get() {
+            if !direct {
+                opened.pages.has_pages();
+            }
+            if opened.file.is_cached()
+                && let Some(Ok(read)) = opened.file.read_at_once(offset, reply.room(size))
+                && read == size
+            {
+                return reply.filled(read);
+            }
         }
-        if self.inner.side.is_away() && !self.inner.has_all(&opened, offset, size) {
+        if self.inner.side.is_away() && !handle.get().is_some_and(|opened| self.inner.has_all(&opened, offset, size)) {
             return reply.error(Errno::TIMEDOUT);
         }
         // The slow side may take long; others are served meanwhile.
         let inner = Arc::clone(&self.inner);
-        req.run_blocking(move || match inner.read(&opened, offset, reply.room(size)) {
-            Ok(read) => reply.filled(read),
-            Err(error) => reply.error(error),
+        req.run_blocking(move || {
+            let read = handle.open(|promised| inner.keep_promise(promised)).and_then(|opened| {
+                if !direct {
+                    opened.pages.has_pages();
+                }
+                inner.read(&opened, offset, reply.room(size))
+            });
+            match read {
+                Ok(read) => reply.filled(read),
+                Err(error) => reply.error(error),
+            }
         });
     }
 
@@ -732,7 +796,7 @@ impl FileSystem for CachedFilesystem {
         let close = move || {
             // The process that has it by an O_PATH descriptor may open it again.
             if is_write_back && opened.file.is_removed() {
-                opened.node.keep(|| KeptData::new(Arc::clone(&opened.file)));
+                opened.node.keep(|| KeptData::new(ClosedData(Arc::clone(&opened.file))));
             }
             drop(opened);
             reply.ok();
@@ -773,9 +837,11 @@ impl FileSystem for CachedFilesystem {
         }
     }
 
-    fn readdir(&self, _req: &Request<'_>, _ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, req: &Request<'_>, _ino: u64, fh: u64, offset: u64, mut reply: ReplyDirectory) {
         let listed = self.inner.listings.get(fh).and_then(|listing| {
-            self.inner.fs.list(&listing, offset, &mut |entry| !reply.add(entry.number, entry.next, kind(entry.kind), &entry.name))
+            self.inner
+                .fs
+                .list(caller(req), &listing, offset, &mut |entry| !reply.add(entry.number, entry.next, kind(entry.kind), &entry.name))
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -787,8 +853,8 @@ impl FileSystem for CachedFilesystem {
         let (caller, inner) = (caller(req), &self.inner);
         let (mut any, mut references) = (false, Vec::new());
         let listed = inner.listings.get(fh).and_then(|listing| {
-            let own = inner.fs.getattr(caller, ino)?;
-            inner.fs.list(&listing, offset, &mut |entry| {
+            let own = inner.getattr(caller, ino)?;
+            inner.fs.list(caller, &listing, offset, &mut |entry| {
                 if entry.is_dots() {
                     // The kernel takes no reference for these two, and believes nothing of them.
                     let added = !reply.add(entry.next, &entry.name, Duration::ZERO, &to_wire_attr(entry.number, &own, inner.flags));
@@ -796,13 +862,13 @@ impl FileSystem for CachedFilesystem {
                     return added;
                 }
                 match inner.fs.entry(caller, &listing, &entry.name) {
-                    Ok((node, stat)) => {
-                        inner.compare(&node, &stat);
-                        let is_full = reply.add(entry.next, &entry.name, inner.ttl, &to_wire_attr(node.number(), &stat, inner.flags));
+                    Ok(Found { number, stat, node }) => {
+                        node.inspect(|node| inner.compare(node, &stat));
+                        let is_full = reply.add(entry.next, &entry.name, inner.ttl, &to_wire_attr(number, &stat, inner.flags));
                         if is_full {
-                            inner.fs.forget(node.number(), 1);
+                            inner.fs.forget(number, 1);
                         } else {
-                            references.push(node.number());
+                            references.push(number);
                         }
                         any |= !is_full;
                         !is_full
@@ -832,7 +898,10 @@ impl FileSystem for CachedFilesystem {
 
     fn fsyncdir(&self, req: &Request<'_>, _ino: u64, fh: u64, _datasync: bool, reply: ReplyEmpty) {
         match self.inner.listings.get(fh) {
-            Ok(listing) => req.run_blocking(move || empty(reply, listing.sync())),
+            Ok(listing) => {
+                let (inner, caller) = (Arc::clone(&self.inner), caller(req));
+                req.run_blocking(move || empty(reply, inner.fs.sync_listing(caller, &listing)));
+            }
             Err(error) => reply.error(error),
         }
     }

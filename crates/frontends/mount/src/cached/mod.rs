@@ -2,14 +2,23 @@
 
 mod data;
 mod filesystem;
+mod handover;
 mod kernel_pages;
+mod name_checks;
+mod names_file;
+mod open_handle;
+mod options;
 mod presence;
 mod removed_files;
+mod restart;
 mod session;
 mod side_status;
 mod slow_side;
 
+pub use handover::program::{COMMAND as TAKEOVER_COMMAND, OWN_VERSION, reply_to_check};
+pub use options::{CachedOptions, NamesMode};
 pub use presence::is_served;
-pub use session::{CachedMount, CachedMountError, CachedOptions, mount_at, mounts, run};
+pub use restart::{RestartReply, restart};
+pub use session::{CachedMount, CachedMountError, mount_at, mounts, run, take_over};
 pub use side_status::{SideStatus, read as side_status};
 pub use slow_side::OfflinePolicy;

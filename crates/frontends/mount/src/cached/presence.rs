@@ -1,6 +1,6 @@
 //! A file that is locked while the daemon of a cached mount runs, so that `hotshelf unmount` can wait for its end.
 
-use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use cachedfs::{Config, Instance};
@@ -12,7 +12,8 @@ use crate::source;
 #[derive(Debug)]
 pub struct Presence {
     path: PathBuf,
-    _locked: File,
+    /// Returned to a program that goes on with the mount.
+    locked: Option<OwnedFd>,
 }
 
 /// Returns the path in the directory of the cache's segment, which nobody else may write.
@@ -32,7 +33,17 @@ impl Presence {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).ok()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-        Some(Presence { path, _locked: file.into() })
+        Some(Presence { path, locked: Some(file) })
+    }
+
+    /// Goes on with the locked file of a mount that another program has served.
+    pub fn resume(cache: &Config, mountpoint: &Path, locked: OwnedFd) -> Option<Presence> {
+        Some(Presence { path: path_of(cache, &source::device_at(mountpoint)?)?, locked: Some(locked) })
+    }
+
+    /// Returns the locked file, which stays.
+    pub fn hand_over(mut self) -> Option<OwnedFd> {
+        self.locked.take()
     }
 
     /// Returns the path of the file in which the mount reports the state of its slow side.
@@ -43,8 +54,10 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        // Whoever waits has it open, or finds none.
-        let _ = std::fs::remove_file(&self.path);
+        if self.locked.is_some() {
+            // Whoever waits has it open, or finds none.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

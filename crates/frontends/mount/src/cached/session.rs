@@ -1,28 +1,38 @@
 //! Mounting a cached directory, serving it and unmounting it.
 
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use cachedfs::{Instance, Mode};
-use directoryfs::DirectoryFs;
+use directoryfs::{DirectoryFs, KeptData};
+use parking_lot::Mutex;
 use rustix::fs::{OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use super::data::InstanceCache;
 use super::filesystem::{CachedFilesystem, CachedShared};
+use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
+use super::handover::{FormatError, HandedMount};
+use super::name_checks;
+use super::names_file::{NamesFile, names_file, remember_names};
+use super::options::CachedOptions;
 use super::presence::Presence;
-use super::removed_files;
-use super::slow_side::{OfflinePolicy, SlowSide};
+use super::restart::{AcceptedRestart, RestartControl, RestartReply, RestartServer};
+use super::slow_side::SlowSide;
+use super::{removed_files, restart};
 use crate::direct_writes::DirectWrites;
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
 use crate::late_errors::may_be_late;
 use crate::read_ahead;
 use crate::session::{MountError, check_mountpoint};
-use crate::simple_session::{self, SessionOptions};
+use crate::simple_session;
 use crate::source;
-use crate::wire::{UringMode, uring_offered};
+use crate::wire::{PreparedMount, ServeEnd, UringMode, uring_offered};
 
 const SUBTYPE: &str = "hotshelf-cached";
 /// The type as mount(8) shows it.
@@ -79,25 +89,6 @@ pub fn mount_at(path: &Path) -> Option<CachedMount> {
     mounts().ok()?.into_iter().rev().find(|found| found.mountpoint == path)
 }
 
-/// How to mount a cached directory.
-#[derive(Clone, Debug)]
-pub struct CachedOptions {
-    /// The directory on the slow side.
-    pub directory: PathBuf,
-    /// The cache that serves the file data.
-    pub cache: cachedfs::Config,
-    /// What becomes of writes: write-through or write-back.
-    pub mode: Mode,
-    /// How long the kernel may use names and attributes. Other programs may change the directory at any time.
-    pub ttl: Duration,
-    /// How long the slow side may not reply before requests fail; zero: for ever.
-    pub deadline: Duration,
-    /// What is written while the slow side does not reply.
-    pub offline: OfflinePolicy,
-    /// The mount point and its flags.
-    pub session: SessionOptions,
-}
-
 /// The reason why a cached directory is not mounted, or was not unmounted well.
 #[derive(Debug, thiserror::Error)]
 pub enum CachedMountError {
@@ -146,6 +137,12 @@ pub enum CachedMountError {
         /// Calls on the slow side that have not returned.
         unfinished: usize,
     },
+    /// The state of a mount that another program has served cannot be used.
+    #[error("the mount cannot be taken over: its state is unusable ({0})")]
+    Takeover(FormatError),
+    /// The mount could neither be handed over nor taken back.
+    #[error("the mount cannot be handed over: {0}")]
+    HandOver(std::io::Error),
     /// The cache reported an error when the mount left it.
     #[error("leaving the cache: {0}")]
     Leave(cachedfs::Error),
@@ -156,12 +153,52 @@ pub enum CachedMountError {
 /// # Errors
 /// The directory, the cache or the mount point cannot be used; or data could not be written back at the end.
 pub fn run(options: &CachedOptions, ready: impl FnOnce()) -> Result<(), CachedMountError> {
+    let program = program_of_this_process();
     let mountpoint = check_mountpoint(&options.session.mountpoint)?;
     let real = std::fs::canonicalize(&options.directory).unwrap_or_else(|_| options.directory.clone());
     if mountpoint.starts_with(&real) || real.starts_with(&mountpoint) {
         return Err(CachedMountError::Nested { directory: options.directory.clone(), mountpoint: options.session.mountpoint.clone() });
     }
     refuse_powerless(options)?;
+    prepare_process();
+    let instance = Instance::open(&options.cache)?;
+    if options.mode.within(instance.mode()) != options.mode {
+        return Err(CachedMountError::Mode(instance.mode()));
+    }
+    let mount = Mount { options: options.clone(), mountpoint, program };
+    match serve_fresh(&mount, &instance, ready)? {
+        Some(handed) => serve_on(mount.program, handed),
+        None => Ok(()),
+    }
+}
+
+/// Goes on with a mount that the program before this one, in the same process, has served; `number` is the descriptor of its state.
+///
+/// # Errors
+/// The state is not one of this version; or as [`run`]. The kernel then has nobody who serves the mount: calls fail with ENOTCONN.
+pub fn take_over(number: RawFd) -> Result<(), CachedMountError> {
+    let program = program_of_this_process();
+    let limit = TakeoverLimit::start();
+    prepare_process();
+    let handed = HandedMount::take(number).map_err(CachedMountError::Takeover)?;
+    drop(limit);
+    serve_on(program, handed)
+}
+
+/// A mount that is served.
+struct Mount {
+    options: CachedOptions,
+    /// Without symbolic links.
+    mountpoint: PathBuf,
+    /// None if this process does not find its own program, and cannot be restarted.
+    program: Option<Program>,
+}
+
+fn program_of_this_process() -> Option<Program> {
+    Program::of_this_process().inspect_err(|error| tracing::warn!(%error, "the daemon cannot be restarted")).ok()
+}
+
+fn prepare_process() {
     // Modes of new files are the caller's business.
     rustix::process::umask(rustix::fs::Mode::empty());
     // Before the first thread is started. Root may use every block, and a daemon that writes for others must not.
@@ -169,60 +206,35 @@ pub fn run(options: &CachedOptions, ready: impl FnOnce()) -> Result<(), CachedMo
         tracing::warn!(%error, "quotas and reserved blocks do not bind what is written through this mount");
     }
     allow_many_files();
-    let instance = Instance::open(&options.cache)?;
-    if options.mode.within(instance.mode()) != options.mode {
-        return Err(CachedMountError::Mode(instance.mode()));
-    }
-    let mut presence = None;
-    let inner = match shared_state(&instance, options) {
-        Ok(inner) => inner,
-        Err(error) => {
-            leave(&instance).map_err(CachedMountError::Leave)?;
-            return Err(error);
-        }
-    };
-    let served = serve(&inner, options, &mountpoint, || {
-        presence = Presence::new(&options.cache, &mountpoint);
-        if let Some(path) = presence.as_ref().map(Presence::side_path) {
-            inner.side.publish_to(path);
-        }
-        ready();
-    });
-    let ended = end(&inner, &instance, &options.directory);
-    inner.side.withdraw();
-    // `hotshelf unmount` looks at the cache as soon as the presence ends: this process must not be in it any more.
-    drop((inner, instance));
-    drop(presence);
-    served?;
-    ended
 }
 
-/// Closes all files and leaves the cache. If the slow side does not reply, that is left to the end of the process.
-fn end(inner: &Arc<CachedShared>, instance: &Arc<Instance>, directory: &Path) -> Result<(), CachedMountError> {
-    let (closed, left) = (Arc::clone(inner), Arc::clone(instance));
-    let close_and_leave = move || {
-        closed.opened.clear();
-        closed.listings.clear();
-        closed.fs.close();
-        leave(&left)
-    };
-    match inner.side.run_while_side_replies(close_and_leave) {
-        Some(left) => left.map_err(CachedMountError::Leave),
-        None => {
-            let unfinished = inner.side.report().unfinished;
-            Err(CachedMountError::Unfinished { directory: directory.to_owned(), unfinished })
+/// Serves a mount until it ends, over restarts that fail.
+fn serve_on(program: Option<Program>, mut handed: HandedMount) -> Result<(), CachedMountError> {
+    let mut mount = Mount { options: handed.options.clone(), mountpoint: handed.mountpoint.clone(), program };
+    loop {
+        let mut client = handed.client.take().map(UnixStream::from);
+        let served = serve_taken_over(&mount, handed, &mut client);
+        if let (Err(error), Some(client)) = (&served, &mut client) {
+            restart::reply(client, &RestartReply::Failed { message: format!("the mount is lost: {error}") });
         }
+        match served? {
+            Some(next) => handed = next,
+            None => return Ok(()),
+        }
+        mount.options = handed.options.clone();
     }
 }
 
 /// How long the end of a mount waits for calls that close files.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
+/// How long a program may take to go on with a mount.
+const TAKEOVER_MAX: Duration = Duration::from_secs(60);
 
 /// Detaches from the cache. A request that was replied to a moment ago may still be closing its file.
-fn leave(instance: &Instance) -> Result<(), cachedfs::Error> {
+fn leave(detach: impl Fn() -> Result<(), cachedfs::Error>) -> Result<(), cachedfs::Error> {
     let begun = Instant::now();
     loop {
-        match instance.detach() {
+        match detach() {
             Err(error) if error.errno() == rustix::io::Errno::BUSY.raw_os_error() && begun.elapsed() < CLOSING_MAX => {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -245,17 +257,121 @@ fn refuse_powerless(options: &CachedOptions) -> Result<(), CachedMountError> {
     }
 }
 
-/// Opens the directory and prepares what all serving threads share.
-fn shared_state(instance: &Arc<Instance>, options: &CachedOptions) -> Result<Arc<CachedShared>, CachedMountError> {
+/// Mounts and serves. Returns the mount if a restart failed: nobody serves it then.
+fn serve_fresh(mount: &Mount, instance: &Arc<Instance>, ready: impl FnOnce()) -> Result<Option<HandedMount>, CachedMountError> {
+    let options = &mount.options;
     let failed = |source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source });
-    let (device, is_remote) = file_system_of(&options.directory).map_err(failed)?;
+    let root = rustix::fs::open(&options.directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty());
+    let root = root.map_err(failed)?;
+    let (device, is_remote) = file_system_of(&root).map_err(failed)?;
     let cache = InstanceCache { instance: Arc::clone(instance), device };
-    let fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
+    let mut fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
+    let ttl = remember_names(options, &mut fs, is_remote);
+    let names = names_file(options);
+    if let Some(file) = &names {
+        file.load(&fs);
+    }
+    let mut session = options.session.clone();
     let deadline = if is_remote || !may_use_uring(options) { options.deadline } else { Duration::ZERO };
-    let side = SlowSide::new(&options.directory, deadline, options.offline, options.mode).map_err(failed)?;
+    if !deadline.is_zero() {
+        session.uring = UringMode::Off;
+    } else if !options.deadline.is_zero() {
+        tracing::info!("requests come over io_uring and have no deadline (--uring off gives them one)");
+    }
+    let side = SlowSide::new(&options.directory, root, deadline, options.offline, options.mode);
+    let (inner, forgotten) = shared_state(options, instance, fs, side, (device, is_remote), ttl);
+    let mut presence = None;
+    let served = simple_session::begin(CachedFilesystem { inner: Arc::clone(&inner) }, &session, SUBTYPE, &mount.mountpoint);
+    let served = served.map_err(CachedMountError::Mount).and_then(|session| {
+        removed_files::start(&inner, forgotten);
+        name_checks::start(&inner);
+        serve_session(mount, &inner, session, || {
+            read_ahead::raise(&mount.mountpoint, if is_remote { READ_AHEAD_REMOTE } else { READ_AHEAD });
+            presence = Presence::new(&options.cache, &mount.mountpoint);
+            publish_side(&inner, presence.as_ref());
+            ready();
+        })
+    });
+    end(mount, inner, presence, names, served)
+}
+
+/// Returns whether requests may come over io_uring, where they have no deadline.
+fn may_use_uring(options: &CachedOptions) -> bool {
+    options.session.uring == UringMode::Auto && options.session.threads > 1 && uring_offered().is_ok()
+}
+
+/// Tells `hotshelf status` from now on whether the slow side replies.
+fn publish_side(inner: &CachedShared, presence: Option<&Presence>) {
+    if let Some(path) = presence.map(Presence::side_path) {
+        inner.side.publish_to(path);
+    }
+}
+
+/// Serves a mount that another program has served, or that this one could not hand over. Returns it if a restart failed.
+fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<UnixStream>) -> Result<Option<HandedMount>, CachedMountError> {
+    let limit = TakeoverLimit::start();
+    let HandedMount {
+        paused_at_ns,
+        version,
+        mountpoint: _,
+        options,
+        device: connection,
+        presence,
+        client: _,
+        directory,
+        names,
+        files,
+        listings,
+    } = handed;
+    let elapsed_ms = || restart::monotonic_ns().saturating_sub(paused_at_ns) / 1_000_000;
+    tracing::debug!(elapsed_ms = elapsed_ms(), "the new program runs");
+    let instance = Instance::open(&options.cache)?;
+    let names_file = names_file(&options);
+    tracing::debug!(elapsed_ms = elapsed_ms(), "it has attached to the cache");
+    let failed = |source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source });
+    let root = rustix::io::fcntl_dupfd_cloexec(&directory.root, 0).map_err(failed)?;
+    let (device, is_remote) = file_system_of(&root).map_err(failed)?;
+    let cache = InstanceCache { instance: Arc::clone(&instance), device };
+    let mut fs = DirectoryFs::take_over(directory, cache, options.session.flags.suid).map_err(failed)?;
+    let ttl = remember_names(&options, &mut fs, is_remote);
+    if let Some(names) = names {
+        fs.take_over_names(&names);
+    }
+    // Only mounts whose requests do not come over io_uring are handed over.
+    let side = SlowSide::new(&options.directory, root, options.deadline, options.offline, options.mode);
+    let (inner, forgotten) = shared_state(&options, &instance, fs, side, (device, is_remote), ttl);
+    let files_count = files.len();
+    inner.take_over_handles(files, listings);
+    let presence = presence.and_then(|locked| Presence::resume(&options.cache, &mount.mountpoint, locked));
+    publish_side(&inner, presence.as_ref());
+    removed_files::start(&inner, forgotten);
+    name_checks::start(&inner);
+    let session = simple_session::resume(CachedFilesystem { inner: Arc::clone(&inner) }, &options.session, SUBTYPE, connection);
+    let served = serve_session(mount, &inner, session, || {
+        drop(limit);
+        let pause_ms = elapsed_ms();
+        tracing::info!(before = version, after = OWN_VERSION, pause_ms, files = files_count, "the mount is taken over");
+        // A restart that failed has told the command so.
+        if let Some(mut client) = client.take() {
+            let done = RestartReply::Restarted { before: version, after: OWN_VERSION.into(), pause_ms, files: files_count };
+            restart::reply(&mut client, &done);
+        }
+    });
+    end(mount, inner, presence, names_file, served)
+}
+
+/// Creates the state that all requests share, and the receiver of data of removed files.
+fn shared_state(
+    options: &CachedOptions,
+    instance: &Arc<Instance>,
+    fs: DirectoryFs<InstanceCache>,
+    side: SlowSide,
+    (device, is_remote): (u64, bool),
+    ttl: Duration,
+) -> (Arc<CachedShared>, Receiver<KeptData>) {
     let changed: Arc<KernelNotifier> = Arc::default();
     let (forgotten, receiver) = std::sync::mpsc::sync_channel(removed_files::FORGOTTEN_MAX);
-    let inner = Arc::new(CachedShared {
+    let shared = CachedShared {
         fs,
         flags: options.session.flags,
         device,
@@ -265,40 +381,168 @@ fn shared_state(instance: &Arc<Instance>, options: &CachedOptions) -> Result<Arc
         listings: HandleTable::default(),
         changed: Arc::clone(&changed),
         direct_writes: DirectWrites::new(changed),
-        ttl: options.ttl,
+        ttl,
         mode: options.mode,
         is_remote,
         forgotten,
         side,
-    });
-    removed_files::start(&inner, receiver);
-    Ok(inner)
-}
-
-/// Returns whether requests may come over io_uring, where they have no deadline.
-fn may_use_uring(options: &CachedOptions) -> bool {
-    options.session.uring == UringMode::Auto && options.session.threads > 1 && uring_offered().is_ok()
-}
-
-fn serve(inner: &Arc<CachedShared>, options: &CachedOptions, mountpoint: &Path, ready: impl FnOnce()) -> Result<(), CachedMountError> {
-    let filesystem = CachedFilesystem { inner: Arc::clone(inner) };
-    let ready = || {
-        read_ahead::raise(mountpoint, if inner.is_remote { READ_AHEAD_REMOTE } else { READ_AHEAD });
-        ready();
     };
-    let mut session = options.session.clone();
-    if inner.side.watchdog.is_some() {
-        session.uring = UringMode::Off;
-    } else if !options.deadline.is_zero() {
-        tracing::info!("requests come over io_uring and have no deadline (--uring off gives them one)");
+    (Arc::new(shared), receiver)
+}
+
+/// How serving ended: with the connection and the restart that goes ahead, or none if the mount is gone.
+type Served = Option<(Arc<OwnedFd>, AcceptedRestart)>;
+
+fn serve_session(
+    mount: &Mount,
+    inner: &Arc<CachedShared>,
+    session: PreparedMount<CachedFilesystem>,
+    ready: impl FnOnce(),
+) -> Result<Served, CachedMountError> {
+    let accepted: Arc<Mutex<Option<AcceptedRestart>>> = Arc::default();
+    let (stopper, transport) = (session.stopper(), session.transport());
+    let mut server = None;
+    let ready = || {
+        ready();
+        server = mount.program.clone().and_then(|program| {
+            let (shared, device) = (Arc::clone(inner), source::device_at(&mount.mountpoint));
+            let control = RestartControl { shared, stopper, transport, program, device, accepted: Arc::clone(&accepted) };
+            let started = RestartServer::start(&mount.options.cache, control);
+            started.inspect_err(|error| tracing::warn!(%error, "no socket for `hotshelf restart`")).ok()
+        });
+    };
+    let served = simple_session::serve_prepared(session, &mount.mountpoint, &inner.changed, ready);
+    drop(server);
+    match served? {
+        ServeEnd::Stopped(device) => Ok(accepted.lock().take().map(|accepted| (device, accepted))),
+        ServeEnd::Unmounted => Ok(None),
     }
-    Ok(simple_session::serve(filesystem, &session, SUBTYPE, mountpoint, &inner.changed, ready)?)
+}
+
+/// Ends serving: leaves the cache, or hands the mount over to the new program. Returns the mount if that fails.
+fn end(
+    mount: &Mount,
+    inner: Arc<CachedShared>,
+    presence: Option<Presence>,
+    names: Option<NamesFile>,
+    served: Result<Served, CachedMountError>,
+) -> Result<Option<HandedMount>, CachedMountError> {
+    inner.fs.end_checks();
+    if let Ok(Some((device, accepted))) = served {
+        return hand_over(mount, inner, presence, &device, accepted).map(Some);
+    }
+    // What calls that have not returned will change is not known.
+    if let Some(file) = names.filter(|_| inner.side.report().unfinished == 0) {
+        file.save(&inner.fs);
+    }
+    let ended = close_and_leave(&inner, &mount.options.directory);
+    inner.side.withdraw();
+    // `hotshelf unmount` looks at the cache as soon as the presence ends: this process must not be in it any more.
+    drop(inner);
+    drop(presence);
+    served?;
+    ended.map(|()| None)
+}
+
+/// Closes all files and leaves the cache. If the slow side does not reply, that is left to the end of the process.
+fn close_and_leave(inner: &Arc<CachedShared>, directory: &Path) -> Result<(), CachedMountError> {
+    let closed = Arc::clone(inner);
+    let close = move || {
+        closed.opened.clear();
+        closed.listings.clear();
+        closed.fs.close();
+        leave(|| closed.instance.detach())
+    };
+    match inner.side.run_while_side_replies(close) {
+        Some(left) => left.map_err(CachedMountError::Leave),
+        None => {
+            let unfinished = inner.side.report().unfinished;
+            Err(CachedMountError::Unfinished { directory: directory.to_owned(), unfinished })
+        }
+    }
+}
+
+/// Replaces the program of this process. Returns only if that fails, with the mount.
+fn hand_over(
+    mount: &Mount,
+    inner: Arc<CachedShared>,
+    presence: Option<Presence>,
+    device: &OwnedFd,
+    accepted: AcceptedRestart,
+) -> Result<HandedMount, CachedMountError> {
+    let AcceptedRestart { client, program, paused_at_ns, handles: (files, listings) } = accepted;
+    let instance = Arc::clone(&inner.instance);
+    let elapsed_ms = || restart::monotonic_ns().saturating_sub(paused_at_ns) / 1_000_000;
+    tracing::debug!(elapsed_ms = elapsed_ms(), files = files.len(), "nothing is under way");
+    inner.opened.clear();
+    inner.listings.clear();
+    tracing::debug!(elapsed_ms = elapsed_ms(), "the files are closed");
+    let names = inner.fs.hand_over_names();
+    let directory = inner.fs.hand_over().map_err(|error| CachedMountError::HandOver(error.into()))?;
+    drop(inner);
+    let mut handed = HandedMount {
+        paused_at_ns,
+        version: OWN_VERSION.into(),
+        mountpoint: mount.mountpoint.clone(),
+        options: mount.options.clone(),
+        device: device.try_clone().map_err(CachedMountError::HandOver)?,
+        presence: presence.and_then(Presence::hand_over),
+        client: Some(client.into()),
+        directory,
+        names,
+        files,
+        listings,
+    };
+    let error = replace_program(&instance, &program, &handed);
+    tracing::error!(%error, "no restart: the new program cannot be started, the mount is served on");
+    if let Some(client) = handed.client.take() {
+        restart::reply(&mut client.into(), &RestartReply::Failed { message: format!("the new program cannot be started: {error}") });
+    }
+    handed.set_passed_on(false).map_err(CachedMountError::HandOver)?;
+    Ok(handed)
+}
+
+/// Leaves the cache and replaces the program. Returns only if that fails.
+fn replace_program(instance: &Instance, program: &CheckedProgram, handed: &HandedMount) -> std::io::Error {
+    if let Err(error) = leave(|| instance.detach_for_restart()) {
+        return std::io::Error::other(format!("leaving the cache: {error}"));
+    }
+    tracing::debug!(elapsed_ms = restart::monotonic_ns().saturating_sub(handed.paused_at_ns) / 1_000_000, "the cache is left");
+    fusedev::delay_ending_signals(true);
+    match handed.pass_on() {
+        Ok(memory) => program.replace(&memory),
+        Err(error) => error,
+    }
+}
+
+/// Ends the process if a mount is not taken over in time: nobody would answer those who use it, and a call on the mount itself would wait
+/// for ever.
+struct TakeoverLimit(Option<std::sync::mpsc::Sender<()>>);
+
+impl TakeoverLimit {
+    fn start() -> TakeoverLimit {
+        let (stop, stopped) = std::sync::mpsc::channel();
+        let watch = move || {
+            if stopped.recv_timeout(TAKEOVER_MAX) == Err(RecvTimeoutError::Timeout) {
+                tracing::error!("the mount was not taken over within {} s: it ends", TAKEOVER_MAX.as_secs());
+                std::process::exit(1);
+            }
+        };
+        let started = std::thread::Builder::new().name("takeover".into()).spawn(watch);
+        TakeoverLimit(started.ok().map(|_| stop))
+    }
+}
+
+impl Drop for TakeoverLimit {
+    fn drop(&mut self) {
+        // The thread finds that nobody can send any more.
+        self.0.take();
+    }
 }
 
 /// Returns the device number of a directory's file system, and whether errors of writes may come late there.
-fn file_system_of(directory: &Path) -> Result<(u64, bool), Errno> {
-    let root = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
-    Ok((rustix::fs::fstat(&root)?.st_dev, may_be_late(&root)?))
+fn file_system_of(root: &OwnedFd) -> Result<(u64, bool), Errno> {
+    Ok((rustix::fs::fstat(root)?.st_dev, may_be_late(root)?))
 }
 
 /// Raises the limit of open files to the hard limit: files that the kernel knows are held by descriptors, which take half of it.

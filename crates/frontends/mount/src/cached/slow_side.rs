@@ -36,6 +36,16 @@ pub enum OfflinePolicy {
     WriteBack,
 }
 
+impl OfflinePolicy {
+    /// Returns the word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            OfflinePolicy::ReadOnly => "read-only",
+            OfflinePolicy::WriteBack => "write-back",
+        }
+    }
+}
+
 impl FromStr for OfflinePolicy {
     type Err = String;
 
@@ -60,24 +70,16 @@ pub struct SlowSide {
 }
 
 impl SlowSide {
-    /// Prepares a side whose requests wait `deadline` at most (zero: for ever).
-    ///
-    /// # Errors
-    /// As open(2).
-    pub fn new(directory: &Path, deadline: Duration, offline: OfflinePolicy, mode: Mode) -> Result<SlowSide, Errno> {
-        let watchdog = if deadline.is_zero() {
-            None
-        } else {
-            let top = rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
-            Some(Arc::new(Watchdog::new(deadline, Box::new(move || probe(&top)))))
-        };
-        Ok(SlowSide {
+    /// Prepares the side of a directory, which is open as `top`. Requests wait `deadline` at most (zero: for ever).
+    pub fn new(directory: &Path, top: OwnedFd, deadline: Duration, offline: OfflinePolicy, mode: Mode) -> SlowSide {
+        let watchdog = (!deadline.is_zero()).then(|| Arc::new(Watchdog::new(deadline, Box::new(move || probe(&top)))));
+        SlowSide {
             watchdog,
             directory: directory.to_owned(),
             may_write_away: offline == OfflinePolicy::WriteBack && mode == Mode::WriteBack,
             status_path: OnceLock::new(),
             published: Mutex::default(),
-        })
+        }
     }
 
     /// Returns whether the side has not replied for the deadline.
@@ -192,13 +194,17 @@ fn probe(top: &OwnedFd) -> Result<(), Errno> {
 mod test {
     use super::*;
 
+    fn top(dir: &tempfile::TempDir) -> OwnedFd {
+        rustix::fs::open(dir.path(), OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty()).expect("opens")
+    }
+
     #[test]
     fn what_is_written_while_the_side_is_away_is_a_choice() {
         let dir = tempfile::tempdir().expect("a directory");
         for (offline, mode, writes) in
             [("read-only", Mode::WriteBack, false), ("write-back", Mode::WriteThrough, false), ("write-back", Mode::WriteBack, true)]
         {
-            let side = SlowSide::new(dir.path(), Duration::from_secs(1), offline.parse().expect("a policy"), mode).expect("opens");
+            let side = SlowSide::new(dir.path(), top(&dir), Duration::from_secs(1), offline.parse().expect("a policy"), mode);
             assert_eq!(side.serves_away(opcodes::WRITE), writes);
             assert!(side.serves_away(opcodes::READ) && side.serves_away(1000) && !side.serves_away(opcodes::LOOKUP));
             assert!(!side.is_away());
@@ -210,7 +216,7 @@ mod test {
     fn work_at_the_end_is_done_while_the_side_replies() {
         let dir = tempfile::tempdir().expect("a directory");
         for deadline in [Duration::ZERO, Duration::from_secs(1)] {
-            let side = SlowSide::new(dir.path(), deadline, OfflinePolicy::ReadOnly, Mode::WriteThrough).expect("opens");
+            let side = SlowSide::new(dir.path(), top(&dir), deadline, OfflinePolicy::ReadOnly, Mode::WriteThrough);
             let path = dir.path().join("status");
             side.publish_to(path.clone());
             assert_eq!(path.exists(), !deadline.is_zero());

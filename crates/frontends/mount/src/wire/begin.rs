@@ -6,33 +6,39 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fusedev::Port;
-use fuser::{Config, InitFlags, KernelConfig, Notifier, Session};
+use fuser::{Config, InitFlags, KernelConfig, Session};
 use rustix::io::Errno;
 
 use super::filesystem::FileSystem;
+use super::stopper::MountStopper;
 use super::transport::{Transport, UringMode};
 use crate::unmount::unmount;
 
 /// A mount that waits to be served.
 pub struct PreparedMount<F: FileSystem> {
     pub(super) fs: Arc<F>,
-    pub(super) session: Session<Handshake<F>>,
+    /// None if another process has shaken hands with the kernel.
+    pub(super) session: Option<Session<Handshake<F>>>,
     pub(super) device: Arc<OwnedFd>,
     /// One port for each CPU's queue and a spare one, if the kernel agreed.
     pub(super) ports: Vec<Port>,
     pub(super) transport: Arc<Transport>,
     pub(super) config: Config,
+    pub(super) stopper: Arc<MountStopper>,
 }
 
 /// The daemon's side of the handshake (FUSE_INIT).
 pub struct Handshake<F> {
-    fs: Arc<F>,
+    /// Until the handshake is done.
+    fs: Option<Arc<F>>,
     transport: Arc<Transport>,
 }
 
 impl<F: FileSystem> fuser::Filesystem for Handshake<F> {
     fn init(&mut self, _req: &fuser::Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        self.fs.init(config);
+        if let Some(fs) = self.fs.take() {
+            fs.init(config);
+        }
         if self.transport.why_not().is_none() && config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_err() {
             self.transport.is_device(not_offered());
         }
@@ -104,13 +110,26 @@ pub fn begin<F: FileSystem>(
         transport.is_device(why_not);
         Vec::new()
     });
-    let handshake = Handshake { fs: Arc::clone(&fs), transport: Arc::clone(&transport) };
+    let handshake = Handshake { fs: Some(Arc::clone(&fs)), transport: Arc::clone(&transport) };
     let session = shake_hands(handshake, mountpoint, &config, directly)?;
     let device = Arc::new(session.as_fd().try_clone_to_owned()?);
     if transport.why_not().is_some() {
         ports.clear();
     }
-    Ok(PreparedMount { fs, session, device, ports, transport, config })
+    let stopper = stopper_of(&config);
+    Ok(PreparedMount { fs, session: Some(session), device, ports, transport, config, stopper })
+}
+
+fn stopper_of(config: &Config) -> Arc<MountStopper> {
+    Arc::new(MountStopper::new(config.n_threads.unwrap_or(1).max(1)))
+}
+
+/// Goes on with a mount that another process has served by this device.
+pub fn resume<F: FileSystem>(fs: F, device: OwnedFd, config: Config) -> PreparedMount<F> {
+    let transport = Arc::new(Transport::default());
+    transport.is_device("the mount was taken over from a daemon that used the device".into());
+    let (device, stopper) = (Arc::new(device), stopper_of(&config));
+    PreparedMount { fs: Arc::new(fs), session: None, device, ports: Vec::new(), transport, config, stopper }
 }
 
 fn shake_hands<F: FileSystem>(
@@ -134,9 +153,14 @@ fn shake_hands<F: FileSystem>(
 }
 
 impl<F: FileSystem> PreparedMount<F> {
-    /// Tells the kernel of changes.
-    pub fn notifier(&self) -> Notifier {
-        self.session.notifier()
+    /// Returns the device by which the kernel is told of changes.
+    pub fn device(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.device)
+    }
+
+    /// Returns what stops serving between two requests.
+    pub fn stopper(&self) -> Arc<MountStopper> {
+        Arc::clone(&self.stopper)
     }
 
     /// Returns whether requests come over io_uring or the device.

@@ -12,8 +12,10 @@ use rustix::io::Errno;
 use super::DATA_MAX;
 use super::decode::{self, FuseOp};
 use super::filesystem::{BlockingExecutor, FileSystem, Job};
+use super::pause::ReaderPause;
 use super::pending_reply::PendingReply;
 use super::perform::{forgets, perform};
+use super::stopper::MountStopper;
 use crate::blocking_pool::BlockingPool;
 use crate::reader_pool::ReaderPool;
 
@@ -32,9 +34,17 @@ pub struct Readers<'a, F> {
     pub threads: usize,
     /// A copy of the device for each.
     pub copies: bool,
-    blocking_pool: BlockingPool,
-    reader_pool: ReaderPool,
+    stopper: Arc<MountStopper>,
     failed: AtomicBool,
+}
+
+/// Why a thread reads no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadEnd {
+    /// The mount has gone.
+    Gone,
+    /// The readers were told to end.
+    Stopped,
 }
 
 impl BlockingExecutor for BlockingPool {
@@ -49,10 +59,13 @@ impl BlockingExecutor for BlockingPool {
 }
 
 impl<'env, F: FileSystem> Readers<'env, F> {
-    /// Creates the readers without starting a thread.
-    pub fn new(fs: &'env F, owner: Option<u32>, device: &'env Arc<OwnedFd>, threads: usize, copies: bool) -> Self {
-        let (blocking_pool, reader_pool) = (BlockingPool::default(), ReaderPool::new(threads));
-        Readers { fs, owner, device, threads, copies, blocking_pool, reader_pool, failed: AtomicBool::new(false) }
+    /// Creates the readers without starting a thread. As many as `stopper` was made for.
+    pub fn new(fs: &'env F, owner: Option<u32>, device: &'env Arc<OwnedFd>, copies: bool, stopper: Arc<MountStopper>) -> Self {
+        Readers { fs, owner, device, threads: stopper.threads, copies, stopper, failed: AtomicBool::new(false) }
+    }
+
+    fn pause(&self) -> &ReaderPause {
+        &self.stopper.pause
     }
 
     /// Starts all but one: this thread is it.
@@ -75,20 +88,25 @@ impl<'env, F: FileSystem> Readers<'env, F> {
         self.failed.load(Relaxed)
     }
 
-    /// Serves until the mount has gone; `in_turn` with others.
-    pub fn read(&self, device: &Arc<OwnedFd>, in_turn: bool) -> io::Result<()> {
+    /// Serves until the mount has gone, or the readers are stopped; `in_turn` with others.
+    pub fn read(&self, device: &Arc<OwnedFd>, in_turn: bool) -> io::Result<ReadEnd> {
         let mut buffer = vec![0; DATA_MAX + BESIDES];
-        let reader_pool = in_turn.then_some(&self.reader_pool);
+        let reader_pool = in_turn.then_some(&self.stopper.reader_pool);
+        let me = self.pause().register();
         loop {
+            if me.has_to_end() {
+                return Ok(ReadEnd::Stopped);
+            }
             match rustix::io::read(device, &mut buffer) {
                 Ok(length) => {
+                    let _serving = me.serving();
                     if self.serve_one(device, reader_pool, &buffer[..length])? {
-                        return Ok(());
+                        return Ok(ReadEnd::Gone);
                     }
                 }
                 // ENOENT: the caller went away before the daemon read the request.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                Err(Errno::NODEV) => return Ok(()),
+                Err(Errno::NODEV) => return Ok(ReadEnd::Gone),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -109,7 +127,7 @@ impl<'env, F: FileSystem> Readers<'env, F> {
                 let _turn = reader_pool.map(ReaderPool::take);
                 let answer = answer();
                 // After a panic, dropping the pending reply sends EIO.
-                if catch_unwind(AssertUnwindSafe(|| perform(self.fs, self.owner, head, op, &self.blocking_pool, answer))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| perform(self.fs, self.owner, head, op, &self.stopper.blocking_pool, answer))).is_err() {
                     self.failed.store(true, Relaxed);
                 }
             }

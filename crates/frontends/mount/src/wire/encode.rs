@@ -117,6 +117,11 @@ pub fn header(unique: u64, error: Option<Errno>, length: usize) -> [u8; HEADER] 
     Message::<HEADER>::new().u32((HEADER + length) as u32).u32(code.cast_unsigned()).u64(unique).bytes
 }
 
+/// Returns the header of a notice, a message that is no reply, with `length` bytes of data.
+pub fn notice_header(code: i32, length: usize) -> [u8; HEADER] {
+    Message::<HEADER>::new().u32((HEADER + length) as u32).u32(code.cast_unsigned()).u64(0).bytes
+}
+
 /// Returns the number of a type in a directory's entries; 0 (`DT_UNKNOWN`): programs ask for it by stat(2).
 fn type_bits(kind: Option<FileType>) -> u32 {
     match kind {

@@ -11,7 +11,8 @@
 //! A file system may have a watchdog (`watchdog.rs`), which bounds how long requests take: `watched.rs` then reads the device instead of
 //! `device.rs`, and `in_flight.rs` decides who replies to each request.
 //!
-//! All that comes is checked before it is believed. Mounting, the handshake and notices are the fuser crate's.
+//! All that comes is checked before it is believed. Mounting and the handshake are the fuser crate's. `pause.rs` stops the readers of the
+//! device between two requests, for a restart of the daemon.
 
 mod begin;
 mod cpu_placement;
@@ -21,24 +22,28 @@ mod encode;
 mod filesystem;
 mod in_flight;
 pub mod opcodes;
+mod pause;
 mod pending_reply;
 mod perform;
 mod queues;
 mod reply;
 mod serve;
+mod stopper;
 mod transport;
 mod watchdog;
 mod watched;
 
-pub use begin::{PreparedMount, begin, uring_offered};
+pub use begin::{PreparedMount, begin, resume, uring_offered};
 pub use decode::AttrChanges;
-pub use encode::Attr;
+pub use encode::{Attr, notice_header};
 pub use filesystem::{FileSystem, NewMode, Request};
 pub use fusedev::Backing;
 pub use reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr,
 };
+pub use serve::ServeEnd;
+pub use stopper::MountStopper;
 pub use transport::{Transport, UringMode};
 pub use watchdog::{SideChange, SideReport, Watchdog};
 

@@ -17,15 +17,17 @@ use rustix::io::Errno;
 
 use super::DATA_MAX;
 use super::decode::{self, FuseOp, RequestHeader};
+use super::device::ReadEnd;
 use super::filesystem::{BlockingExecutor, FileSystem, Job};
 use super::in_flight::Ticket;
 use super::opcodes;
+use super::pause::RegisteredReader;
 use super::pending_reply::PendingReply;
 use super::perform::{forgets, perform};
 use super::reply::ReplyAttr;
+use super::stopper::MountStopper;
 use super::watchdog::{OverdueRequest, TICK, Watchdog};
 use crate::blocking_pool::BlockingPool;
-use crate::reader_pool::ReaderPool;
 
 /// Besides the data of a write: its header and arguments.
 const BESIDES: usize = 4096;
@@ -35,6 +37,8 @@ const EXTRA_MAX: usize = 64;
 const STUCK_MS: u64 = 300;
 /// How long the end of the mount waits for threads.
 const ENDING_MAX: Duration = Duration::from_secs(2);
+/// How often it looks whether they have ended.
+const ENDING_TICK: Duration = Duration::from_millis(1);
 
 /// The threads that read the device, and what they have in common.
 pub struct WatchedReaders<F> {
@@ -43,19 +47,16 @@ pub struct WatchedReaders<F> {
     owner: Option<u32>,
     device: Arc<OwnedFd>,
     watchdog: Arc<Watchdog>,
-    /// Threads that read requests while none is stuck.
-    wanted: usize,
+    /// Says how many threads read requests while none is stuck, and makes them end for a restart of the daemon.
+    stopper: Arc<MountStopper>,
     /// Threads that read requests, stuck or not.
     threads: AtomicUsize,
     stuck: AtomicUsize,
     /// When each thread began with its request on the watchdog's clock, or 0.
     busy: Mutex<Vec<Arc<AtomicU64>>>,
-    /// Reads have threads of their own: what the SSD has does not wait for calls that are stuck.
-    read_pool: BlockingPool,
-    blocking_pool: BlockingPool,
-    reader_pool: ReaderPool,
-    is_gone: Mutex<bool>,
-    gone: Condvar,
+    /// Why requests are read no longer.
+    end: Mutex<Option<ReadEnd>>,
+    has_ended: Condvar,
     failed: AtomicBool,
 }
 
@@ -96,43 +97,47 @@ impl BlockingExecutor for InPlace {
 
 impl<F: FileSystem> WatchedReaders<F> {
     /// Creates the readers without starting a thread.
-    pub fn new(fs: Arc<F>, owner: Option<u32>, device: Arc<OwnedFd>, threads: usize, watchdog: Arc<Watchdog>) -> Self {
+    pub fn new(fs: Arc<F>, owner: Option<u32>, device: Arc<OwnedFd>, stopper: Arc<MountStopper>, watchdog: Arc<Watchdog>) -> Self {
+        // Each thread joins when it starts.
+        (0..stopper.threads).for_each(|_| stopper.reader_pool.leave());
         WatchedReaders {
             fs,
             owner,
             device,
             watchdog,
-            wanted: threads,
+            stopper,
             threads: AtomicUsize::new(0),
             stuck: AtomicUsize::new(0),
             busy: Mutex::default(),
-            read_pool: BlockingPool::default(),
-            blocking_pool: BlockingPool::default(),
-            reader_pool: ReaderPool::new(0),
-            is_gone: Mutex::new(false),
-            gone: Condvar::new(),
+            end: Mutex::default(),
+            has_ended: Condvar::new(),
             failed: AtomicBool::new(false),
         }
     }
 
-    /// Serves until the mount has gone.
-    pub fn serve(self: Arc<Self>) -> io::Result<()> {
-        for _ in 0..self.wanted {
+    /// Serves until the mount has gone, or its stopper ends that.
+    pub fn serve(self: Arc<Self>) -> io::Result<ReadEnd> {
+        for _ in 0..self.stopper.threads {
             self.start_reader()?;
         }
         self.watchdog.start_probes()?;
         let (mut last, mut ending) = (Instant::now(), None);
-        // Threads that are stuck may come back meanwhile, and programs wait for replies until the mount has gone.
-        while ending.is_none_or(|since: Instant| self.threads.load(SeqCst) > 0 && since.elapsed() < ENDING_MAX) {
-            let mut is_gone = self.is_gone.lock();
-            if !*is_gone {
-                self.gone.wait_for(&mut is_gone, TICK);
+        let end = loop {
+            let mut end = self.end.lock();
+            if end.is_none() {
+                self.has_ended.wait_for(&mut end, TICK);
             }
-            if *is_gone {
-                ending.get_or_insert_with(Instant::now);
-                self.gone.wait_for(&mut is_gone, TICK / 10);
+            let ended = *end;
+            drop(end);
+            if let Some(end) = ended {
+                // Threads that are stuck may come back meanwhile, and programs wait for replies until the mount has gone. None is stuck
+                // when the readers are stopped.
+                let since = *ending.get_or_insert_with(Instant::now);
+                if self.threads.load(SeqCst) == 0 || end == ReadEnd::Gone && since.elapsed() >= ENDING_MAX {
+                    break end;
+                }
+                std::thread::sleep(ENDING_TICK);
             }
-            drop(is_gone);
             let now = Instant::now();
             for overdue in self.watchdog.tick(now - last) {
                 self.answer_overdue(&overdue);
@@ -140,15 +145,18 @@ impl<F: FileSystem> WatchedReaders<F> {
             last = now;
             self.replace_stuck();
             self.fs.side_changed();
+        };
+        if end == ReadEnd::Stopped {
+            return Ok(end);
         }
-        if self.failed.load(Relaxed) { Err(io::Error::other("a request ended in a bug (see the log)")) } else { Ok(()) }
+        if self.failed.load(Relaxed) { Err(io::Error::other("a request ended in a bug (see the log)")) } else { Ok(end) }
     }
 
     fn start_reader(self: &Arc<Self>) -> io::Result<()> {
         let number = self.threads.fetch_add(1, SeqCst);
         let busy = Arc::new(AtomicU64::new(0));
         let (readers, own) = (Arc::clone(self), Arc::clone(&busy));
-        self.reader_pool.join();
+        self.stopper.reader_pool.join();
         let started = Builder::new().name(format!("reader-{number}")).spawn(move || readers.read_and_leave(&own));
         match started {
             Ok(_) => {
@@ -156,7 +164,7 @@ impl<F: FileSystem> WatchedReaders<F> {
                 Ok(())
             }
             Err(error) => {
-                self.reader_pool.leave();
+                self.stopper.reader_pool.leave();
                 self.threads.fetch_sub(1, SeqCst);
                 Err(error)
             }
@@ -169,8 +177,8 @@ impl<F: FileSystem> WatchedReaders<F> {
         let is_stuck = |begun: u64| begun != 0 && now.saturating_sub(begun) >= STUCK_MS;
         let stuck = self.busy.lock().iter().filter(|busy| is_stuck(busy.load(Relaxed))).count();
         self.stuck.store(stuck, SeqCst);
-        let wanted = (self.wanted + stuck).min(self.wanted + EXTRA_MAX);
-        while self.threads.load(SeqCst) < wanted && !*self.is_gone.lock() {
+        let wanted = self.stopper.threads + stuck.min(EXTRA_MAX);
+        while self.threads.load(SeqCst) < wanted && self.end.lock().is_none() {
             if let Err(error) = self.start_reader() {
                 tracing::warn!(%error, "no thread in the place of one that waits for the slow side");
                 return;
@@ -179,29 +187,34 @@ impl<F: FileSystem> WatchedReaders<F> {
     }
 
     fn read_and_leave(self: &Arc<Self>, busy: &Arc<AtomicU64>) {
-        if let Err(error) = self.read(busy) {
+        let me = self.stopper.pause.register();
+        if let Err(error) = self.read(&me, busy) {
             tracing::error!(%error, "a thread that reads requests ends");
             self.failed.store(true, Relaxed);
         }
-        self.reader_pool.leave();
+        self.stopper.reader_pool.leave();
         self.busy.lock().retain(|other| !Arc::ptr_eq(other, busy));
     }
 
-    /// Serves until the mount has gone, or there are too many threads; the thread is counted out by then.
-    fn read(self: &Arc<Self>, busy: &AtomicU64) -> io::Result<()> {
+    /// Serves until the mount has gone, the stopper ends that, or there are too many threads; the thread is counted out by then.
+    fn read(self: &Arc<Self>, me: &RegisteredReader<'_>, busy: &AtomicU64) -> io::Result<()> {
         let mut buffer = vec![0; DATA_MAX + BESIDES];
-        let outcome = loop {
+        let (end, outcome) = loop {
+            if me.has_to_end() {
+                break (ReadEnd::Stopped, Ok(()));
+            }
             match rustix::io::read(&self.device, &mut buffer) {
                 Ok(length) => {
+                    let _serving = me.serving();
                     busy.store(self.watchdog.now_ms(), Relaxed);
                     let is_last = self.serve_one(&buffer[..length]);
                     busy.store(0, Relaxed);
                     match is_last {
                         Ok(false) => {}
-                        Ok(true) => break Ok(()),
-                        Err(error) => break Err(error),
+                        Ok(true) => break (ReadEnd::Gone, Ok(())),
+                        Err(error) => break (ReadEnd::Gone, Err(error)),
                     }
-                    let most = self.wanted + self.stuck.load(SeqCst);
+                    let most = self.stopper.threads + self.stuck.load(SeqCst);
                     if self.threads.load(SeqCst) > most
                         && self.threads.fetch_update(SeqCst, SeqCst, |threads| (threads > most).then(|| threads - 1)).is_ok()
                     {
@@ -210,13 +223,13 @@ impl<F: FileSystem> WatchedReaders<F> {
                 }
                 // ENOENT: the caller went away before the daemon read the request.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                Err(Errno::NODEV) => break Ok(()),
-                Err(error) => break Err(error.into()),
+                Err(Errno::NODEV) => break (ReadEnd::Gone, Ok(())),
+                Err(error) => break (ReadEnd::Gone, Err(error.into())),
             }
         };
         self.threads.fetch_sub(1, SeqCst);
-        *self.is_gone.lock() = true;
-        self.gone.notify_all();
+        self.end.lock().get_or_insert(end);
+        self.has_ended.notify_all();
         outcome
     }
 
@@ -239,7 +252,7 @@ impl<F: FileSystem> WatchedReaders<F> {
                 }
             }
             Ok(op) => {
-                let _turn = self.reader_pool.take();
+                let _turn = self.stopper.reader_pool.take();
                 self.route(head, op, message);
             }
             Err(_) => {
@@ -260,7 +273,7 @@ impl<F: FileSystem> WatchedReaders<F> {
         let is_read = matches!(op, FuseOp::Read { .. });
         if !is_read && self.watchdog.is_suspect() {
             let (readers, message) = (Arc::clone(self), message.to_vec());
-            return self.blocking_pool.run(move || {
+            return self.stopper.blocking_pool.run(move || {
                 // A file that nobody uses any more is closed, however late.
                 if !ticket.is_wanted() && !matches!(head.opcode, opcodes::RELEASE | opcodes::RELEASEDIR) {
                     return;
@@ -272,7 +285,7 @@ impl<F: FileSystem> WatchedReaders<F> {
                 }
             });
         }
-        let pool = if is_read { &self.read_pool } else { &self.blocking_pool };
+        let pool = if is_read { &self.stopper.read_pool } else { &self.stopper.blocking_pool };
         self.perform(head, op, &TicketExecutor { pool, ticket }, answer);
     }
 

@@ -1,0 +1,126 @@
+//! What is remembered when the file system has replied, and when this mount changes something.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+
+use fusedev::Caller;
+use rustix::io::Errno;
+
+use crate::cache::FileCache;
+use crate::directory::{DirectoryFs, open_name};
+use crate::identity::InodeId;
+use crate::nodes::Node;
+use crate::remembered::{Moment, Target, XattrSet};
+use crate::{Result, Stat};
+
+impl<C: FileCache> DirectoryFs<C> {
+    /// Remembers what a name stands for, which was read after `since`.
+    pub(crate) fn remember_name(&self, dir: InodeId, name: &OsStr, target: Target, since: Option<Moment>) {
+        if let (Some(remembered), Some(since)) = (&self.remembered, since) {
+            remembered.set_name(dir, name, target, since);
+        }
+    }
+
+    /// Remembers attributes, which were read after `since`, of a file that nobody writes.
+    pub(crate) fn remember_attributes(&self, number: u64, id: InodeId, stat: &Stat, since: Option<Moment>) {
+        if let (Some(remembered), Some(since)) = (&self.remembered, since)
+            && !self.has_writers(number)
+        {
+            remembered.set_attributes(id, stat, since);
+        }
+    }
+
+    /// Returns the present moment, if names are remembered.
+    pub(crate) fn moment(&self) -> Option<Moment> {
+        self.remembered.as_ref().map(|remembered| remembered.moment())
+    }
+
+    /// Forgets the attributes of an inode that was changed.
+    ///
+    /// The front end calls this after each change of file data.
+    pub fn forget_attributes(&self, number: u64) {
+        if let Some(remembered) = &self.remembered
+            && let Some(record) = self.nodes.known(number)
+        {
+            remembered.forget_attributes(record.id());
+        }
+    }
+
+    /// Notes a change of a name by this mount; `target` if it is known what the name stands for now. Returns what it stood for.
+    pub(crate) fn name_changed(&self, dir: &Node, name: &OsStr, target: Option<Target>) -> Option<InodeId> {
+        self.remembered.as_ref()?.change_name(dir.id(), name, target)
+    }
+
+    /// Notes that this mount has made a name, or has found out that what is remembered of it is wrong.
+    pub(crate) fn note_name_made<T>(&self, dir: &Node, name: &OsStr, made: &Result<T>) {
+        let target = made.is_ok().then_some(Target::Unread);
+        self.forget_inode(self.name_changed(dir, name, target));
+    }
+
+    /// Notes that this mount has removed a name, or has found out that what is remembered of it is wrong.
+    pub(crate) fn note_name_removed<T>(&self, dir: &Node, name: &OsStr, removed: &Result<T>) {
+        let target = removed.is_ok().then_some(Target::Absent);
+        self.forget_inode(self.name_changed(dir, name, target));
+    }
+
+    /// Returns the inode that a name stands for, if names are remembered: also one whose name is not, as it may have others.
+    pub(crate) fn inode_named(&self, caller: Caller, dir: &Node, name: &OsStr) -> Option<InodeId> {
+        self.remembered.as_ref()?.target(dir.id(), name).or_else(|| {
+            let open = || self.also_as_caller(caller, || open_name(dir.as_fd(), name));
+            let file = self.nodes.with_descriptors(open).ok()?;
+            Some(InodeId::of(&Stat::of(file.as_fd()).ok()?))
+        })
+    }
+
+    /// Forgets the attributes of an inode whose names or links have changed.
+    pub(crate) fn forget_inode(&self, id: Option<InodeId>) {
+        if let (Some(remembered), Some(id)) = (&self.remembered, id) {
+            remembered.forget_attributes(id);
+        }
+    }
+
+    /// Notes a rename by this mount. `is_moved`: `old` has become `new`; else nothing is known of both.
+    pub(crate) fn note_renamed(&self, (old, old_name): (&Node, &OsStr), (new, new_name): (&Node, &OsStr), is_moved: bool) {
+        let Some(remembered) = &self.remembered else { return };
+        // Both names stay if they are two of one file.
+        let moved = remembered.target(old.id(), old_name).filter(|id| is_moved && remembered.has_one_name(*id));
+        let was_old = self.name_changed(old, old_name, moved.map(|_| Target::Absent));
+        let was_new = self.name_changed(new, new_name, moved.map(Target::Inode));
+        self.forget_inode(was_old);
+        self.forget_inode(was_new);
+    }
+
+    /// Returns the target of a symbolic link that is remembered.
+    pub(crate) fn known_link(&self, number: u64) -> Option<Vec<u8>> {
+        let id = self.nodes.known(number)?.id();
+        self.remembered.as_ref()?.of_file(id, |file| file.link.as_deref().map(<[u8]>::to_vec))
+    }
+
+    /// Remembers the target of a symbolic link, which was read after `since`.
+    pub(crate) fn remember_link(&self, node: &Node, target: &[u8], since: Option<Moment>) {
+        if let (Some(remembered), Some(since)) = (&self.remembered, since) {
+            remembered.add_to(node.id(), since, |file| file.link = Some(target.into()));
+        }
+    }
+
+    /// Returns the error that a question for an extended attribute of a file had before.
+    pub(crate) fn known_xattr_error(&self, number: u64, asked: XattrSet) -> Option<Errno> {
+        let remembered = self.remembered.as_ref()?;
+        let id = self.nodes.known(number)?.id();
+        remembered.of_file(id, |file| match () {
+            () if file.absent_xattrs.contains(asked) => Some(Errno::NODATA),
+            () if file.unsupported_xattrs.contains(asked) => Some(Errno::OPNOTSUPP),
+            () => None,
+        })
+    }
+
+    /// Remembers that a file has no such extended attribute, which was read after `since`.
+    pub(crate) fn remember_xattr_error(&self, node: &Node, asked: XattrSet, error: Errno, since: Option<Moment>) {
+        let (Some(remembered), Some(since)) = (&self.remembered, since) else { return };
+        remembered.add_to(node.id(), since, |file| match error {
+            Errno::NODATA => file.absent_xattrs.add(asked),
+            Errno::OPNOTSUPP => file.unsupported_xattrs.add(asked),
+            _ => {}
+        });
+    }
+}

@@ -1,0 +1,266 @@
+//! Restarting the daemon of a mount with the program that is installed now: `hotshelf restart`.
+//!
+//! ```text
+//!   command --"restart"--> old program: is there a program that can take over? ------- no: it says why, and serves on
+//!                            readers pause; what is under way is answered ------------ not soon: it serves on
+//!                            files are handed over, the cache is left, execve(2) ----- fails: it takes the mount back
+//!                          new program: attaches to the cache, opens the files ------- fails: it ends, with it the mount
+//!                            serves <--- the command gets its reply by the same connection
+//! ```
+//!
+//! The socket is beside the segment of the cache, in a directory that nobody else may write; it is for the user who mounted, and root.
+
+use std::io::{ErrorKind, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use cachedfs::{Config, Instance};
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::filesystem::CachedShared;
+use super::handover::HandedHandles;
+use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
+use crate::control::{LineReader, connect, listen, may_ask, socket_path};
+use crate::wire::{MountStopper, Transport};
+
+const REQUEST: &[u8] = b"restart";
+const LINE_MAX: usize = 64 << 10;
+/// How long a client may take to send its request.
+const REQUEST_MAX: Duration = Duration::from_secs(5);
+/// How long requests that are under way may take, in all, before the restart is given up.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// How long programs are kept waiting at a time for requests that are under way, at first and at most.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+const POLL: Duration = Duration::from_millis(1);
+/// How long the whole restart may take for the command.
+const REPLY_MAX: Duration = Duration::from_secs(90);
+
+/// What the command is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartReply {
+    /// The mount is served by the new program.
+    Restarted {
+        /// The version before.
+        before: String,
+        /// The version now.
+        after: String,
+        /// How long no request was answered, in milliseconds.
+        pause_ms: u64,
+        /// Number of open files.
+        files: usize,
+    },
+    /// It is not, and why.
+    Failed {
+        /// A sentence.
+        message: String,
+    },
+}
+
+/// A restart that goes ahead: the readers end, and nothing is under way.
+pub struct AcceptedRestart {
+    /// The connection of the command that waits.
+    pub client: UnixStream,
+    /// The program that takes over.
+    pub program: CheckedProgram,
+    /// When the mount ceased to reply, by the monotonic clock.
+    pub paused_at_ns: u64,
+    /// The open files and directories.
+    pub handles: HandedHandles,
+}
+
+/// Restarts a mount that is being served.
+pub struct RestartControl {
+    /// The state of the mount.
+    pub shared: Arc<CachedShared>,
+    /// Stops serving the mount between two requests.
+    pub stopper: Arc<MountStopper>,
+    /// Whether requests come over io_uring.
+    pub transport: Arc<Transport>,
+    /// The program of this process.
+    pub program: Program,
+    /// The device number of the mount, as `major:minor`.
+    pub device: Option<String>,
+    /// Where a restart that goes ahead is left for the thread that serves.
+    pub accepted: Arc<Mutex<Option<AcceptedRestart>>>,
+}
+
+/// Returns nanoseconds of the monotonic clock, which goes on over an execve(2).
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// Tells a command how its restart ended. It may have gone away.
+pub fn reply(client: &mut UnixStream, reply: &RestartReply) {
+    let sent = serde_json::to_vec(reply).map_err(std::io::Error::other).and_then(|mut line| {
+        line.push(b'\n');
+        client.write_all(&line)
+    });
+    if let Err(error) = sent {
+        tracing::debug!(%error, "nobody waits for the reply to a restart");
+    }
+}
+
+impl RestartControl {
+    /// Prepares a restart. When it returns without an error, nothing is under way, and the readers are paused.
+    fn prepare(&self) -> Result<(CheckedProgram, u64, HandedHandles), String> {
+        if self.transport.why_not().is_none() {
+            return Err("its requests come over io_uring, which cannot be handed over: unmount, and mount with --uring off".into());
+        }
+        if self.shared.instance.config().private {
+            return Err("its cache is private to the daemon, and would be lost: unmount, and mount again".into());
+        }
+        let program = self.program.check(self.device.as_deref())?;
+        let unwritten = |error| format!("data of a removed file that is still in use cannot be written to the slow side: {error}");
+        // Most of it while requests are answered.
+        self.shared.write_back_removed().map_err(unwritten)?;
+        let paused_at_ns = self.pause()?;
+        let handles = self.shared.write_back_removed().map_err(unwritten).and_then(|()| {
+            let handed = self.shared.hand_over_handles();
+            handed.map_err(|error| format!("the open files cannot be handed over: {error}"))
+        });
+        match handles {
+            Ok(handles) => Ok((program, paused_at_ns, handles)),
+            Err(message) => {
+                self.stopper.resume();
+                Err(message)
+            }
+        }
+    }
+
+    /// Pauses the readers while nothing is under way. Where a request takes long, others are served meanwhile: an invalidation may even
+    /// wait for a request that the kernel has not given out yet. Returns when the pause began.
+    fn pause(&self) -> Result<u64, String> {
+        let begun = Instant::now();
+        let mut patience = PATIENCE.0;
+        loop {
+            let (paused_at_ns, deadline) = (monotonic_ns(), Instant::now() + patience);
+            if self.stopper.pause(deadline) && self.is_idle_by(deadline) {
+                return Ok(paused_at_ns);
+            }
+            self.stopper.resume();
+            if begun.elapsed() > DRAIN_MAX {
+                return Err(format!("requests to the slow side have taken more than {} s: try again later", DRAIN_MAX.as_secs()));
+            }
+            patience = (patience * 2).min(PATIENCE.1);
+            std::thread::sleep(POLL * 20);
+        }
+    }
+
+    fn is_idle_by(&self, deadline: Instant) -> bool {
+        let is_idle = || self.stopper.is_idle() && self.shared.direct_writes.is_idle();
+        while !is_idle() && Instant::now() < deadline {
+            std::thread::sleep(POLL);
+        }
+        is_idle()
+    }
+
+    /// Serves one client. Returns whether the restart goes ahead.
+    fn serve(&self, mut client: UnixStream) -> bool {
+        let request = client
+            .set_write_timeout(Some(REQUEST_MAX))
+            .and_then(|()| LineReader::new(client.try_clone()?, LINE_MAX).next(Some(Instant::now() + REQUEST_MAX), Some(REQUEST_MAX)));
+        let prepared = match request {
+            Ok(Some(line)) if line.trim_ascii_end() == REQUEST => self.prepare(),
+            Ok(_) => Err("not a request that this version knows".into()),
+            Err(error) => Err(format!("no request: {error}")),
+        };
+        match prepared {
+            Ok((program, paused_at_ns, handles)) => {
+                tracing::info!(program = %program.path().display(), version = OWN_VERSION, "restarting: the mount is handed over");
+                *self.accepted.lock() = Some(AcceptedRestart { client, program, paused_at_ns, handles });
+                self.stopper.end();
+                true
+            }
+            Err(message) => {
+                tracing::warn!(%message, "no restart");
+                reply(&mut client, &RestartReply::Failed { message });
+                false
+            }
+        }
+    }
+}
+
+/// The socket by which restarts are requested; ends when dropped.
+pub struct RestartServer {
+    dir: OwnedFd,
+    name: String,
+    has_ended: Arc<AtomicBool>,
+}
+
+/// Returns the directory of the sockets of a cache's mounts, and the name of the one of the mount with this device number.
+fn socket_of(cache: &Config, device: &str) -> Option<(PathBuf, String)> {
+    Some((Instance::segment_path(cache).parent()?.to_owned(), format!("mount-{device}.sock")))
+}
+
+impl RestartServer {
+    /// Listens beside the segment of the cache.
+    ///
+    /// # Errors
+    /// The socket cannot be created there.
+    pub fn start(cache: &Config, control: RestartControl) -> std::io::Result<RestartServer> {
+        let (dir, name) = control.device.as_deref().and_then(|device| socket_of(cache, device)).ok_or(ErrorKind::NotFound)?;
+        let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        // Whoever has the device number serves the mount: one that is there is stale.
+        match rustix::fs::unlinkat(&dir, &*name, rustix::fs::AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let listener = listen(&dir, &name)?;
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&has_ended);
+        std::thread::Builder::new().name("restart".into()).spawn(move || accept(&listener, &control, &ended))?;
+        Ok(RestartServer { dir, name, has_ended })
+    }
+}
+
+impl Drop for RestartServer {
+    fn drop(&mut self) {
+        self.has_ended.store(true, Ordering::Release);
+        // Wakes the accepting thread.
+        let _ = UnixStream::connect(socket_path(&self.dir, &self.name));
+        let _ = rustix::fs::unlinkat(&self.dir, &*self.name, rustix::fs::AtFlags::empty());
+    }
+}
+
+fn accept(listener: &UnixListener, control: &RestartControl, has_ended: &AtomicBool) {
+    for client in listener.incoming() {
+        if has_ended.load(Ordering::Acquire) {
+            return;
+        }
+        match client {
+            Ok(client) => {
+                if may_ask(&client) && control.serve(client) {
+                    return;
+                }
+            }
+            // Out of descriptors: that does not pass by asking again at once.
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+/// Asks the daemon of a mount of this user, which has this device number and uses this cache, to restart. Waits until the new program
+/// serves it.
+///
+/// # Errors
+/// The daemon cannot be reached, or ended.
+pub fn restart(cache: &Config, device: &str) -> std::io::Result<RestartReply> {
+    let (dir, name) = socket_of(cache, device).ok_or(ErrorKind::NotFound)?;
+    let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let deadline = Some(Instant::now() + REPLY_MAX);
+    let mut out = connect(&dir, &name, rustix::process::geteuid().as_raw(), deadline)?;
+    out.write_all(REQUEST).and_then(|()| out.write_all(b"\n"))?;
+    match LineReader::new(out, LINE_MAX).next(deadline, None)? {
+        Some(line) => Ok(serde_json::from_slice(&line)?),
+        None => Err(std::io::Error::new(ErrorKind::UnexpectedEof, "the daemon ended")),
+    }
+}

@@ -1,0 +1,132 @@
+#!/bin/bash
+# TIMEOUT: 600
+# TIMEOUT_FULL: 1800
+# A cached directory whose names are remembered (--names): its calls are those of the directory, what was asked once is answered while the
+# slow side does not reply, changes by other programs are seen after a check, and a remount still knows all.
+# shellcheck source=tests/system/lib.sh
+source "$(dirname "$0")/lib.sh"
+root_only
+need mkfs.ext4 python3 git sshfs
+has_sshfs || skip "there is no SFTP server"
+
+parity=$(dirname "$HOTSHELF")/parity
+[[ -x $parity ]] || fail "no $parity: cargo build --release --package sim"
+slow=$SCRATCH/slow plain=$SCRATCH/plain cache=$SCRATCH/cache nas=$SCRATCH/nas name=cached-names-$$
+export XDG_STATE_HOME=$SCRATCH/state
+mkdir -p "$MNT" "$nas"
+clean() {
+    if [[ -n ${server:-} ]]; then kill -CONT "$server" 2>/dev/null || true; fi
+    "$HOTSHELF" unmount "$MNT" 2>/dev/null || true
+    umount -q "$nas" || true
+    "$HOTSHELF" cache destroy "$cache" >/dev/null 2>&1 || true
+}
+trap clean EXIT
+"$HOTSHELF" cache create "$cache" --name "$name" --size 256MiB --memory 64MiB >/dev/null
+
+# Wrong words.
+refused 2 'required' "$HOTSHELF" mount --ssd "$SCRATCH" --hdd "$nas" "$MNT" --names memory
+refused 2 'invalid value' "$HOTSHELF" mount --cache "$cache" --names sometimes "$nas" "$MNT"
+
+# Calls are those of ext4, whether what is remembered is fresh for long or old at once.
+fs_of_size slow 1G -b 4096
+fs_of_size plain 1G -b 4096
+mount -o remount,nosuid,nodev "$slow"
+mount -o remount,nosuid,nodev "$plain"
+seed=${HOTSHELF_SEED:-6} steps=2500
+[[ $FULL == 1 ]] && seed=${HOTSHELF_SEED:-$((RANDOM * 32768 + RANDOM))} steps=20000
+for flags in '-- --names memory' '-- --names memory --cache-ttl 0' '--cache-mode write-back -- --names persistent' \
+    '--cache-mode write-back -- --names memory --cache-ttl 3600'; do
+    rm -rf "${plain:?}/dir" "${slow:?}/dir"
+    mkdir "$plain/dir" "$slow/dir"
+    # shellcheck disable=SC2086 # words
+    "$parity" --hotshelf "$HOTSHELF" --cache "$cache" --directory "$slow/dir" --mnt "$MNT" --plain "$plain/dir" --seed "$seed" \
+        --steps "$steps" $flags || fail "--seed $seed --steps $steps $flags"
+    seed=$((seed + 1))
+done
+
+# A tree on a server that can be stopped.
+rm -rf "${slow:?}/dir"
+mkdir -p "$slow/dir/sub/deep"
+for n in $(seq 40); do echo "$n" >"$slow/dir/sub/$n"; done
+ln -s sub/1 "$slow/dir/link"
+echo deep >"$slow/dir/sub/deep/file"
+git init -q "$slow/dir/work"
+cp -r "$ROOT/docs/decisions" "$slow/dir/work/"
+git -C "$slow/dir/work" add -A
+git -C "$slow/dir/work" -c user.name=a -c user.email=a@b commit -qm one
+mount_sshfs "$slow/dir" "$nas"
+server=$(pgrep -nf "passive,allow_other :$slow/dir $nas") || fail "no sshfs"
+mount_names() { "$HOTSHELF" mount --cache "$cache" "$nas" "$MNT" --allow-other --names persistent "$@"; }
+look() { (cd "$1" && find . -mindepth 1 ! -path './work/.git/index' -printf '%p %y %s %m %u %n %l\n' | sort); }
+
+mount_names
+look "$MNT" >"$SCRATCH/first"
+look "$nas" | cmp - "$SCRATCH/first" || fail "the first look differs from the directory"
+git -C "$MNT/work" status --porcelain >"$SCRATCH/git" || fail "git status"
+[[ ! -s $SCRATCH/git ]] || fail "git status: $(cat "$SCRATCH/git")"
+cat "$MNT"/sub/* >"$SCRATCH/content" 2>/dev/null || true
+
+# The server does not reply: names, absent names, attributes, links and files that the kernel has are there.
+kill -STOP "$server"
+timeout 30 bash -c "$(declare -f look); look '$MNT'" >"$SCRATCH/second" || fail "a look waited for the server"
+cmp "$SCRATCH/first" "$SCRATCH/second" || fail "the second look differs"
+timeout 30 bash -c "! [[ -e $MNT/sub/nothing || -e $MNT/nothing ]] && [[ \$(readlink $MNT/link) == sub/1 ]]" ||
+    fail "names without the server"
+timeout 30 git -C "$MNT/work" --no-optional-locks status --porcelain >"$SCRATCH/git" || fail "git status without the server"
+[[ ! -s $SCRATCH/git ]] || fail "git status without the server: $(cat "$SCRATCH/git")"
+timeout 30 cat "$MNT"/sub/[0-9]* | cmp - <(cd "$slow/dir" && cat sub/[0-9]*) || fail "files that the kernel has"
+kill -CONT "$server"
+
+# A remount knows the same.
+"$HOTSHELF" unmount "$MNT"
+ls "$XDG_STATE_HOME"/hotshelf/names-* >/dev/null || fail "no names were saved"
+mount_names
+! ls "$XDG_STATE_HOME"/hotshelf/names-* 2>/dev/null || fail "the saved names stay while the directory is mounted"
+kill -STOP "$server"
+timeout 30 bash -c "$(declare -f look); look '$MNT'" >"$SCRATCH/third" || fail "a look after the remount waited for the server"
+cmp "$SCRATCH/first" "$SCRATCH/third" || fail "the look after the remount differs"
+kill -CONT "$server"
+cat "$MNT"/sub/[0-9]* | cmp - <(cd "$slow/dir" && cat sub/[0-9]*) || fail "files after the remount"
+
+# Own changes are seen at once.
+echo new >"$MNT/sub/new"
+mv "$MNT/sub/1" "$MNT/sub/one"
+rm "$MNT/sub/2"
+mkdir "$MNT/sub/more"
+[[ $(cat "$MNT/sub/new") == new && ! -e $MNT/sub/1 && ! -e $MNT/sub/2 && -d $MNT/sub/more && $(cat "$MNT/sub/one") == 1 ]] ||
+    fail "own changes: $(ls "$MNT/sub")"
+look "$nas/sub" >"$SCRATCH/below"
+look "$MNT/sub" | cmp - "$SCRATCH/below" || fail "own changes are not those of the directory"
+"$HOTSHELF" unmount "$MNT"
+
+# Other programs change the directory while it is not mounted, and while it is: seen after a look, and content never of two versions.
+echo 'changed below' >"$nas/sub/3"
+rm "$nas/sub/4"
+mv "$nas/sub/5" "$nas/sub/five"
+mount_names --cache-ttl 1
+ls -lR "$MNT" >/dev/null
+is_as_below() { look "$MNT" | cmp -s - <(look "$nas"); }
+wait_until 20 is_as_below || fail "changes while it was not mounted: $(diff <(look "$MNT") <(look "$nas"))"
+[[ $(cat "$MNT/sub/3") == 'changed below' ]] || fail "a file that was changed: $(cat "$MNT/sub/3")"
+echo 'changed again, and longer' >"$nas/sub/3"
+touch "$nas/sub/deep/added"
+rm "$nas/sub/6"
+wait_until 20 is_as_below || fail "changes while it was mounted: $(diff <(look "$MNT") <(look "$nas"))"
+[[ $(cat "$MNT/sub/3") == 'changed again, and longer' ]] || fail "a file that was changed while mounted"
+"$HOTSHELF" unmount "$MNT"
+
+# Damaged and foreign files of names are not used; a killed daemon leaves none.
+saved=$(ls "$XDG_STATE_HOME"/hotshelf/names-*)
+printf 'x' | dd of="$saved" bs=1 seek=40 conv=notrunc status=none
+mount_names
+is_as_below || fail "after a damaged file of names"
+"$HOTSHELF" unmount "$MNT"
+chmod 666 "$saved"
+mount_names
+is_as_below || fail "after a file of names that all may write"
+daemon=$(pgrep -nf "mount --cache $cache .*$MNT") || fail "no daemon"
+kill -9 "$daemon"
+drop_dead_mount
+[[ -z $(ls "$XDG_STATE_HOME"/hotshelf/names-* 2>/dev/null) ]] || fail "names of a killed daemon"
+mount_names
+is_as_below || fail "after a killed daemon"
