@@ -94,6 +94,8 @@ prepare() {
     exec 6>"$SCRATCH/go"
     wait_until 20 test -e "$SCRATCH/ready"
 }
+# Whether the call waits for the daemon.
+has_request() { grep -q request_wait "/proc/$call/wchan"; }
 is_gone() { ! kill -0 "$1" 2>/dev/null || grep -q '^State:.*Z' "/proc/$1/status" 2>/dev/null; }
 
 # Each call ends within the deadline: with ETIMEDOUT, or because it needs nothing of the side.
@@ -174,6 +176,18 @@ for point in lookup readdir open miss write fsync rename unlink create truncate 
     side_goes_on
 done
 
+# A restart of the daemon is refused while a request waits for the side; the mount goes on.
+prepare readdir
+stop_side
+echo >&6
+exec 6>&-
+wait_until 10 has_request
+refused 1 'requests to the slow side have taken more than' "$HOTSHELF" restart "$MNT"
+side_goes_on
+wait "$call" || fail "readdir over a refused restart: $(cat "$SCRATCH/complained")"
+grep -qx ok "$SCRATCH/said" || fail "readdir over a refused restart says $(cat "$SCRATCH/said")"
+rm "$MNT"/readdir
+
 # Unmounting works while the side is stopped, and says so.
 cat "$MNT/dir/file" >/dev/null
 "$HOTSHELF" unmount "$MNT"
@@ -208,7 +222,50 @@ show_side
 mounted
 cmp "$MNT/dir/file" "$SCRATCH/near/file" || fail "the content after the side was mounted again"
 
+# Names that are remembered are answered while the side is away, also after a restart, which keeps the deadline. All else fails soon.
+"$HOTSHELF" unmount "$MNT"
+ln -s dir/file "$behind/link"
+tree() { (cd "$MNT" && find . -printf '%p %y %s %T@ %l\n' | sort); }
+mounted --names memory --cache-ttl 1
+tree >"$SCRATCH/tree"
+"$HOTSHELF" restart "$MNT" >"$SCRATCH/out" || fail "restart: $(cat "$SCRATCH/out")"
+replies || fail "status does not say that the slow side replies after a restart"
+stop_side
+(stat -f "$MNT" >/dev/null 2>&1 || true)
+wait_until 10 is_away away
+begun=$SECONDS
+# The kernel has believed what it knows for a second.
+[[ $(tree) == "$(cat "$SCRATCH/tree")" ]] || fail "names while the side is away: $(diff <(tree) "$SCRATCH/tree")"
+[[ $(readlink "$MNT/link") == dir/file ]] || fail "a link while the side is away"
+fails_with 'No such file' stat "$MNT/dir/none"
+fails_with 'Connection timed out' mkdir "$MNT/made"
+fails_with 'Connection timed out' cat "$MNT/dir/file"
+refused 1 'does not reply' "$HOTSHELF" restart "$MNT"
+((SECONDS - begun <= 8)) || fail "remembered names take $((SECONDS - begun)) s"
+side_goes_on
+cmp "$MNT/dir/file" "$SCRATCH/near/file" || fail "the content after remembered names"
+echo new >"$behind/dir/new"
+wait_until 10 test -e "$MNT/dir/new"
+"$HOTSHELF" restart "$MNT" >"$SCRATCH/out" || fail "a restart when the side is back: $(cat "$SCRATCH/out")"
+[[ $(cat "$MNT/dir/new") == new ]] || fail "a file after a restart"
+rm "$MNT/dir/new" "$MNT/link"
+
+# An open for reading by fresh attributes is served, and so is what the kernel has of the file.
+"$HOTSHELF" unmount "$MNT"
+mounted --names memory --cache-ttl 60
+tree >/dev/null
+cmp "$MNT/dir/file" "$SCRATCH/near/file" && cmp "$MNT/dir/file" "$SCRATCH/near/file" || fail "the content with remembered names"
+stop_side
+(stat -f "$MNT" >/dev/null 2>&1 || true)
+wait_until 10 is_away away
+cmp "$MNT/dir/file" "$SCRATCH/near/file" || fail "a file that the kernel has, while the side is away"
+fails_with 'Connection timed out' cmp "$MNT/miss-big" "$behind/miss-big"
+side_goes_on
+cmp "$MNT/miss-big" "$behind/miss-big" || fail "a file that was opened while the side was away, later"
+
 # Random points under load.
+"$HOTSHELF" unmount "$MNT"
+mounted
 cat >"$SCRATCH/load.py" <<'PYTHON'
 """Writes blocks with their number and version, syncs, reads back: load.py MOUNT WORKER ACKNOWLEDGED. Errors are retried."""
 import os, random, struct, sys, time

@@ -35,9 +35,13 @@ impl Node {
 }
 
 impl<C: FileCache> DirectoryFs<C> {
-    /// Returns the attributes of a known inode that were read last ([`Node::set_last_stat`]). Never waits for the file system.
+    /// Returns the attributes of a known inode that are remembered, however old, or were read last ([`Node::set_last_stat`]). Never waits
+    /// for the file system.
     pub fn last_stat(&self, number: u64) -> Option<Stat> {
-        self.nodes.known(number)?.last_stat.lock().get()
+        let record = self.nodes.known(number)?;
+        let remembered = self.remembered.as_ref().and_then(|remembered| remembered.attributes(record.id()));
+        let remembered = remembered.filter(|_| !self.has_writers(number)).map(|known| known.what);
+        remembered.or_else(|| record.last_stat.lock().get())
     }
 
     /// Notes that a known inode is being changed: what [`DirectoryFs::last_stat`] returns is old.

@@ -28,6 +28,23 @@ pub enum Change {
     Attributes(u64),
 }
 
+/// Returns whether an error says that nobody replies.
+fn is_of_dead_server(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::NOTCONN
+            | Errno::CONNABORTED
+            | Errno::CONNRESET
+            | Errno::CONNREFUSED
+            | Errno::SHUTDOWN
+            | Errno::TIMEDOUT
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+            | Errno::NETDOWN
+            | Errno::NETUNREACH
+    )
+}
+
 impl<C: FileCache> DirectoryFs<C> {
     /// Reads a directory again in the background, as something old of it was answered.
     pub(crate) fn check_later(&self, caller: Caller, number: u64) {
@@ -97,6 +114,8 @@ impl<C: FileCache> DirectoryFs<C> {
                 }
                 return Ok(());
             }
+            // The file system does not reply: that says nothing of the name.
+            Err(error) if is_of_dead_server(error) => return Err(error),
             // A damaged inode, or a mount that may not be entered: the other names can be read.
             Err(_) => {
                 remembered.forget_name(dir.id(), name);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use fusedev::Caller;
@@ -41,6 +42,8 @@ pub struct DirectoryFs<C> {
     pub(crate) set_id: Mutex<SetIdState>,
     /// Names and attributes that are answered without the file system, if that is wanted.
     pub(crate) remembered: Option<Arc<Remembered>>,
+    /// Whether the file system does not reply.
+    is_away: Arc<AtomicBool>,
 }
 
 /// What decides about set-ID bits beside the files themselves.
@@ -76,6 +79,7 @@ impl<C: FileCache> DirectoryFs<C> {
             is_privileged,
             set_id: Mutex::default(),
             remembered: None,
+            is_away: Arc::default(),
         }
     }
 
@@ -85,6 +89,11 @@ impl<C: FileCache> DirectoryFs<C> {
         let remembered = Arc::new(Remembered::new(ttl, RECORDS_MAX));
         self.nodes.remembered = Some(Arc::clone(&remembered));
         self.remembered = Some(remembered);
+    }
+
+    /// Asks the file system nothing while `is_away` is set, as it does not reply: what is not in memory fails with ETIMEDOUT.
+    pub fn fail_while(&mut self, is_away: Arc<AtomicBool>) {
+        self.is_away = is_away;
     }
 
     /// Returns whether names are remembered.
@@ -107,8 +116,12 @@ impl<C: FileCache> DirectoryFs<C> {
     /// caller may search.
     ///
     /// # Errors
-    /// ESTALE: the kernel does not know the number, or the file was removed. Otherwise as openat(2).
+    /// ESTALE: the kernel does not know the number, or the file was removed. ETIMEDOUT: see [`DirectoryFs::fail_while`]. Otherwise as
+    /// openat(2).
     pub fn node(&self, caller: Caller, number: u64) -> Result<Node> {
+        if self.is_away.load(Relaxed) {
+            return Err(Errno::TIMEDOUT);
+        }
         self.also_as_caller(caller, || self.nodes.get(number))
     }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use fusedev::{Caller, SetAttr};
@@ -210,4 +212,39 @@ fn a_loaded_name_of_another_file_is_stale_once() {
         let new = fs.lookup(me(), sub, OsStr::new("file")).expect("there");
         assert_eq!((new.stat.size, fs.getattr(me(), new.number).map(|stat| stat.size)), (7, Ok(7)));
     }
+}
+
+#[test]
+fn only_memory_answers_while_the_file_system_is_away_and_nothing_is_forgotten() {
+    let temp = TempDir::new().expect("a directory");
+    fs::create_dir(temp.path().join("sub")).expect("made");
+    fs::write(temp.path().join("file"), "data").expect("written");
+    std::os::unix::fs::symlink("file", temp.path().join("link")).expect("made");
+    let mut directory = remembering(&temp, Duration::ZERO);
+    let is_away = Arc::new(AtomicBool::new(false));
+    directory.fail_while(Arc::clone(&is_away));
+    let all = names(&directory, ROOT);
+    let file = directory.lookup(me(), ROOT, OsStr::new("file")).expect("there");
+    let link = directory.lookup(me(), ROOT, OsStr::new("link")).expect("there").number;
+    assert_eq!(directory.readlink(me(), link), Ok(b"file".to_vec()));
+    is_away.store(true, Relaxed);
+    for _ in 0..2 {
+        assert_eq!(names(&directory, ROOT), all);
+        let again = directory.lookup(me(), ROOT, OsStr::new("file")).expect("remembered");
+        assert_eq!((again.number, again.stat.size), (file.number, 4));
+        assert_eq!(directory.last_stat(file.number).map(|stat| stat.size), Some(4));
+        assert_eq!(directory.readlink(me(), link), Ok(b"file".to_vec()));
+        assert_eq!(directory.lookup(me(), ROOT, OsStr::new("none")).err(), Some(Errno::NOENT));
+        // Not looked at before.
+        assert_eq!(directory.lookup(me(), ROOT, OsStr::new("sub")).err(), Some(Errno::TIMEDOUT));
+        assert_eq!(directory.getattr(me(), file.number).err(), Some(Errno::TIMEDOUT));
+        assert_eq!(directory.make(me(), ROOT, OsStr::new("new"), NewNode::Directory(0o755), 0).err(), Some(Errno::TIMEDOUT));
+        // What would be read again in the background stays as it is.
+        assert_eq!(checks(&directory), []);
+    }
+    is_away.store(false, Relaxed);
+    assert!(directory.lookup(me(), ROOT, OsStr::new("sub")).is_ok());
+    fs::remove_file(temp.path().join("file")).expect("removed");
+    assert!(directory.lookup(me(), ROOT, OsStr::new("file")).is_ok());
+    assert!(checks(&directory).contains(&Change::Name { parent: ROOT, name: "file".into() }));
 }

@@ -28,7 +28,7 @@ use crate::late_errors::close_and_report;
 use crate::options::MountFlags;
 use crate::wire::{
     Attr, AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Watchdog,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Watchdog, opcodes,
 };
 
 const O_ACCMODE: i32 = 0o3;
@@ -430,6 +430,9 @@ impl CachedShared {
         {
             return Ok(stat);
         }
+        if self.side.is_away() {
+            return self.fs.last_stat(number).ok_or(Errno::TIMEDOUT);
+        }
         let node = self.fs.node(caller, number)?;
         let stat = self.newest(&node)?;
         self.compare(&node, &stat);
@@ -535,7 +538,7 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn serves_away(&self, opcode: u32) -> bool {
-        self.inner.side.serves_away(opcode)
+        self.inner.side.serves_away(opcode) || self.inner.fs.remembers_names() && opcodes::only_looks(opcode)
     }
 
     fn known_attributes(&self, ino: u64) -> Option<(Duration, Attr)> {

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::filesystem::CachedShared;
 use super::handover::HandedHandles;
 use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
+use super::stuck_threads;
 use crate::control::{LineReader, connect, listen, may_ask, socket_path};
 use crate::wire::{MountStopper, Transport};
 
@@ -39,6 +40,9 @@ const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// How long programs are kept waiting at a time for requests that are under way, at first and at most.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 const POLL: Duration = Duration::from_millis(1);
+/// How long a thread may be in one call.
+const STUCK_MAX: Duration = Duration::from_secs(3);
+const SILENT: &str = "the slow side does not reply: try again when it does";
 /// How long the whole restart may take for the command.
 const REPLY_MAX: Duration = Duration::from_secs(90);
 
@@ -109,6 +113,11 @@ pub fn reply(client: &mut UnixStream, reply: &RestartReply) {
     }
 }
 
+fn write_back_removed(shared: &CachedShared) -> Result<(), String> {
+    let unwritten = |error| format!("data of a removed file that is still in use cannot be written to the slow side: {error}");
+    shared.write_back_removed().map_err(unwritten)
+}
+
 impl RestartControl {
     /// Prepares a restart. When it returns without an error, nothing is under way, and the readers are paused.
     fn prepare(&self) -> Result<(CheckedProgram, u64, HandedHandles), String> {
@@ -119,21 +128,36 @@ impl RestartControl {
             return Err("its cache is private to the daemon, and would be lost: unmount, and mount again".into());
         }
         let program = self.program.check(self.device.as_deref())?;
-        let unwritten = |error| format!("data of a removed file that is still in use cannot be written to the slow side: {error}");
-        // Most of it while requests are answered.
-        self.shared.write_back_removed().map_err(unwritten)?;
-        let paused_at_ns = self.pause()?;
-        let handles = self.shared.write_back_removed().map_err(unwritten).and_then(|()| {
-            let handed = self.shared.hand_over_handles();
-            handed.map_err(|error| format!("the open files cannot be handed over: {error}"))
-        });
-        match handles {
-            Ok(handles) => Ok((program, paused_at_ns, handles)),
-            Err(message) => {
-                self.stopper.resume();
-                Err(message)
-            }
+        self.refuse_silent_side()?;
+        // The kernel ends the other threads when the program is replaced, and waits for those that are in a call.
+        if let Some(name) = stuck_threads::wait_for_all(Instant::now() + STUCK_MAX) {
+            return Err(format!("the thread {name} waits for a file system that does not reply: try again later"));
         }
+        // Most of it while requests are answered.
+        self.bounded(write_back_removed)?;
+        let paused_at_ns = self.pause()?;
+        let handles = self.bounded(|shared| {
+            write_back_removed(shared)?;
+            shared.hand_over_handles().map_err(|error| format!("the open files cannot be handed over: {error}"))
+        });
+        let handles = handles.and_then(|handles| {
+            let has_ended = self.shared.side.end_probes(Instant::now() + PATIENCE.1);
+            has_ended.then_some(handles).ok_or_else(|| SILENT.to_owned())
+        });
+        if handles.is_err() {
+            self.stopper.resume();
+        }
+        Ok((program, paused_at_ns, handles?))
+    }
+
+    fn refuse_silent_side(&self) -> Result<(), String> {
+        self.shared.side.why_silent().map_or(Ok(()), Err)
+    }
+
+    /// Makes calls on the slow side, which may not reply.
+    fn bounded<T: Send + 'static>(&self, work: impl FnOnce(&CachedShared) -> Result<T, String> + Send + 'static) -> Result<T, String> {
+        let shared = Arc::clone(&self.shared);
+        self.shared.side.run_for(DRAIN_MAX, move || work(&shared)).unwrap_or_else(|| Err(SILENT.to_owned()))
     }
 
     /// Pauses the readers while nothing is under way. Where a request takes long, others are served meanwhile: an invalidation may even
@@ -147,6 +171,7 @@ impl RestartControl {
                 return Ok(paused_at_ns);
             }
             self.stopper.resume();
+            self.refuse_silent_side()?;
             if begun.elapsed() > DRAIN_MAX {
                 return Err(format!("requests to the slow side have taken more than {} s: try again later", DRAIN_MAX.as_secs()));
             }

@@ -4,7 +4,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use cachedfs::{Instance, Mode};
@@ -23,6 +23,7 @@ use super::options::CachedOptions;
 use super::presence::Presence;
 use super::restart::{AcceptedRestart, RestartControl, RestartReply, RestartServer};
 use super::slow_side::SlowSide;
+use super::takeover_limit::TakeoverLimit;
 use super::{removed_files, restart};
 use crate::direct_writes::DirectWrites;
 use crate::handles::HandleTable;
@@ -35,59 +36,12 @@ use crate::source;
 use crate::wire::{PreparedMount, ServeEnd, UringMode, uring_offered};
 
 const SUBTYPE: &str = "hotshelf-cached";
-/// The type as mount(8) shows it.
-const FS_TYPE: &str = "fuse.hotshelf-cached";
 
 /// How far the kernel reads ahead of a program that reads in sequence, bytes. A page fault of a mapped file brings as much around it, until
 /// the kernel sees that faults are at random.
 const READ_AHEAD: u64 = 1 << 20;
 /// The same where the directory is on a network: 20 ms at 100 MB/s are 2 MB, and reading must not wait for each answer.
 const READ_AHEAD_REMOTE: u64 = 4 << 20;
-
-/// A cached directory that is mounted, as the kernel lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CachedMount {
-    /// The directory where the files appear.
-    pub mountpoint: PathBuf,
-    /// The cache: its name, or the path of its SSD.
-    pub cache: PathBuf,
-    /// The directory on the slow side.
-    pub directory: PathBuf,
-    /// The user who mounted it. What another user's mount says of its cache is not to be believed.
-    pub owner: u32,
-}
-
-impl CachedMount {
-    /// Returns whether this user mounted it.
-    pub fn is_ours(&self) -> bool {
-        self.owner == rustix::process::geteuid().as_raw()
-    }
-
-    /// Returns the device number of the mount as `major:minor`, while it is mounted.
-    pub fn device(&self) -> Option<String> {
-        source::device_at(&self.mountpoint)
-    }
-}
-
-/// Returns all cached directories that are mounted.
-///
-/// # Errors
-/// The kernel's list cannot be read.
-pub fn mounts() -> std::io::Result<Vec<CachedMount>> {
-    let to_mount = |found: source::MountEntry| CachedMount {
-        mountpoint: found.mountpoint,
-        cache: found.ssd,
-        directory: found.hdd,
-        owner: found.owner,
-    };
-    Ok(source::mounted_as(FS_TYPE)?.into_iter().map(to_mount).collect())
-}
-
-/// Returns the cached directory that is mounted on exactly this directory, if one is on top.
-pub fn mount_at(path: &Path) -> Option<CachedMount> {
-    source::type_at(path).filter(|kind| kind == FS_TYPE)?;
-    mounts().ok()?.into_iter().rev().find(|found| found.mountpoint == path)
-}
 
 /// The reason why a cached directory is not mounted, or was not unmounted well.
 #[derive(Debug, thiserror::Error)]
@@ -227,8 +181,6 @@ fn serve_on(program: Option<Program>, mut handed: HandedMount) -> Result<(), Cac
 
 /// How long the end of a mount waits for calls that close files.
 const CLOSING_MAX: Duration = Duration::from_secs(10);
-/// How long a program may take to go on with a mount.
-const TAKEOVER_MAX: Duration = Duration::from_secs(60);
 
 /// Detaches from the cache. A request that was replied to a moment ago may still be closing its file.
 fn leave(detach: impl Fn() -> Result<(), cachedfs::Error>) -> Result<(), cachedfs::Error> {
@@ -364,11 +316,14 @@ fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<Unix
 fn shared_state(
     options: &CachedOptions,
     instance: &Arc<Instance>,
-    fs: DirectoryFs<InstanceCache>,
+    mut fs: DirectoryFs<InstanceCache>,
     side: SlowSide,
     (device, is_remote): (u64, bool),
     ttl: Duration,
 ) -> (Arc<CachedShared>, Receiver<KeptData>) {
+    if let Some(watchdog) = &side.watchdog {
+        fs.fail_while(watchdog.away_flag());
+    }
     let changed: Arc<KernelNotifier> = Arc::default();
     let (forgotten, receiver) = std::sync::mpsc::sync_channel(removed_files::FORGOTTEN_MAX);
     let shared = CachedShared {
@@ -512,31 +467,6 @@ fn replace_program(instance: &Instance, program: &CheckedProgram, handed: &Hande
     match handed.pass_on() {
         Ok(memory) => program.replace(&memory),
         Err(error) => error,
-    }
-}
-
-/// Ends the process if a mount is not taken over in time: nobody would answer those who use it, and a call on the mount itself would wait
-/// for ever.
-struct TakeoverLimit(Option<std::sync::mpsc::Sender<()>>);
-
-impl TakeoverLimit {
-    fn start() -> TakeoverLimit {
-        let (stop, stopped) = std::sync::mpsc::channel();
-        let watch = move || {
-            if stopped.recv_timeout(TAKEOVER_MAX) == Err(RecvTimeoutError::Timeout) {
-                tracing::error!("the mount was not taken over within {} s: it ends", TAKEOVER_MAX.as_secs());
-                std::process::exit(1);
-            }
-        };
-        let started = std::thread::Builder::new().name("takeover".into()).spawn(watch);
-        TakeoverLimit(started.ok().map(|_| stop))
-    }
-}
-
-impl Drop for TakeoverLimit {
-    fn drop(&mut self) {
-        // The thread finds that nobody can send any more.
-        self.0.take();
     }
 }
 

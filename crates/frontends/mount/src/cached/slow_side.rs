@@ -171,6 +171,33 @@ impl SlowSide {
         }
     }
 
+    /// Runs `work` on another thread, and returns its result. None: it has not ended within `limit`, and may never end. Without a watchdog
+    /// the work is done here, however long it takes.
+    pub fn run_for<T: Send + 'static>(&self, limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        if self.watchdog.is_none() {
+            return Some(work());
+        }
+        let (send, result) = std::sync::mpsc::channel();
+        let started = std::thread::Builder::new().name("hotshelf-wait".into()).spawn(move || drop(send.send(work())));
+        started.inspect_err(|error| tracing::error!(%error, "no thread for a call on the slow side")).ok()?;
+        result.recv_timeout(limit).ok()
+    }
+
+    /// Returns why nothing that needs the side can be done now, if it does not reply.
+    pub fn why_silent(&self) -> Option<String> {
+        let (report, directory) = (self.report(), self.directory.display());
+        match report.unfinished {
+            _ if report.away_since.is_some() => Some(format!("{directory} does not reply: try again when it does (see `hotshelf status`)")),
+            0 => None,
+            count => Some(format!("{count} calls on {directory} have not returned: try again when they have")),
+        }
+    }
+
+    /// Ends the probes of the side, as the process is about to have another program. False: one does not return.
+    pub fn end_probes(&self, deadline: Instant) -> bool {
+        self.watchdog.as_ref().is_none_or(|watchdog| watchdog.end_probes(deadline))
+    }
+
     /// Returns what is known of the side now.
     pub fn report(&self) -> SideReport {
         self.watchdog.as_ref().map(|watchdog| watchdog.report()).unwrap_or_default()
@@ -221,6 +248,8 @@ mod test {
             side.publish_to(path.clone());
             assert_eq!(path.exists(), !deadline.is_zero());
             assert_eq!(side.run_while_side_replies(|| 5), Some(5));
+            assert_eq!((side.run_for(Duration::from_secs(30), || 6), side.why_silent()), (Some(6), None));
+            assert!(side.end_probes(Instant::now() + Duration::from_secs(30)));
             side.withdraw();
             assert!(!path.exists());
         }

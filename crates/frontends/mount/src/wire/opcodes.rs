@@ -90,3 +90,8 @@ pub fn args_len(opcode: u32) -> usize {
         _ => 0,
     }
 }
+
+/// Returns whether a request only looks at names and attributes, which may be in memory.
+pub fn only_looks(opcode: u32) -> bool {
+    matches!(opcode, LOOKUP | GETATTR | READLINK | OPEN | OPENDIR | READDIR | READDIRPLUS | GETXATTR | LISTXATTR)
+}

@@ -84,6 +84,8 @@ struct SideState {
     is_probe_wanted: bool,
     /// A thread probes.
     is_probed: bool,
+    /// That thread is to end.
+    has_probes_ended: bool,
 }
 
 /// Watches over the requests of a mount.
@@ -92,7 +94,7 @@ pub struct Watchdog {
     now_ms: AtomicU64,
     deadline_ms: u64,
     is_suspect: AtomicBool,
-    is_away: AtomicBool,
+    is_away: Arc<AtomicBool>,
     side: Mutex<SideState>,
     wake: Condvar,
     probe: Probe,
@@ -106,7 +108,7 @@ impl Watchdog {
             now_ms: AtomicU64::new(1),
             deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX / PATIENCE).clamp(1, u64::MAX / PATIENCE),
             is_suspect: AtomicBool::new(false),
-            is_away: AtomicBool::new(false),
+            is_away: Arc::default(),
             side: Mutex::default(),
             wake: Condvar::new(),
             probe,
@@ -136,6 +138,11 @@ impl Watchdog {
     /// Returns whether the slow side has not replied for the deadline.
     pub fn is_away(&self) -> bool {
         self.is_away.load(Relaxed)
+    }
+
+    /// Returns what is set while the slow side is away.
+    pub fn away_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_away)
     }
 
     /// Returns for how long the slow side has not replied to a probe.
@@ -254,25 +261,52 @@ impl Watchdog {
 
     /// Starts the thread that probes the slow side, if there is none. Nobody waits for its end, as a probe may not return.
     pub fn start_probes(self: &Arc<Self>) -> std::io::Result<()> {
-        if std::mem::replace(&mut self.side.lock().is_probed, true) {
-            return Ok(());
+        {
+            let mut side = self.side.lock();
+            side.has_probes_ended = false;
+            if std::mem::replace(&mut side.is_probed, true) {
+                return Ok(());
+            }
         }
         let watchdog = Arc::clone(self);
         std::thread::Builder::new().name("probe".into()).spawn(move || watchdog.probe_when_wanted()).map(drop)
     }
 
+    /// Ends the thread that probes the slow side. Returns whether it has ended by the deadline; if not, it goes on.
+    pub fn end_probes(&self, deadline: Instant) -> bool {
+        let mut side = self.side.lock();
+        side.has_probes_ended = true;
+        self.wake.notify_all();
+        while side.is_probed && Instant::now() < deadline {
+            self.wake.wait_until(&mut side, deadline);
+        }
+        side.has_probes_ended = !side.is_probed;
+        !side.is_probed
+    }
+
+    /// Waits until a probe is wanted and one may begin. Returns whether the thread shall end.
+    fn have_probes_ended(&self, next: Option<Instant>) -> bool {
+        let mut side = self.side.lock();
+        loop {
+            if side.has_probes_ended {
+                side.is_probed = false;
+                self.wake.notify_all();
+                return true;
+            }
+            match next {
+                Some(next) if Instant::now() < next => _ = self.wake.wait_until(&mut side, next),
+                _ if side.is_probe_wanted => {
+                    side.is_probe_wanted = false;
+                    return false;
+                }
+                _ => self.wake.wait(&mut side),
+            }
+        }
+    }
+
     fn probe_when_wanted(&self) {
         let mut last: Option<Instant> = None;
-        loop {
-            let rest = last.map_or(Duration::ZERO, |last| PROBE_INTERVAL.saturating_sub(last.elapsed()));
-            std::thread::sleep(rest);
-            {
-                let mut side = self.side.lock();
-                while !side.is_probe_wanted {
-                    self.wake.wait(&mut side);
-                }
-                side.is_probe_wanted = false;
-            }
+        while !self.have_probes_ended(last.map(|last| last + PROBE_INTERVAL)) {
             self.probe_begins();
             let outcome = (self.probe)();
             self.probe_ends(outcome);
@@ -378,6 +412,27 @@ mod test {
         assert!(watchdog.requests.take_failed() && !watchdog.requests.take_failed());
         watchdog.probe_ends(Err(Errno::NOTCONN));
         assert!(watchdog.is_away() && ticket.claim());
+    }
+
+    #[test]
+    fn probes_end_and_begin_again_but_one_that_does_not_return_goes_on() {
+        let (wait, replies) = std::sync::mpsc::channel::<()>();
+        let replies = Mutex::new(replies);
+        let watchdog = Arc::new(Watchdog::new(DEADLINE, Box::new(move || replies.lock().recv().map_err(|_| Errno::NOTCONN))));
+        let soon = || Instant::now() + Duration::from_secs(30);
+        for _ in 0..2 {
+            watchdog.start_probes().expect("a thread");
+            assert!(watchdog.end_probes(soon()) && watchdog.end_probes(soon()));
+        }
+        watchdog.start_probes().expect("a thread");
+        watchdog.want_probe();
+        while watchdog.side.lock().silent_since.is_none() {
+            std::thread::yield_now();
+        }
+        assert!(!watchdog.end_probes(Instant::now() + Duration::from_millis(20)));
+        wait.send(()).expect("waits");
+        assert!(watchdog.end_probes(soon()));
+        assert_eq!((watchdog.is_away(), watchdog.silence()), (false, Duration::ZERO));
     }
 
     #[test]

@@ -265,13 +265,16 @@ impl<F: FileSystem> WatchedReaders<F> {
 
     /// Decides where a request is served.
     fn route(self: &Arc<Self>, head: RequestHeader, op: FuseOp<'_>, message: &[u8]) {
-        if self.watchdog.is_away() && !self.fs.serves_away(head.opcode) {
+        let is_away = self.watchdog.is_away();
+        if is_away && !self.fs.serves_away(head.opcode) {
             return self.answer_without_side(&head, Errno::TIMEDOUT);
         }
         let Some(ticket) = self.watchdog.begin(&head) else { return self.answer_without_side(&head, Errno::TIMEDOUT) };
         let answer = PendingReply::with_ticket(head.unique, &self.device, ticket.clone());
         let is_read = matches!(op, FuseOp::Read { .. });
-        if !is_read && self.watchdog.is_suspect() {
+        // What is served of names while the side is away is in memory, or fails at once.
+        let is_in_memory = is_away && opcodes::only_looks(head.opcode);
+        if !is_read && !is_in_memory && self.watchdog.is_suspect() {
             let (readers, message) = (Arc::clone(self), message.to_vec());
             return self.stopper.blocking_pool.run(move || {
                 // A file that nobody uses any more is closed, however late.
