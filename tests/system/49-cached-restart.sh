@@ -124,20 +124,20 @@ exec 8>&-
 # Remembered names and the deadline are handed over.
 "$HOTSHELF" unmount "$MNT"
 wait_until 20 test ! -e "/proc/$pid"
-mkdir "$slow/dir/names" && touch "$slow/dir/names/"{a,b,c}
+mkdir "$slow/dir/known" && touch "$slow/dir/known/"{a,b,c}
 mount_cached --names memory --cache-ttl 1 --deadline 20
 pid=$(daemon_of_mount)
-[[ $(ls "$MNT/names") == $'a\nb\nc' ]] || fail "names: $(ls "$MNT/names")"
-exec 7>"$MNT/names/open" 8<"$MNT/names"
+[[ $(ls "$MNT/known") == $'a\nb\nc' ]] || fail "names: $(ls "$MNT/known")"
+exec 7>"$MNT/known/open" 8<"$MNT/known"
 for _ in 1 2 3; do
     "$HOTSHELF" restart "$MNT" >/dev/null
     "$HOTSHELF" status "$MNT" | grep -q 'slow side: replies' || fail "no deadline after a restart"
     echo line >&7
-    [[ $(ls "$MNT/names" "/proc/$$/fd/8/") == *open*open* ]] || fail "names after a restart: $(ls "$MNT/names")"
+    [[ $(ls "$MNT/known" "/proc/$$/fd/8/") == *open*open* ]] || fail "names after a restart: $(ls "$MNT/known")"
     goes_on "remembered names after a restart"
 done
 exec 7>&- 8<&-
-[[ $(wc -l <"$slow/dir/names/open") == 3 ]] || fail "a file that was open over restarts with remembered names"
+[[ $(wc -l <"$slow/dir/known/open") == 3 ]] || fail "a file that was open over restarts with remembered names"
 
 # SIGTERM unmounts also after a restart.
 kill -TERM "$pid"
