@@ -64,6 +64,8 @@ look "$MNT" >"$SCRATCH/first"
 look "$nas" | cmp - "$SCRATCH/first" || fail "the first look differs from the directory"
 git -C "$MNT/work" status --porcelain >"$SCRATCH/git" || fail "git status"
 [[ ! -s $SCRATCH/git ]] || fail "git status: $(cat "$SCRATCH/git")"
+# That has written the index of git anew: the kernel has it only when it was read.
+git -C "$MNT/work" --no-optional-locks status --porcelain >"$SCRATCH/git" || fail "git status with a new index"
 cat "$MNT"/sub/* >"$SCRATCH/content" 2>/dev/null || true
 
 # The server does not reply: names, absent names, attributes, links and files that the kernel has are there.
