@@ -95,8 +95,9 @@ impl Instance {
         if options.is_uncached || !is_regular(&stat) || is_ours || SPECIAL.contains(&FileSystem::of(fd.as_fd())?.kind) {
             return Ok(None);
         }
-        // The engine reads and writes any range, which such a descriptor does not allow.
-        let is_plain = flags & OFlags::RWMODE != OFlags::WRONLY && !flags.intersects(OFlags::APPEND | OFlags::DIRECT | OFlags::NONBLOCK);
+        // The engine reads and writes any range, which such a descriptor does not allow. On a network file system another open waits for
+        // the server.
+        let is_plain = flags & OFlags::RWMODE != OFlags::WRONLY && !flags.intersects(OFlags::APPEND | OFlags::DIRECT);
         let below = if is_plain {
             rustix::io::fcntl_dupfd_cloexec(fd, 0)
         } else {

@@ -91,7 +91,7 @@ pub struct MountArgs {
     /// Give each thread its own copy of the FUSE device (not over io_uring)
     #[arg(long)]
     pub clone_fd: bool,
-    /// How long names and attributes are believed, seconds (with --cache: 1; with --names and a directory on a network: 60)
+    /// How long names and attributes are believed, seconds (by default of --cache: 1, with --names and a directory on a network: 60)
     #[arg(long, value_name = "SECONDS")]
     pub cache_ttl: Option<u64>,
     /// What remembers names and attributes with --cache: kernel (until --cache-ttl has passed), memory (they are answered at once also
