@@ -107,7 +107,8 @@ echo 'changed below' >"$nas/sub/3"
 rm "$nas/sub/4"
 mv "$nas/sub/5" "$nas/sub/five"
 mount_names --cache-ttl 1
-ls -lR "$MNT" >/dev/null
+# Names that are gone may still be listed once.
+ls -lR "$MNT" >/dev/null 2>&1 || true
 is_as_below() { look "$MNT" | cmp -s - <(look "$nas"); }
 wait_until 20 is_as_below || fail "changes while it was not mounted: $(diff <(look "$MNT") <(look "$nas"))"
 [[ $(cat "$MNT/sub/3") == 'changed below' ]] || fail "a file that was changed: $(cat "$MNT/sub/3")"

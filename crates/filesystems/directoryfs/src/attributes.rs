@@ -10,6 +10,7 @@ use rustix::thread::CapabilitySet;
 use crate::cache::FileCache;
 use crate::directory::{DirectoryFs, proc_path};
 use crate::nodes::Node;
+use crate::remembered::Known;
 use crate::{Result, Stat};
 
 impl Node {
@@ -63,7 +64,8 @@ impl<C: FileCache> DirectoryFs<C> {
     /// remembered, or the file is open for writing.
     pub fn known_attributes(&self, caller: Caller, number: u64) -> Option<Stat> {
         let record = self.nodes.known(number)?;
-        let known = self.remembered.as_ref()?.attributes(record.id()).filter(|_| !self.has_writers(number))?;
+        let is_believed = |known: &Known<Stat>| !known.what.has_power() && !self.has_writers(number);
+        let known = self.remembered.as_ref()?.attributes(record.id()).filter(is_believed)?;
         if !known.is_fresh {
             // With all other names of its directory; what one directory is itself is read with its own.
             let parent = if known.what.is_dir() { number } else { record.location.lock().parent };
@@ -75,8 +77,14 @@ impl<C: FileCache> DirectoryFs<C> {
     /// Returns the attributes of a file that are remembered and were read within the time to live.
     pub fn fresh_attributes(&self, number: u64) -> Option<Stat> {
         let record = self.nodes.known(number)?;
-        let known = self.remembered.as_ref()?.attributes(record.id()).filter(|_| !self.has_writers(number))?;
+        let is_believed = |known: &Known<Stat>| !known.what.has_power() && !self.has_writers(number);
+        let known = self.remembered.as_ref()?.attributes(record.id()).filter(is_believed)?;
         known.is_fresh.then_some(known.what)
+    }
+
+    /// Returns a known file, if it is open below.
+    pub fn held(&self, number: u64) -> Option<Node> {
+        self.nodes.held(number)
     }
 
     /// Returns whether the kernel's pages of a known file are of this version of it.

@@ -79,6 +79,9 @@ impl<C: FileCache> DirectoryFs<C> {
         if remembered.is_checked(id) {
             return Ok(());
         }
+        if !self.is_on_top(id) {
+            return Ok(());
+        }
         let node = self.node(caller, number)?;
         // Its identity may only be known now.
         let id = node.id();
@@ -89,25 +92,33 @@ impl<C: FileCache> DirectoryFs<C> {
         let (mut names, is_complete) = remembered.names_to_check(id);
         if is_complete {
             let moment = remembered.moment();
-            let listed = self.also_as_caller(caller, || self.nodes.with_descriptors(|| read_names_unseen(&node)))?;
-            for name in remembered.set_listing(id, &listed, moment) {
-                each(Change::Name { parent: number, name });
+            match self.nodes.with_descriptors(|| read_names_unseen(&node))? {
+                Some(listed) => {
+                    for name in remembered.set_listing(id, &listed, moment) {
+                        each(Change::Name { parent: number, name });
+                    }
+                    names = listed.into_iter().map(|listed| listed.name).collect();
+                }
+                None => remembered.set_large(id),
             }
-            names = listed.into_iter().map(|listed| listed.name).collect();
         }
         for name in names {
-            self.check_name(caller, &node, &name, each)?;
+            self.check_name(&node, &name, each)?;
         }
         remembered.set_checked(id);
         Ok(())
     }
 
-    fn check_name(&self, caller: Caller, dir: &Node, name: &OsStr, each: &mut dyn FnMut(Change)) -> Result<()> {
+    fn check_name(&self, dir: &Node, name: &OsStr, each: &mut dyn FnMut(Change)) -> Result<()> {
         let Some(remembered) = &self.remembered else { return Ok(()) };
         let parent = dir.number();
         let moment = remembered.moment();
-        let open = || self.nodes.with_descriptors(|| open_name(dir.as_fd(), name));
-        let file = match self.also_as_caller(caller, open) {
+        let looked_at = self.nodes.with_descriptors(|| open_name(dir.as_fd(), name)).and_then(|file| {
+            let mut stat = Stat::of(file.as_fd())?;
+            let has_newer_data = stat.is_file() && self.correct(file.as_fd(), &mut stat)?;
+            Ok((stat, has_newer_data))
+        });
+        let (stat, has_newer_data) = match looked_at {
             Err(Errno::NOENT) => {
                 if remembered.set_name(dir.id(), name, Target::Absent, moment) {
                     each(Change::Name { parent, name: name.to_owned() });
@@ -116,15 +127,18 @@ impl<C: FileCache> DirectoryFs<C> {
             }
             // The file system does not reply: that says nothing of the name.
             Err(error) if is_of_dead_server(error) => return Err(error),
-            // A damaged inode, or a mount that may not be entered: the other names can be read.
+            // A damaged inode, a mount that may not be entered, or a file that only some users may see: the other names can be read.
             Err(_) => {
                 remembered.forget_name(dir.id(), name);
                 return Ok(());
             }
-            file => file?,
+            Ok(looked_at) => looked_at,
         };
-        let mut stat = Stat::of(file.as_fd())?;
-        if stat.is_file() && self.correct(file.as_fd(), &mut stat)? {
+        if !self.is_on_top(InodeId::of(&stat)) {
+            remembered.forget_name(dir.id(), name);
+            return Ok(());
+        }
+        if has_newer_data {
             remembered.forget_attributes(InodeId::of(&stat));
             return Ok(());
         }

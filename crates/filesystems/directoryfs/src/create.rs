@@ -58,7 +58,10 @@ impl<C: FileCache> DirectoryFs<C> {
         };
         self.note_name_made(&dir, name, &made);
         made?;
-        self.also_as_caller(caller, || self.find(&dir, name))
+        let (node, stat) = self.read_as(caller, |_| self.find(&dir, name, None))?;
+        // The number may be that of a removed file.
+        self.note_new(node.id());
+        Ok((node, stat))
     }
 
     /// Creates and opens a regular file, and adds one reference of the kernel. The descriptor is for reading and writing.
@@ -85,6 +88,7 @@ impl<C: FileCache> DirectoryFs<C> {
         // The name may be another file's by now: the node is of the descriptor.
         let open = || rustix::fs::open(&*proc_path(file.as_fd()), OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let name_only = self.nodes.with_descriptors(open)?;
+        self.note_new(InodeId::of(&stat));
         self.remember_name(dir.id(), name, Target::Inode(InodeId::of(&stat)), moment);
         Ok((self.nodes.remember(name_only, &stat, parent, name), stat, file))
     }

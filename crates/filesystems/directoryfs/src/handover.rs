@@ -14,7 +14,7 @@ use crate::cache::FileCache;
 use crate::descriptors::Descriptor;
 use crate::directory::DirectoryFs;
 use crate::identity::InodeId;
-use crate::listing::Names;
+use crate::listing::{HeldNames, Names};
 use crate::nodes::{Known, Location, Node, NodeRecord, Nodes, Table, Version};
 use crate::remembered::ListedName;
 use crate::{Listing, Result, Stat};
@@ -28,6 +28,26 @@ pub struct HandedDirectory {
     pub nodes: Vec<HandedNode>,
     /// Files whose capabilities the kernel has just removed, and for which process: see `set_id.rs`.
     pub capabilities_removed: Vec<(u64, u32)>,
+}
+
+/// Attributes by which a file is recognized that nobody has opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandedAttributes {
+    /// Mode, user and group of the file.
+    pub access: (u32, u32, u32),
+    /// The version of the file: size, and times of the last changes.
+    pub version: Version,
+}
+
+impl HandedAttributes {
+    fn of(stat: &Stat) -> HandedAttributes {
+        HandedAttributes { access: (stat.mode, stat.uid, stat.gid), version: (stat.size, stat.mtime, stat.ctime) }
+    }
+
+    fn into_stat(self) -> Stat {
+        let ((mode, uid, gid), (size, mtime, ctime)) = (self.access, self.version);
+        Stat { mode, uid, gid, size, mtime, ctime, ..Stat::default() }
+    }
 }
 
 /// An inode that the kernel knows.
@@ -55,8 +75,8 @@ pub struct HandedNode {
     pub cached: Option<Version>,
     /// The version that the cache of file data compared its pages with.
     pub compared: Option<Version>,
-    /// Size, time and mode that are remembered of a file that nobody has opened.
-    pub remembered: Option<(u64, (i64, u32), u32)>,
+    /// The attributes that are remembered of a file that nobody has opened.
+    pub remembered: Option<HandedAttributes>,
     /// The descriptor, if it is open.
     pub file: Option<OwnedFd>,
     /// What finds the file again if it is not.
@@ -90,7 +110,7 @@ impl HandedNode {
             name,
             cached: version(&record.cached),
             compared: version(&record.compared),
-            remembered: record.remembered.lock().as_ref().map(|stat| (stat.size, stat.mtime, stat.mode)),
+            remembered: record.remembered.lock().as_deref().map(HandedAttributes::of),
             file,
             handle,
         }
@@ -111,7 +131,7 @@ impl HandedNode {
             is_removed_by_call: AtomicBool::new(self.is_removed_by_call),
             last_stat: Mutex::default(),
             kept: Mutex::default(),
-            remembered: Mutex::new(self.remembered.map(|(size, mtime, mode)| Box::new(Stat { size, mtime, mode, ..Stat::default() }))),
+            remembered: Mutex::new(self.remembered.map(|handed| Box::new(handed.into_stat()))),
         };
         (record, self.lookups, self.file)
     }
@@ -206,7 +226,8 @@ impl<C: FileCache> DirectoryFs<C> {
             HandedNames::Read(dir) => Names::Read(self.take_over_node(number)?, Mutex::new(dir)),
             HandedNames::Remembered(names) => {
                 let listed = |(name, ino, mode)| ListedName { name, ino, kind: FileType::from_raw_mode(mode) };
-                Names::Remembered(Mutex::new(names.into_iter().map(listed).collect()))
+                let room = HeldNames::count(names.len()).ok_or(Errno::NOMEM)?;
+                Names::Remembered(Mutex::new(names.into_iter().map(listed).collect()), room)
             }
         };
         Ok(Listing { number, names })
@@ -238,7 +259,7 @@ impl Listing {
     pub fn hand_over(&self) -> std::result::Result<(u64, HandedNames), Errno> {
         let names = match &self.names {
             Names::Read(_, dir) => HandedNames::Read(rustix::io::fcntl_dupfd_cloexec(&*dir.lock(), 0)?),
-            Names::Remembered(names) => {
+            Names::Remembered(names, _) => {
                 let to_handed = |listed: &ListedName| (listed.name.clone(), listed.ino, listed.kind.as_raw_mode());
                 HandedNames::Remembered(names.lock().iter().map(to_handed).collect())
             }

@@ -45,7 +45,7 @@ pub use check::Change;
 pub use create::NewNode;
 pub use descriptors::RemovedName;
 pub use directory::{DirectoryFs, OpenError};
-pub use handover::{HandedDirectory, HandedNames, HandedNode};
+pub use handover::{HandedAttributes, HandedDirectory, HandedNames, HandedNode};
 pub use listing::{Entry, Listing};
 pub use names::Found;
 pub use nodes::{DataKeeper, KeptData, Node, ROOT, Version};

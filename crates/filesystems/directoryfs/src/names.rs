@@ -13,7 +13,7 @@ use crate::cache::{FileCache, RemovedFile};
 use crate::directory::{DirectoryFs, open_name, proc_path};
 use crate::identity::InodeId;
 use crate::nodes::Node;
-use crate::remembered::Target;
+use crate::remembered::{Moment, Target};
 use crate::{Result, Stat};
 
 const STICKY: u32 = 0o1000;
@@ -57,7 +57,7 @@ impl<C: FileCache> DirectoryFs<C> {
             return known;
         }
         let dir = self.node(caller, parent)?;
-        self.also_as_caller(caller, || self.find(&dir, name)).map(Found::from)
+        self.read_as(caller, |moment| self.find(&dir, name, moment)).map(Found::from)
     }
 
     /// Looks up a name in what is remembered, and adds one reference of the kernel. None: nothing is remembered of it.
@@ -70,7 +70,7 @@ impl<C: FileCache> DirectoryFs<C> {
         let found = match known.what {
             None => Err(Errno::NOENT),
             Some((id, stat)) => {
-                if self.nodes.number_of_id(id).is_some_and(|number| self.has_writers(number)) {
+                if stat.has_power() || self.nodes.number_of_id(id).is_some_and(|number| self.has_writers(number)) {
                     return None;
                 }
                 Ok(Found { number: self.nodes.remember_unopened(id, &stat, parent, name), stat, node: None })
@@ -82,12 +82,11 @@ impl<C: FileCache> DirectoryFs<C> {
         Some(found)
     }
 
-    /// Adds one reference of the kernel to what a name stands for.
-    pub(crate) fn find(&self, dir: &Node, name: &OsStr) -> Result<(Node, Stat)> {
+    /// Adds one reference of the kernel to what a name stands for, and remembers it, unless `moment` is none.
+    pub(crate) fn find(&self, dir: &Node, name: &OsStr, moment: Option<Moment>) -> Result<(Node, Stat)> {
         // A file that was removed between the two calls has no link. Some file systems count none at all.
         const TRIES: u32 = 3;
         let mut tries = 0;
-        let moment = self.moment();
         loop {
             let file = match self.nodes.with_descriptors(|| open_name(dir.as_fd(), name)) {
                 Err(Errno::NOENT) => {
@@ -119,12 +118,12 @@ impl<C: FileCache> DirectoryFs<C> {
         if let Some(target) = self.known_link(number) {
             return Ok(target);
         }
-        let moment = self.moment();
         let node = self.node(caller, number)?;
-        let read = || rustix::fs::readlinkat(node.as_fd(), c"", Vec::with_capacity(256));
-        let target = self.also_as_caller(caller, read)?.into_bytes();
-        self.remember_link(&node, &target, moment);
-        Ok(target)
+        self.read_as(caller, |moment| {
+            let target = rustix::fs::readlinkat(node.as_fd(), c"", Vec::with_capacity(256))?.into_bytes();
+            self.remember_link(&node, &target, moment);
+            Ok(target)
+        })
     }
 
     /// Adds a name to a file, and one reference of the kernel.
@@ -164,6 +163,7 @@ impl<C: FileCache> DirectoryFs<C> {
         let _noted = self.nodes.removals.read();
         let unlink = || self.nodes.with_descriptors(|| self.cache.unlink(dir.as_fd(), name));
         let named = self.inode_named(caller, &dir, name);
+        let _held = self.hold_named(caller, named);
         let removed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], unlink));
         self.note_name_removed(&dir, name, &removed);
         self.forget_inode(named);
@@ -186,8 +186,11 @@ impl<C: FileCache> DirectoryFs<C> {
         check_name(name)?;
         let dir = self.node(caller, parent)?;
         let remove = || rustix::fs::unlinkat(dir.as_fd(), name, AtFlags::REMOVEDIR);
+        let named = self.inode_named(caller, &dir, name);
+        let _held = self.hold_named(caller, named);
         let removed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], remove));
         self.note_name_removed(&dir, name, &removed);
+        self.forget_inode(named);
         removed
     }
 
@@ -212,6 +215,7 @@ impl<C: FileCache> DirectoryFs<C> {
         let removal = self.nodes.removals.read();
         let rename = || self.nodes.with_descriptors(|| self.cache.rename((old.as_fd(), from.1), (new.as_fd(), to.1), flags));
         let named = (self.inode_named(caller, &old, from.1), self.inode_named(caller, &new, to.1));
+        let _held = self.hold_named(caller, named.1);
         let renamed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[old.as_fd(), new.as_fd()], rename));
         let is_exchange = flags.contains(RenameFlags::EXCHANGE);
         self.note_renamed((&old, from.1), (&new, to.1), renamed.is_ok() && !is_exchange);

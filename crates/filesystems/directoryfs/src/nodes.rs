@@ -277,6 +277,13 @@ impl Nodes {
         Ok(Node { record, file })
     }
 
+    /// Returns the node of a number if its descriptor is open.
+    pub(crate) fn held(&self, number: u64) -> Option<Node> {
+        let record = self.record(number)?;
+        let file = record.descriptor.lock().held()?;
+        Some(Node { record, file })
+    }
+
     pub(crate) fn root_id(&self) -> InodeId {
         self.root.record.id()
     }

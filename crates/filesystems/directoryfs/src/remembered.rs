@@ -84,6 +84,10 @@ pub(crate) struct DirectoryRecord {
     pub is_complete: bool,
     /// When all names were read.
     pub checked: Option<Instant>,
+    /// When the attributes of all names that are known were read.
+    pub attributes_checked: Option<Instant>,
+    /// Whether there are too many names to remember them all.
+    pub is_large: bool,
     /// All names as a listing, until one changes.
     pub listing: Option<Arc<[ListedName]>>,
 }
@@ -264,10 +268,10 @@ impl Remembered {
             return Vec::new();
         }
         self.make_room(&mut table);
-        let known = table.directories.remove(&dir).unwrap_or_default();
+        let mut known = table.directories.remove(&dir).unwrap_or_default();
         let was_complete = known.is_complete;
         let old_names = known.names.len();
-        let mut old = known.names;
+        let mut old = std::mem::take(&mut known.names);
         let (mut names, mut changed) = (BTreeMap::new(), Vec::new());
         for ListedName { name, ino, kind } in listed {
             let record = match old.remove(name) {
@@ -284,7 +288,7 @@ impl Remembered {
         }
         changed.extend(old.into_iter().filter(|(_, record)| record.target != Target::Absent).map(|(name, _)| name));
         table.names = table.names + names.len() - old_names;
-        let record = DirectoryRecord { names, is_complete: true, checked: Some(Instant::now()), listing: None };
+        let record = DirectoryRecord { names, is_complete: true, checked: Some(Instant::now()), listing: None, is_large: false, ..known };
         table.directories.insert(dir, record);
         changed
     }
@@ -321,13 +325,35 @@ impl Remembered {
 
     /// Returns whether a directory and its names were read within the time to live.
     pub fn is_checked(&self, dir: InodeId) -> bool {
-        self.table.lock().directories.get(&dir).is_some_and(|directory| self.is_fresh(directory.checked))
+        self.table.lock().directories.get(&dir).is_some_and(|directory| self.is_fresh(directory.attributes_checked))
     }
 
     /// Notes that the names of a directory that are known were read again.
     pub fn set_checked(&self, dir: InodeId) {
         if let Some(directory) = self.table.lock().directories.get_mut(&dir) {
-            directory.checked = Some(Instant::now());
+            directory.attributes_checked = Some(Instant::now());
+        }
+    }
+
+    /// Notes that a directory has too many names to remember them all.
+    pub fn set_large(&self, dir: InodeId) {
+        let directory = &mut *self.table.lock();
+        let directory = directory.directories.entry(dir).or_default();
+        (directory.is_large, directory.is_complete, directory.listing) = (true, false, None);
+    }
+
+    /// Returns whether a directory had too many names to remember them all.
+    pub fn is_large(&self, dir: InodeId) -> bool {
+        self.table.lock().directories.get(&dir).is_some_and(|directory| directory.is_large)
+    }
+
+    /// Forgets all of an inode.
+    pub fn forget(&self, id: InodeId) {
+        let mut table = self.table.lock();
+        self.count_change(&mut table, id);
+        table.files.remove(&id);
+        if let Some(directory) = table.directories.remove(&id) {
+            table.names -= directory.names.len();
         }
     }
 

@@ -14,9 +14,23 @@ use crate::remembered::{Moment, Target, XattrSet};
 use crate::{Result, Stat};
 
 impl<C: FileCache> DirectoryFs<C> {
+    /// Runs a call that reads, as [`DirectoryFs::also_as_caller`] does. The call gets the moment after which it reads; none when it runs as
+    /// the caller: what the file system shows to one user only is not remembered.
+    pub(crate) fn read_as<T>(&self, caller: Caller, mut call: impl FnMut(Option<Moment>) -> Result<T>) -> Result<T> {
+        let mut moment = self.moment();
+        self.also_as_caller(caller, || call(moment.take()))
+    }
+
+    /// Returns whether an inode is on the file system of the top directory. One that is mounted below may be a user's, who decides what it
+    /// shows to whom: nothing of it is remembered.
+    pub(crate) fn is_on_top(&self, id: InodeId) -> bool {
+        id.dev == self.nodes.root_id().dev
+    }
+
     /// Remembers what a name stands for, which was read after `since`.
     pub(crate) fn remember_name(&self, dir: InodeId, name: &OsStr, target: Target, since: Option<Moment>) {
-        if let (Some(remembered), Some(since)) = (&self.remembered, since) {
+        let is_below = matches!(target, Target::Inode(id) if !self.is_on_top(id)) || !self.is_on_top(dir);
+        if let (Some(remembered), Some(since), false) = (&self.remembered, since, is_below) {
             remembered.set_name(dir, name, target, since);
         }
     }
@@ -24,6 +38,7 @@ impl<C: FileCache> DirectoryFs<C> {
     /// Remembers attributes, which were read after `since`, of a file that nobody writes.
     pub(crate) fn remember_attributes(&self, number: u64, id: InodeId, stat: &Stat, since: Option<Moment>) {
         if let (Some(remembered), Some(since)) = (&self.remembered, since)
+            && self.is_on_top(id)
             && !self.has_writers(number)
         {
             remembered.set_attributes(id, stat, since);
@@ -49,6 +64,19 @@ impl<C: FileCache> DirectoryFs<C> {
     /// Notes a change of a name by this mount; `target` if it is known what the name stands for now. Returns what it stood for.
     pub(crate) fn name_changed(&self, dir: &Node, name: &OsStr, target: Option<Target>) -> Option<InodeId> {
         self.remembered.as_ref()?.change_name(dir.id(), name, target)
+    }
+
+    /// Keeps a file open that a call is about to take a name from, as a program may have it open without that the file is open below.
+    pub(crate) fn hold_named(&self, caller: Caller, named: Option<InodeId>) -> Option<Node> {
+        let number = self.nodes.number_of_id(named?)?;
+        self.node(caller, number).ok()
+    }
+
+    /// Notes that an inode is new: what is remembered of it is of a removed one that had its number.
+    pub(crate) fn note_new(&self, id: InodeId) {
+        if let Some(remembered) = &self.remembered {
+            remembered.forget(id);
+        }
     }
 
     /// Notes that this mount has made a name, or has found out that what is remembered of it is wrong.

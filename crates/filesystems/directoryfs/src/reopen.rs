@@ -17,7 +17,7 @@ use crate::descriptors::{HeldFile, RemovedName};
 use crate::directory::open_name;
 use crate::identity::InodeId;
 use crate::nodes::{Location, NodeRecord, Nodes, ROOT};
-use crate::remembered::Target;
+use crate::remembered::{Moment, Target};
 use crate::{Result, Stat};
 
 /// How many descriptors are closed at once where the process has none left: the cache and other threads need some, too.
@@ -57,7 +57,9 @@ impl Nodes {
             if let Some(held) = descriptor.held() {
                 return held;
             }
-            descriptor.set(file, &self.descriptors)
+            let file = descriptor.set(file, &self.descriptors);
+            record.remembered.lock().take();
+            file
         };
         let mut queue = self.descriptors.queue.lock();
         queue.push_back(record.number);
@@ -149,6 +151,12 @@ impl Nodes {
         for record in closed.iter().rev() {
             let file = dir.and_then(|dir| self.open_by_name(record, dir.as_fd())).or_else(|error| self.open_by_handle(record).ok_or(error));
             if file.as_ref().err() == Some(&Errno::STALE) {
+                // Another thread may have opened it meanwhile.
+                let held = record.descriptor.lock().held();
+                if let Some(held) = held {
+                    dir = Ok(held);
+                    continue;
+                }
                 self.forget_name(record);
             }
             dir = file.map(|file| self.hold(record, file));
@@ -158,6 +166,7 @@ impl Nodes {
 
     fn open_by_name(&self, record: &NodeRecord, dir: BorrowedFd<'_>) -> Result<OwnedFd> {
         let name = record.location.lock().name.clone();
+        let moment = self.remembered.as_ref().map(|remembered| remembered.moment());
         let file = match open_name(dir, &name) {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(Errno::STALE),
             file => file?,
@@ -165,28 +174,28 @@ impl Nodes {
         let stat = Stat::of(file.as_fd())?;
         let (id, found) = (record.id(), InodeId::of(&stat));
         if id == found && (id.is_unique() || record.descriptor.lock().has_handle_of(file.as_fd())) {
-            record.remembered.lock().take();
             return Ok(file);
         }
-        let remembered = record.remembered.lock().take();
+        let remembered = record.remembered.lock().clone();
         match remembered {
             // Nobody has seen more of it than what was remembered of this name, and that is still right.
             Some(remembered) if !id.is_unique() && remembered.may_be_same(&stat) => {
                 let old = self.set_identity(record, found)?;
-                self.note_identity(record, old, found);
+                self.note_identity(record, (old, found), moment);
                 Ok(file)
             }
             _ => Err(Errno::STALE),
         }
     }
 
-    fn note_identity(&self, record: &NodeRecord, old: InodeId, new: InodeId) {
+    fn note_identity(&self, record: &NodeRecord, (old, new): (InodeId, InodeId), moment: Option<Moment>) {
         let Some(remembered) = self.remembered.as_ref().filter(|_| old != new) else { return };
         remembered.set_identity(old, new);
         let Location { parent, name } = record.location.lock().clone();
         if let Some(parent) = self.known(parent) {
-            let moment = remembered.moment();
-            remembered.set_name(parent.id(), &name, Target::Inode(new), moment);
+            if let Some(moment) = moment {
+                remembered.set_name(parent.id(), &name, Target::Inode(new), moment);
+            }
         }
     }
 

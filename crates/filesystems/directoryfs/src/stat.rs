@@ -96,10 +96,19 @@ impl Stat {
         })
     }
 
-    /// Returns whether both can be of one file that nobody has changed in between: type, size and time of the last change of the data are
-    /// the same, and those of a directory only its type.
+    /// Returns whether both can be of one file that nobody has changed in between: type, mode and owner are the same, and also the size and
+    /// the times of what is not a directory.
     pub(crate) fn may_be_same(&self, other: &Stat) -> bool {
-        self.kind() == other.kind() && (self.is_dir() || (self.size, self.mtime, self.mode) == (other.size, other.mtime, other.mode))
+        let access = |stat: &Stat| (stat.mode, stat.uid, stat.gid);
+        let version = |stat: &Stat| (stat.size, stat.mtime, stat.ctime);
+        access(self) == access(other) && (self.is_dir() || version(self) == version(other))
+    }
+
+    /// Returns whether the file can give power to whoever runs or opens it: a program with set-ID bits, or a device. What is remembered of
+    /// it may be wrong by now, and is not answered.
+    pub(crate) fn has_power(&self) -> bool {
+        let is_device = matches!(self.kind(), FileType::CharacterDevice | FileType::BlockDevice);
+        is_device || self.is_file() && self.mode & (SET_UID | SET_GID) != 0
     }
 
     /// Returns the file type bits of the mode.

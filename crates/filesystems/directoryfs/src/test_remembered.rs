@@ -248,3 +248,46 @@ fn only_memory_answers_while_the_file_system_is_away_and_nothing_is_forgotten() 
     assert!(directory.lookup(me(), ROOT, OsStr::new("file")).is_ok());
     assert!(checks(&directory).contains(&Change::Name { parent: ROOT, name: "file".into() }));
 }
+
+#[test]
+fn programs_with_set_id_bits_are_never_answered_from_memory() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let path = temp.path().join("program");
+    fs::write(&path, "").expect("written");
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).expect("set");
+    let fs = remembering(&temp, LONG);
+    let look = || fs.lookup(me(), ROOT, OsStr::new("program")).expect("there");
+    let number = look().number;
+    assert_eq!(look().stat.mode & 0o7777, 0o4755);
+    assert_eq!((fs.known_attributes(me(), number), fs.fresh_attributes(number)), (None, None));
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    assert_eq!(look().stat.mode & 0o7777, 0o755);
+}
+
+#[test]
+fn a_removed_file_stays_open_for_whoever_was_promised_it() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let fs = loaded(&temp, |bytes| bytes);
+    let sub = fs.lookup(me(), ROOT, OsStr::new("sub")).expect("known").number;
+    let file = fs.lookup(me(), sub, OsStr::new("file")).expect("known").number;
+    fs.unlink(me(), sub, OsStr::new("file")).expect("removed");
+    assert_eq!(fs.getattr(me(), file).map(|stat| (stat.size, stat.nlink)), Ok((2, 0)));
+}
+
+#[test]
+fn a_listing_does_not_count_as_a_look_at_the_attributes() {
+    let temp = tempfile::tempdir().expect("a directory");
+    fs::write(temp.path().join("a"), "1").expect("written");
+    let fs = remembering(&temp, Duration::from_millis(50));
+    let number = fs.lookup(me(), ROOT, OsStr::new("a")).expect("there").number;
+    fs::write(temp.path().join("a"), "123").expect("written");
+    let begun = std::time::Instant::now();
+    while fs.fresh_attributes(number).is_some() {
+        assert!(begun.elapsed() < LONG);
+        std::thread::yield_now();
+    }
+    names(&fs, ROOT);
+    fs.known_attributes(me(), number);
+    checks(&fs);
+    assert_eq!(fs.known_attributes(me(), number).map(|stat| stat.size), Some(3));
+}

@@ -187,8 +187,9 @@ impl CachedShared {
 
     /// Opens a file whose open(2) was replied to already.
     pub fn keep_promise(&self, open: &PromisedOpen) -> Result<OpenCachedFile, Errno> {
-        let PromisedOpen { caller, number, flags, stat } = *open;
+        let PromisedOpen { caller, number, flags, ref stat, .. } = *open;
         let node = self.fs.node(caller, number)?;
+        self.fs.may_open(caller, &node, true, false)?;
         let file = self.open_file(caller, &node, open_flags(flags))?;
         let now = self.fs.stat_of(&node)?;
         if (now.size, now.mtime, now.ctime) != (stat.size, stat.mtime, stat.ctime) {
@@ -209,7 +210,8 @@ impl CachedShared {
         if !stat.is_file() || stat.dev != self.device || self.fs.may_open_with(caller, &stat, true, false).is_err() {
             return None;
         }
-        Some((PromisedOpen { caller, number, flags, stat }, self.fs.is_cached(number, &stat)))
+        let open = PromisedOpen { caller, number, flags, stat, _held: self.fs.held(number) };
+        Some((open, self.fs.is_cached(number, &stat)))
     }
 
     fn note_open(&self, opener: Caller, file: File, node: Node, flags: i32) -> OpenCachedFile {

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use directoryfs::Stat;
+use directoryfs::{Node, Stat};
 use fusedev::Caller;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
 /// An open(2) for reading whose reply needed no call to the slow side: its attributes were fresh in memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PromisedOpen {
     /// The process that opened the file.
     pub caller: Caller,
@@ -18,6 +18,8 @@ pub struct PromisedOpen {
     pub flags: i32,
     /// The attributes that the reply relied on.
     pub stat: Stat,
+    /// The file, if it was open below: it stays open, also when it is removed.
+    pub _held: Option<Node>,
 }
 
 /// What a file handle of the kernel stands for.
@@ -55,7 +57,7 @@ impl<T> OpenHandle<T> {
         if let Some(file) = self.get() {
             return Ok(file);
         }
-        let file = Arc::new(open(&promised.ok_or(Errno::BADF)?)?);
+        let file = Arc::new(open(promised.as_ref().ok_or(Errno::BADF)?)?);
         Ok(Arc::clone(self.opened.get_or_init(|| file)))
     }
 }
@@ -65,7 +67,7 @@ mod test {
     use super::*;
 
     fn promised() -> PromisedOpen {
-        PromisedOpen { caller: Caller { uid: 0, gid: 0, pid: 1 }, number: 7, flags: 0, stat: Stat::default() }
+        PromisedOpen { caller: Caller { uid: 0, gid: 0, pid: 1 }, number: 7, flags: 0, stat: Stat::default(), _held: None }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use directoryfs::{HandedDirectory, HandedNames, HandedNode, Version};
+use directoryfs::{HandedAttributes, HandedDirectory, HandedNames, HandedNode, Version};
 use fusedev::Caller;
 use shm::FileHandle;
 use xxhash_rust::xxh3::xxh3_64;
@@ -205,10 +205,9 @@ impl Encoder {
         self.path(&node.name);
         self.optional(node.cached, Encoder::version);
         self.optional(node.compared, Encoder::version);
-        self.optional(node.remembered, |out, (size, mtime, mode)| {
-            out.u64(size);
-            out.time(mtime);
-            out.u32(mode);
+        self.optional(node.remembered, |out, HandedAttributes { access: (mode, user, group), version }| {
+            [mode, user, group].into_iter().for_each(|number| out.u32(number));
+            out.version(version);
         });
         self.optional(node.file.as_ref(), Encoder::fd);
         self.optional(node.handle.as_ref(), |out, handle| {
@@ -362,7 +361,10 @@ impl Decoder<'_> {
             name: self.name()?,
             cached: self.optional(Decoder::version)?,
             compared: self.optional(Decoder::version)?,
-            remembered: self.optional(|from| Ok((from.u64()?, from.time()?, from.u32()?)))?,
+            remembered: self.optional(|from| {
+                let access = (from.u32()?, from.u32()?, from.u32()?);
+                Ok(HandedAttributes { access, version: from.version()? })
+            })?,
             file: self.optional(Decoder::fd)?,
             handle: self.optional(Decoder::file_handle)?,
         })
@@ -431,7 +433,7 @@ mod test {
             name: OsString::from_vec(b"na\xffme".to_vec()),
             cached: Some((9, (1, 2), (3, 4))),
             compared: None,
-            remembered: Some((5, (6, 7), 0o644)),
+            remembered: Some(HandedAttributes { access: (0o644, 1, 2), version: (5, (6, 7), (8, 9)) }),
             file,
             handle: FileHandle::from_parts(129, b"handle"),
         }
