@@ -192,10 +192,8 @@ impl Nodes {
         let Some(remembered) = self.remembered.as_ref().filter(|_| old != new) else { return };
         remembered.set_identity(old, new);
         let Location { parent, name } = record.location.lock().clone();
-        if let Some(parent) = self.known(parent) {
-            if let Some(moment) = moment {
-                remembered.set_name(parent.id(), &name, Target::Inode(new), moment);
-            }
+        if let (Some(parent), Some(moment)) = (self.known(parent), moment) {
+            remembered.set_name(parent.id(), &name, Target::Inode(new), moment);
         }
     }
 
