@@ -5,9 +5,10 @@
 //! was read may not be kept there, and then the waiter reads the pages itself. So whether bytes are right never depends on a mark.
 //!
 //! A wait ends when the read ends, when the reading process is dead (checked every 10 ms), when it shows no heartbeat
-//! ([`shm::LivenessWatch`]), or after [`WAIT_MAX`]. In a segment that several users can write it ends after [`WAIT_MAX_IN_GROUP`]; as a
-//! member can renew false marks, waits for other processes are then suspended for [`SUSPENDED`]. Each process removes false marks in its
-//! own name some ten times a second ([`FetchMarks::restore`]).
+//! ([`shm::LivenessWatch`]), or after [`WAIT_MAX`]. In a segment that several users can write, all waits of one read together end after
+//! [`WAIT_MAX_IN_GROUP`], for a member can free a false mark and make it again. As it can do so at each read, waits for other processes
+//! are then suspended for [`SUSPENDED`]. Each process removes false marks in its own name some ten times a second
+//! ([`FetchMarks::restore`]).
 
 #[cfg(all(test, not(miri)))]
 mod every_order;
@@ -24,7 +25,7 @@ use protocol::{Kernel, Mark, Memory, OwnMark};
 
 /// How long a thread waits for another one's read. Then it reads by itself: the file may have been replaced by one that can be read.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(5);
-/// The same for a process of what may be another user.
+/// The same for processes of what may be other users: for all waits of one read of the caller's together.
 const WAIT_MAX_IN_GROUP: Duration = Duration::from_millis(500);
 /// How long no other process is waited for after one was waited for in vain.
 const SUSPENDED: Duration = Duration::from_secs(10);
@@ -38,7 +39,9 @@ const SLEEP_BRIEFLY: Duration = Duration::from_millis(1);
 pub(super) struct FetchMarks {
     words: Words,
     me: u8,
+    /// How long one wait may take, and all waits of one read of the caller's together.
     wait_max: Duration,
+    waits_max: Duration,
     begun: Instant,
     /// Until when no other process is waited for, ms since `begun`.
     suspended_until: AtomicU64,
@@ -57,8 +60,9 @@ impl FetchMarks {
 
     pub(super) fn new(region: &Arc<Region>, at: usize, processes: &Arc<ProcessSlots>, me: ProcessSlot) -> FetchMarks {
         let words = Words { region: Arc::clone(region), at, processes: Arc::clone(processes) };
-        let wait_max = if is_of_group(region) { WAIT_MAX_IN_GROUP } else { WAIT_MAX };
-        FetchMarks { words, me: me.0, wait_max, begun: Instant::now(), suspended_until: AtomicU64::new(0) }
+        // One user's processes trust each other: there, a long read may wait for many reads of a slow file.
+        let (wait_max, waits_max) = if is_of_group(region) { (WAIT_MAX_IN_GROUP, WAIT_MAX_IN_GROUP) } else { (WAIT_MAX, Duration::MAX) };
+        FetchMarks { words, me: me.0, wait_max, waits_max, begun: Instant::now(), suspended_until: AtomicU64::new(0) }
     }
 
     /// Takes part, after what an earlier process left in our process slot was freed. Returns the turns of the marks.
@@ -95,12 +99,16 @@ impl FetchMarks {
         protocol::set_user(&self.words, self.me, true);
     }
 
-    /// Claims pages with one of our marks, which is in use. The claim is cut to what no other process reads.
+    /// Claims pages with one of our marks, which is in use. The claim is cut to what no other process reads. The time that others take to
+    /// decide about theirs is added to `waited`.
     ///
     /// # Errors
     /// Another process reads the first page.
-    pub(super) fn claim(&self, number: u8, turn: u32, claim: &mut Claim) -> Result<(), SeenMark> {
-        protocol::claim(&self.words, self.own(number, turn), claim)
+    pub(super) fn claim(&self, (number, turn): (u8, u32), claim: &mut Claim, waited: &mut Duration) -> Result<(), SeenMark> {
+        let begun = Instant::now();
+        let claimed = protocol::claim(&self.words, self.own(number, turn), claim);
+        self.count_wait(begun, waited);
+        claimed
     }
 
     /// Marks pages as being read, whatever other processes read.
@@ -113,29 +121,44 @@ impl FetchMarks {
         protocol::end(&self.words, self.own(number, turn));
     }
 
-    /// Waits for the end of another process's read. Returns false if the caller should read by itself.
-    pub(super) fn wait(&self, other: SeenMark) -> bool {
+    /// Waits for the end of another process's read, and adds the time to `waited`. Returns false if the caller should read by itself.
+    pub(super) fn wait(&self, other: SeenMark, waited: &mut Duration) -> bool {
         let begun = Instant::now();
+        let at_most = self.wait_max.min(self.waits_max.saturating_sub(*waited));
         let mut watch = self.words.processes.watch(ProcessSlot(other.mark.process));
-        protocol::wait(&self.words, other, || {
-            let is_over = begun.elapsed() >= self.wait_max;
+        let has_ended = protocol::wait(&self.words, other, || {
+            let is_over = begun.elapsed() >= at_most;
             if is_over {
-                let until = self.begun.elapsed() + SUSPENDED;
-                self.suspended_until.store(until.as_millis() as u64, Ordering::Relaxed);
+                self.suspend_waits();
             }
             is_over || watch.is_silent()
-        })
+        });
+        self.count_wait(begun, waited);
+        has_ended
     }
 
-    /// Returns whether other processes are waited for at present.
-    pub(super) fn may_wait(&self) -> bool {
+    /// Returns whether a read that has waited so long for other processes may wait for them at present.
+    pub(super) fn may_wait(&self, waited: Duration) -> bool {
         let until = self.suspended_until.load(Ordering::Relaxed);
-        until == 0 || self.begun.elapsed().as_millis() as u64 >= until
+        waited < self.waits_max && (until == 0 || self.begun.elapsed().as_millis() as u64 >= until)
+    }
+
+    /// Adds the time since `begun` to what a read has waited. Who has waited long enough waits for nobody for a while.
+    fn count_wait(&self, begun: Instant, waited: &mut Duration) {
+        *waited = waited.saturating_add(begun.elapsed());
+        if *waited >= self.waits_max {
+            self.suspend_waits();
+        }
+    }
+
+    fn suspend_waits(&self) {
+        let until = self.begun.elapsed() + SUSPENDED;
+        self.suspended_until.store(until.as_millis() as u64, Ordering::Relaxed);
     }
 
     #[cfg(test)]
-    pub(super) fn wait_at_most(&mut self, time: Duration) {
-        self.wait_max = time;
+    pub(super) fn wait_at_most(&mut self, one: Duration, all_of_a_read: Duration) {
+        (self.wait_max, self.waits_max) = (one, all_of_a_read);
     }
 
     /// Returns where the marks are.

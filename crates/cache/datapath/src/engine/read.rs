@@ -3,7 +3,7 @@
 //! file; *copy* the pages into frames and to the caller.
 
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pagecache::{Inserted, LookupKey, Marks, Pin, Ticket};
 use rustix::io::Errno;
@@ -118,13 +118,13 @@ impl Open {
                 missed.push(piece);
             }
         }
-        let mut in_vain = 0;
+        let (mut in_vain, mut waited) = (0, Duration::ZERO);
         while in_vain < TRIES {
             if missed.is_empty() {
                 return Ok(len);
             }
             // Frames may be too few to keep what another thread has read: who has waited a few times in vain reads by itself.
-            let left = self.fetch(&missed, to, run, in_vain < WAITS)?;
+            let left = self.fetch(&missed, to, run, (in_vain < WAITS).then_some(&mut waited))?;
             in_vain = if left.len() < missed.len() { 0 } else { in_vain + 1 };
             missed = left;
         }
@@ -248,7 +248,7 @@ impl Open {
         let mut tries = Retries::new();
         while tries.again() {
             let at = piece.at..piece.at + piece.len;
-            if self.engine.pages.read(self.name(piece.page), piece.offset, &mut to[at]) || self.fetch(&[piece], to, 0, false)?.is_empty() {
+            if self.engine.pages.read(self.name(piece.page), piece.offset, &mut to[at]) || self.fetch(&[piece], to, 0, None)?.is_empty() {
                 return Ok(());
             }
         }
@@ -256,9 +256,10 @@ impl Open {
         Err(Errno::IO)
     }
 
-    /// Reads pages that were missed. With `may_wait` it waits for other threads and processes that read some of them. Returns the pieces
-    /// that must be tried again.
-    fn fetch(&self, missed: &[Piece], to: &mut [u8], run: u64, may_wait: bool) -> Result<Vec<Piece>, Errno> {
+    /// Reads pages that were missed. With `waited`, which is how long the caller has waited for other processes so far, it waits for other
+    /// threads and processes that read some of them. Returns the pieces that must be tried again.
+    fn fetch(&self, missed: &[Piece], to: &mut [u8], run: u64, mut waited: Option<&mut Duration>) -> Result<Vec<Piece>, Errno> {
+        let may_wait = waited.is_some();
         let mut again = Vec::new();
         let before = self.truncations()?;
         // Tickets first: a write from now on is noticed when the page is inserted into a frame.
@@ -286,7 +287,7 @@ impl Open {
             let count = count.min(MAX_RUN);
             let asked = first.page..first.page + count as u64;
             let mut plan = self.plan(asked, if rest.len() == count { run } else { 0 });
-            let read = self.engine.reads_in_flight.begin(self.no, &mut plan.pages, may_wait);
+            let read = self.engine.reads_in_flight.begin(self.no, &mut plan.pages, waited.as_deref_mut());
             // What others read now is left: it is tried next.
             let asked = plan.pages.asked.end - plan.pages.asked.start;
             let (run_of, behind) = rest.split_at(if read.is_some() { asked as usize } else { count });

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use shm::{ProcessSlot, ProcessSlots, Region};
@@ -65,31 +66,32 @@ impl ReadsInFlight {
     }
 
     /// Begins a read of pages of a file. Those that another thread or process reads now are removed from `pages`, except for the first
-    /// requested one. If that is read now, it waits for the end of that read and returns None: the caller looks into the cache again. With
-    /// `may_wait` false it does not wait, and all requested pages are read.
-    pub(crate) fn begin(&self, file: FileNo, pages: &mut FetchPages, mut may_wait: bool) -> Option<ReadInFlight<'_>> {
+    /// requested one. If that is read now, it waits for the end of that read and returns None: the caller looks into the cache again.
+    /// `waited` is how long the caller's read has waited for other processes so far, which has a limit. Without it this does not wait, and
+    /// all requested pages are read.
+    pub(crate) fn begin(&self, file: FileNo, pages: &mut FetchPages, mut waited: Option<&mut Duration>) -> Option<ReadInFlight<'_>> {
         let mut own = self.own.lock();
-        if may_wait && own.reads_page(file, pages.asked.start) {
+        if waited.is_some() && own.reads_page(file, pages.asked.start) {
             let still_read = |own: &mut OwnReads| own.reads_page(file, pages.asked.start);
             if !self.ended.wait_while_for(&mut own, still_read, WAIT_MAX).timed_out() {
                 return None;
             }
-            may_wait = false;
+            waited = None;
         }
-        own.cut(file, pages, may_wait);
+        own.cut(file, pages, waited.is_some());
         let (number, mark) = own.enter(file, &pages.all, self.marks.has_others());
         if mark.is_some() {
             self.marks.set_active(own.used);
         }
         drop(own);
         let read = ReadInFlight { all: self, number, mark };
-        let Some((mark, turn)) = mark else { return Some(read) };
+        let Some((number_of_mark, turn)) = mark else { return Some(read) };
         let mut claim = Claim { file: file.0, asked: pages.asked.clone(), pages: pages.all.clone() };
-        if !may_wait || !self.marks.may_wait() {
-            self.marks.read_anyway(mark, turn, &claim);
+        let Some(waited) = waited.filter(|waited| self.marks.may_wait(**waited)) else {
+            self.marks.read_anyway(number_of_mark, turn, &claim);
             return Some(read);
-        }
-        match self.marks.claim(mark, turn, &mut claim) {
+        };
+        match self.marks.claim((number_of_mark, turn), &mut claim, waited) {
             Ok(()) => {
                 if claim.pages != pages.all {
                     self.own.lock().shrink(number, &claim.pages);
@@ -99,7 +101,7 @@ impl ReadsInFlight {
             }
             Err(other) => {
                 drop(read);
-                if self.marks.wait(other) { None } else { self.begin(file, pages, false) }
+                if self.marks.wait(other, waited) { None } else { self.begin(file, pages, None) }
             }
         }
     }
@@ -186,6 +188,7 @@ impl Drop for ReadInFlight<'_> {
 
 #[cfg(test)]
 mod test {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::time::Instant;
 
     use shm::PageSize;
@@ -204,7 +207,8 @@ mod test {
     /// Begins a read; returns the pages that it reads: those requested, and all.
     fn begin(all: &ReadsInFlight, file: u32, asked: Range<u64>, around: Range<u64>) -> Option<(ReadInFlight<'_>, Range<u64>, Range<u64>)> {
         let mut pages = FetchPages { asked, all: around };
-        all.begin(FileNo(file), &mut pages, true).map(|read| (read, pages.asked, pages.all))
+        let mut waited = Duration::ZERO;
+        all.begin(FileNo(file), &mut pages, Some(&mut waited)).map(|read| (read, pages.asked, pages.all))
     }
 
     fn pages_of(begun: &Option<(ReadInFlight<'_>, Range<u64>, Range<u64>)>) -> (Range<u64>, Range<u64>) {
@@ -222,7 +226,7 @@ mod test {
         assert_eq!(pages_of(&begin(second, 2, 0..4, 0..8)), (0..4, 0..8), "another file");
         // Whoever has waited enough reads all that was requested.
         let mut pages = FetchPages { asked: 3..18, all: 3..18 };
-        let read = second.begin(FileNo(1), &mut pages, false);
+        let read = second.begin(FileNo(1), &mut pages, None);
         assert!(read.is_some() && pages == FetchPages { asked: 3..18, all: 3..18 });
         drop((low, high, read));
         assert_eq!(pages_of(&begin(second, 1, 0..40, 0..60)), (0..40, 0..60), "all have ended");
@@ -265,11 +269,44 @@ mod test {
     #[test]
     fn a_read_that_does_not_end_is_waited_for_once() {
         let (_processes, [hostile, mut waiter]) = reads_of();
-        waiter.marks.wait_at_most(std::time::Duration::from_millis(200));
+        waiter.marks.wait_at_most(Duration::from_millis(200), Duration::MAX);
         let _first = begin(&hostile, 1, 0..4, 0..8);
         let begun = Instant::now();
         (0..20).for_each(|_| assert_eq!(pages_of(&begin(&waiter, 1, 0..2, 0..2)), (0..2, 0..2)));
         assert!((200..2_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn all_waits_of_a_read_together_have_a_limit() {
+        const LIMIT: Duration = Duration::from_millis(400);
+        let (_processes, [hostile, mut waiter]) = reads_of();
+        waiter.marks.wait_at_most(WAIT_MAX, LIMIT);
+        let is_over = AtomicBool::new(false);
+        let first = begin(&hostile, 1, 0..4, 0..8).map(|(read, ..)| read);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut last = first;
+                while !is_over.load(Relaxed) {
+                    // Each wait is much shorter than the limit, and the next mark is there before this one is freed.
+                    std::thread::sleep(LIMIT / 8);
+                    let next = hostile.begin(FileNo(1), &mut FetchPages { asked: 0..4, all: 0..8 }, None);
+                    drop(std::mem::replace(&mut last, next));
+                }
+            });
+            // As a read does that gets some other page after each wait.
+            let (begun, mut waited) = (Instant::now(), Duration::ZERO);
+            let begin = |waited: &mut Duration| waiter.begin(FileNo(1), &mut FetchPages { asked: 0..2, all: 0..2 }, Some(waited)).is_some();
+            while waited < LIMIT && begun.elapsed() < WAIT_MAX {
+                begin(&mut waited);
+            }
+            let took = begun.elapsed();
+            // It waits no more, and for a while the next read of this process does not wait either.
+            let mut waited_next = Duration::ZERO;
+            let is_begun = begin(&mut waited) && begin(&mut waited_next);
+            is_over.store(true, Relaxed);
+            assert!((LIMIT..LIMIT + Duration::from_secs(2)).contains(&waited) && waited <= took, "{waited:?} of {took:?}");
+            assert!(is_begun && waited_next.is_zero(), "{waited_next:?}");
+        });
     }
 
     #[test]

@@ -217,14 +217,20 @@ pub(super) fn clear_process(memory: &impl Kernel, process: u8) -> [u32; MARKS] {
     })
 }
 
-/// Waits for the end of another process's read. Returns false if `gives_up` does, which is asked after each sleep.
+/// Waits for the end of another process's read. Returns false if `gives_up` does, which is asked before each sleep.
 pub(super) fn wait(memory: &impl Kernel, other: SeenMark, mut gives_up: impl FnMut() -> bool) -> bool {
     while is_under_way(memory, other) {
         if !memory.is_alive(other.mark.process) {
             clear(memory, other);
-        } else if gives_up() {
+            if !is_under_way(memory, other) {
+                break;
+            }
+            // Another process makes the mark again and again: that wait is bounded, too.
+        }
+        if gives_up() {
             return false;
-        } else if let Some(expected) = begin_sleep(memory, other.mark, |state| is_same(state, other.state)) {
+        }
+        if let Some(expected) = begin_sleep(memory, other.mark, |state| is_same(state, other.state)) {
             memory.sleep(other.mark.state(), expected, false);
         }
     }
@@ -348,4 +354,67 @@ fn look(memory: &impl Memory, mark: Mark, file: u32) -> Option<(SeenMark, Range<
         }
     }
     None
+}
+
+#[cfg(test)]
+mod test {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Words of a dead process, each of which a hostile process stores again at once. It counts the checks of life and the sleeps.
+    struct Renewed {
+        state: u32,
+        checks: Cell<u32>,
+        sleeps: Cell<u32>,
+    }
+
+    impl Memory for Renewed {
+        fn load(&self, at: usize, _: Ordering) -> u32 {
+            if at == active_word(1) { 1 } else { self.state }
+        }
+
+        fn store(&self, _: usize, _: u32, _: Ordering) {}
+
+        fn swap(&self, _: usize, _: u32) -> u32 {
+            self.state
+        }
+
+        fn exchange(&self, _: usize, old: u32, _: u32) -> bool {
+            old == self.state
+        }
+
+        fn fence(&self, _: Ordering) {}
+    }
+
+    impl Kernel for Renewed {
+        const SPINS: u32 = 1;
+
+        fn sleep(&self, _: usize, _: u32, _: bool) {
+            self.sleeps.set(self.sleeps.get() + 1);
+        }
+
+        fn wake(&self, _: usize) {}
+
+        fn is_alive(&self, _: u8) -> bool {
+            self.checks.set(self.checks.get() + 1);
+            assert!(self.checks.get() < 1_000, "waits without end");
+            false
+        }
+    }
+
+    #[test]
+    fn the_wait_for_a_dead_process_whose_mark_is_made_again_and_again_is_given_up() {
+        let mark = Mark { process: 1, number: 0 };
+        for state in [ONE_TURN | CLAIMED, ONE_TURN | READING, ONE_TURN | READING | WAITERS] {
+            let memory = Renewed { state, checks: Cell::new(0), sleeps: Cell::new(0) };
+            let mut asked = 0;
+            let has_ended = wait(&memory, SeenMark { mark, state }, || {
+                asked += 1;
+                asked > 10
+            });
+            assert!(!has_ended && asked == 11);
+            assert_eq!(memory.sleeps.get(), 10, "it does not spin");
+        }
+    }
 }
