@@ -24,7 +24,7 @@ use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
 use crate::filesystem::{caller, fuse_rdev, kind, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
-use crate::late_errors::close_and_report;
+use crate::late_errors::{close_and_report, keep_error};
 use crate::options::MountFlags;
 use crate::wire::{
     Attr, AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
@@ -502,7 +502,7 @@ impl CachedFilesystem {
     /// Replies to a flush. An error that nobody gets is kept for the next one: the file system below tells it once.
     fn flushed(opened: &OpenCachedFile, reply: ReplyEmpty, outcome: Result<(), Errno>) {
         if !try_empty(reply, outcome) {
-            *opened.late_error.lock() = outcome.err();
+            keep_error(&opened.late_error, outcome);
         }
     }
 
@@ -769,8 +769,10 @@ impl FileSystem for CachedFilesystem {
         let (filesystem, data) = (self.clone(), data.to_vec());
         req.run_blocking(move || {
             let mut written = filesystem.inner.write(&opened, offset, &data, is_append);
+            let mut synced = Ok(());
             if is_durable && written.is_ok() {
-                written = filesystem.inner.sync(&opened, true).and(written);
+                synced = filesystem.inner.sync(&opened, true);
+                written = synced.and(written);
             }
             match written {
                 Ok((length, at)) => {
@@ -783,7 +785,11 @@ impl FileSystem for CachedFilesystem {
                     }
                 }
                 // A part may have been written after the kernel had read the file again.
-                Err(error) if !reply.try_error(error) => filesystem.inner.changed.drop_all_pages(opened.node.number()),
+                Err(error) if !reply.try_error(error) => {
+                    // It may be of an earlier write, and was told once.
+                    keep_error(&opened.late_error, synced);
+                    filesystem.inner.changed.drop_all_pages(opened.node.number());
+                }
                 Err(_) => {}
             }
             if how.contains(WriteFlags::FUSE_WRITE_CACHE) {
