@@ -28,7 +28,7 @@ use crate::late_errors::{close_and_report, keep_error};
 use crate::options::MountFlags;
 use crate::wire::{
     Attr, AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Watchdog, opcodes,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Watchdog, check_wanted, opcodes,
 };
 
 const O_ACCMODE: i32 = 0o3;
@@ -232,6 +232,7 @@ impl CachedShared {
             Stat::newest_of(opened.file.fd())?;
         }
         opened.file.stat().map_err(|error| errno(&error))?;
+        check_wanted()?;
         opened.file.append_some(data).map(|(at, length)| (length, at)).map_err(|error| errno(&error))
     }
 
@@ -289,6 +290,7 @@ impl CachedShared {
     fn write_at(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let mut done = 0;
         while done < data.len() {
+            check_wanted()?;
             match opened.file.write_at(offset + done as u64, &data[done..]) {
                 Ok(0) => break,
                 Ok(written) => done += written,
@@ -318,8 +320,10 @@ impl CachedShared {
         let to_errno = |error: cachedfs::Error| errno(&error);
         let resize = |file: &File| {
             file.may_have_len(size).map_err(to_errno)?;
+            check_wanted()?;
             if takes_set_id {
                 self.take_set_id(caller, node)?;
+                check_wanted()?;
             }
             file.set_len(size).map_err(to_errno)?;
             self.note_write_time(file);
@@ -369,6 +373,7 @@ impl CachedShared {
         }
         let keep_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let file = &opened.file;
+        check_wanted()?;
         let done = match mode - FallocateFlags::KEEP_SIZE {
             // Only the times change.
             FallocateFlags::PUNCH_HOLE if keep_size && self.is_beyond(file, range.start)? => {
@@ -620,7 +625,8 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn rmdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-        self.changed_names(reply, self.inner.fs.rmdir(caller(req), parent, name), &[(parent, name)]);
+        let removed = check_wanted().and_then(|()| self.inner.fs.rmdir(caller(req), parent, name));
+        self.changed_names(reply, removed, &[(parent, name)]);
     }
 
     fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty) {

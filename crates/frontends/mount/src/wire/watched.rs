@@ -26,6 +26,7 @@ use super::pending_reply::PendingReply;
 use super::perform::{forgets, perform};
 use super::reply::ReplyAttr;
 use super::stopper::MountStopper;
+use super::wanted::serving;
 use super::watchdog::{OverdueRequest, TICK, Watchdog};
 use crate::blocking_pool::BlockingPool;
 
@@ -71,7 +72,7 @@ impl BlockingExecutor for TicketExecutor<'_> {
         let ticket = self.ticket.clone();
         self.pool.run(move || {
             if ticket.is_wanted() {
-                job();
+                serving(ticket, job);
             }
         });
     }
@@ -284,12 +285,13 @@ impl<F: FileSystem> WatchedReaders<F> {
                 if let Ok((head, args, rest)) = decode::split(&message)
                     && let Ok(op) = decode::decode(head.opcode, args, rest)
                 {
-                    readers.perform(head, op, &InPlace, answer);
+                    serving(ticket, || readers.perform(head, op, &InPlace, answer));
                 }
             });
         }
         let pool = if is_read { &self.stopper.read_pool } else { &self.stopper.blocking_pool };
-        self.perform(head, op, &TicketExecutor { pool, ticket }, answer);
+        let executor = TicketExecutor { pool, ticket: ticket.clone() };
+        serving(ticket, || self.perform(head, op, &executor, answer));
     }
 
     fn perform(&self, head: RequestHeader, op: FuseOp<'_>, executor: &dyn BlockingExecutor, answer: PendingReply) {
