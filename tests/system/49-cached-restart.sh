@@ -78,6 +78,9 @@ exec 7>&- 8<&-
 "$HOTSHELF" status "$MNT" >/dev/null
 goes_on "after a replaced program"
 
+# What a program says that can take over.
+consent=$("$HOTSHELF" takeover --check 2)
+
 # Programs that cannot take over, or that are not safe: refused, and the mount goes on.
 install_script 'exit 1'
 failed_mentions 'cannot take over'
@@ -85,6 +88,9 @@ goes_on "a program that fails"
 install_script 'echo "hotshelf 99.0 takes over version 99"'
 failed_mentions 'cannot take over'
 goes_on "a program of another version"
+install_script 'echo "hotshelf 99.0 takes over version 2 with cache 1 1 1"'
+failed_mentions 'cannot take over'
+goes_on "a program with another layout of the cache"
 rm "$installed"
 failed_mentions 'cannot be used'
 goes_on "no program"
@@ -109,8 +115,7 @@ exec 7>"$MNT/back" 8<>"$MNT/removed"
 rm "$MNT/removed"
 echo one >&7
 echo kept >&8
-# shellcheck disable=SC2016 # in the script
-install_script '[[ $2 == --check ]] && touch "$0" && echo "hotshelf 1.0 takes over version 1"'
+install_script "[[ \$2 == --check ]] && touch \"\$0\" && echo '$consent'"
 failed_mentions 'replaced meanwhile'
 echo two >&7
 exec 7>&-
@@ -146,8 +151,7 @@ wait_until 20 test ! -e "/proc/$pid"
 
 # A program that fails when it has been started: the mount must not hang.
 mount_cached
-# shellcheck disable=SC2016 # in the script
-install_script '[[ $2 == --check ]] && echo "hotshelf 1.0 takes over version 1" && exit 0; exit 1'
+install_script "[[ \$2 == --check ]] && echo '$consent' && exit 0; exit 1"
 failed_mentions 'did not restart'
 got=0
 timeout 10 ls "$MNT" >/dev/null 2>"$SCRATCH/out" || got=$?

@@ -57,6 +57,28 @@ pub struct Instance {
     is_detached: RwLock<bool>,
 }
 
+/// The versions of what a cache keeps, which decide whether one program can go on with the cache of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheVersions {
+    /// The version of the shared memory, which is the same in all programs that use it.
+    pub segment: u32,
+    /// The version of the pages in the shared memory, likewise.
+    pub pages: u32,
+    /// The newest version of caches on an SSD that a program opens.
+    pub ssd: u32,
+}
+
+impl CacheVersions {
+    /// The versions of this program.
+    pub const OWN: CacheVersions =
+        CacheVersions { segment: datapath::engine::SEGMENT_VERSION, pages: pagecache::VERSION, ssd: ssdcache::VERSION };
+
+    /// Returns whether a program with these versions can go on with the cache of one with `other`.
+    pub fn can_follow(&self, other: &CacheVersions) -> bool {
+        self.segment == other.segment && self.pages == other.pages && self.ssd >= other.ssd
+    }
+}
+
 impl Instance {
     /// Attaches to the instance of the configured name, and creates it if it does not exist.
     ///

@@ -54,7 +54,7 @@ pub use datapath::engine::{Residency, ResidencyPart};
 pub use error::{Error, Kind};
 pub use file::{File, Pinned, PinnedPage, Whence};
 pub use guarded::is_remote;
-pub use instance::Instance;
+pub use instance::{CacheVersions, Instance};
 pub use names::RemovedFile;
 pub use note::state_directory;
 pub use options::{Advice, Options};

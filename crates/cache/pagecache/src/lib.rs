@@ -123,7 +123,8 @@ type Counters = [AtomicU64; shape::COUNTER_BYTES / 8];
 const LARGE: usize = 1 << 14;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hs-pages");
-const VERSION: u32 = 4;
+/// The version of the page cache in shared memory. Processes that share one have the same.
+pub const VERSION: u32 = 4;
 /// Bytes of the header that the checksum covers.
 const HEADER_BYTES: usize = 36;
 

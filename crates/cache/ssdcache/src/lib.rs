@@ -111,4 +111,5 @@ pub use resize::{ResizeError, resize};
 pub use shared::{format_shared, shared_bytes};
 pub use superblock::{Shape, Superblock};
 pub use units::{DevicePage, FileKey, Item, PAGE_BYTES, PAGE_INDEX_END, Page, PageIndex, SsdSlot, Stamp};
+pub use version::VERSION;
 pub use view::{View, ViewHit, ViewLookup};

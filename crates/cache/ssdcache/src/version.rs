@@ -6,8 +6,8 @@
 use crate::open_error::CacheOpenError;
 use crate::units::Page;
 
-/// The version that this program writes, in superblocks and summaries.
-pub(crate) const VERSION: u32 = 1;
+/// The version that this program writes, in superblocks and summaries. It opens older ones, and refuses later ones.
+pub const VERSION: u32 = 1;
 
 /// A version that this program opens.
 struct FormatVersion {

@@ -37,6 +37,11 @@ impl BlockingPool {
         state.jobs.is_empty() && state.idle == state.threads
     }
 
+    /// Returns the number of jobs that wait for a thread.
+    pub fn waiting(&self) -> usize {
+        self.inner.state.lock().jobs.len()
+    }
+
     /// Does `job` on some other thread.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.inner.state.lock();
@@ -79,5 +84,31 @@ impl PoolInner {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn jobs_beyond_the_threads_wait_and_are_counted() {
+        let pool = BlockingPool::default();
+        let held = Arc::new(Mutex::new(()));
+        let holding = held.lock();
+        let (begun, begins) = channel();
+        for _ in 0..THREADS_MAX + 3 {
+            let (held, begun) = (Arc::clone(&held), begun.clone());
+            pool.run(move || {
+                begun.send(()).expect("awaited");
+                drop(held.lock());
+            });
+        }
+        begins.iter().take(THREADS_MAX).for_each(drop);
+        assert_eq!((pool.waiting(), pool.is_idle()), (3, false));
+        drop(holding);
+        begins.iter().take(3).for_each(drop);
+        assert_eq!(pool.waiting(), 0);
     }
 }

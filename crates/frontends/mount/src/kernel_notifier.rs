@@ -5,7 +5,9 @@ use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::wire::notice_header;
@@ -17,17 +19,66 @@ const DELETE: i32 = 6;
 
 /// Does nothing before the file system is mounted.
 #[derive(Debug, Default)]
-pub struct KernelNotifier(OnceLock<Arc<OwnedFd>>);
+pub struct KernelNotifier {
+    device: OnceLock<Arc<OwnedFd>>,
+    gate: Mutex<Gate>,
+    changed: Condvar,
+}
+
+/// Lets notices pass, or keeps them: one that waits for a lock of the kernel cannot be interrupted, and ends only while requests are
+/// answered.
+#[derive(Debug, Default)]
+struct Gate {
+    under_way: usize,
+    is_closed: bool,
+}
+
+/// A notice that is under way.
+struct NoticeUnderWay<'a>(&'a KernelNotifier);
+
+impl Drop for NoticeUnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.gate.lock().under_way -= 1;
+        self.0.changed.notify_all();
+    }
+}
 
 impl KernelNotifier {
     /// Enables notifications once the file system is mounted.
     pub fn begin(&self, device: Arc<OwnedFd>) {
-        let _ = self.0.set(device);
+        let _ = self.device.set(device);
+    }
+
+    /// Keeps back the notices that come from now on: their threads wait, and may end while they do. Returns whether none is under way by
+    /// the deadline; if not, the gate is open again.
+    pub fn close(&self, deadline: Instant) -> bool {
+        let mut gate = self.gate.lock();
+        gate.is_closed = true;
+        while gate.under_way > 0 && !self.changed.wait_until(&mut gate, deadline).timed_out() {}
+        gate.is_closed = gate.under_way == 0;
+        self.changed.notify_all();
+        gate.is_closed
+    }
+
+    /// Lets notices pass again, also those that were kept back.
+    pub fn open(&self) {
+        self.gate.lock().is_closed = false;
+        self.changed.notify_all();
+    }
+
+    fn pass(&self) -> NoticeUnderWay<'_> {
+        let mut gate = self.gate.lock();
+        while gate.is_closed {
+            self.changed.wait(&mut gate);
+        }
+        gate.under_way += 1;
+        NoticeUnderWay(self)
     }
 
     /// Sends a notice, which consists of these parts.
     fn send(&self, ino: u64, code: i32, parts: &[&[u8]]) {
-        let Some(device) = self.0.get() else { return };
+        let Some(device) = self.device.get() else { return };
+        let _under_way = self.pass();
         let header = notice_header(code, parts.iter().map(|part| part.len()).sum());
         let message: Vec<IoSlice<'_>> = std::iter::once(&header[..]).chain(parts.iter().copied()).map(IoSlice::new).collect();
         match rustix::io::writev(device, &message) {
@@ -88,6 +139,7 @@ impl hybridfs::Listener for KernelNotifier {
 #[cfg(test)]
 mod test {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn a_notice_has_the_form_that_the_kernel_reads() {
@@ -108,5 +160,32 @@ mod test {
         assert_eq!(rustix::io::read(&reader, &mut bytes), Ok(36));
         let words: Vec<u64> = bytes[..32].chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight"))).collect();
         assert_eq!((&words[..], &bytes[32..36]), (&[36 | 3 << 32, 0, 7, 3][..], &b"abc\0"[..]));
+    }
+
+    #[test]
+    fn a_closed_gate_keeps_notices_back_and_does_not_close_over_one_under_way() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let notifier = KernelNotifier::default();
+        notifier.begin(Arc::new(writer));
+        let under_way = notifier.pass();
+        assert!(!notifier.close(Instant::now()));
+        // It is open again.
+        notifier.invalidate_attributes(7);
+        let soon = Instant::now() + Duration::from_secs(20);
+        std::thread::scope(|scope| {
+            let closing = scope.spawn(|| notifier.close(soon));
+            drop(under_way);
+            assert!(closing.join().expect("ends"));
+        });
+        rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::NONBLOCK).expect("set");
+        let mut bytes = [0; 128];
+        assert_eq!(rustix::io::read(&reader, &mut bytes), Ok(40));
+        std::thread::scope(|scope| {
+            let kept_back = scope.spawn(|| notifier.invalidate_attributes(8));
+            assert_eq!(rustix::io::read(&reader, &mut bytes), Err(Errno::AGAIN));
+            notifier.open();
+            kept_back.join().expect("ends");
+        });
+        assert_eq!(rustix::io::read(&reader, &mut bytes), Ok(40));
     }
 }

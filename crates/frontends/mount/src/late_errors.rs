@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -30,9 +31,25 @@ pub fn close_and_report(file: OwnedFd) -> Result<(), Errno> {
     nix::unistd::close(file).map_err(|error| Errno::from_raw_os_error(error as i32))
 }
 
+/// Keeps the error of an outcome that nobody got for whoever asks next. One that is kept already stays: a later success is none of its.
+pub fn keep_error(kept: &Mutex<Option<Errno>>, outcome: Result<(), Errno>) {
+    if let Err(error) = outcome {
+        kept.lock().get_or_insert(error);
+    }
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn an_error_that_nobody_got_outlives_later_outcomes() {
+        let kept = Mutex::default();
+        for outcome in [Ok(()), Err(Errno::NOSPC), Ok(()), Err(Errno::IO)] {
+            keep_error(&kept, outcome);
+        }
+        assert_eq!(kept.into_inner(), Some(Errno::NOSPC));
+    }
 
     #[test]
     fn a_local_file_system_tells_errors_at_once() {

@@ -25,7 +25,8 @@ use super::record::{RECORD_BYTES, code_of, mode_of_code};
 use super::request::{HINTS, REQUEST_BYTES, REQUESTS};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hotshelf");
-const VERSION: u32 = 8;
+/// The version of the segment. Processes that share one have the same.
+pub const VERSION: u32 = 8;
 const PAGE: usize = 4096;
 /// Size of the area for the settings' text, bytes.
 pub const SETTINGS_BYTES: usize = 3 * PAGE;

@@ -66,7 +66,7 @@ pub use catalogue::{CATALOGUE, CUT_BELOW, Entry, place};
 pub use counters::{Count, Counters, Tier, bucket_ns, percentile};
 pub use fast_path::FoundPage;
 use kept_record::RecordUsers;
-pub use layout::{FILES_MAX, Layout, SETTINGS_BYTES, SegmentError, Sizes};
+pub use layout::{FILES_MAX, Layout, SETTINGS_BYTES, SegmentError, Sizes, VERSION as SEGMENT_VERSION};
 use layout::{Header, Word};
 pub use open::{Open, OpenFileError, OpenOptions};
 pub use past::PastCall;

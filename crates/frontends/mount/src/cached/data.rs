@@ -10,6 +10,8 @@ use directoryfs::{DataKeeper, FileCache, KeptData, NoCache, RemovedFile, Stat};
 use rustix::fs::{AtFlags, RenameFlags};
 use rustix::io::Errno;
 
+use crate::wire::check_wanted;
+
 /// Makes changes of names and attributes through an instance of the cache.
 #[derive(Clone)]
 pub struct InstanceCache {
@@ -63,7 +65,9 @@ pub fn errno(error: &cachedfs::Error) -> Errno {
 
 impl FileCache for InstanceCache {
     fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<RemovedFile>, Errno> {
-        if !self.is_cached(dir) {
+        let is_cached = self.is_cached(dir);
+        check_wanted()?;
+        if !is_cached {
             return NoCache.unlink(dir, name);
         }
         let removed = self.instance.unlink_and_keep(dir, Path::new(name), AtFlags::empty()).map_err(|error| errno(&error))?;
@@ -76,7 +80,9 @@ impl FileCache for InstanceCache {
         to: (BorrowedFd<'_>, &OsStr),
         flags: RenameFlags,
     ) -> Result<Option<RemovedFile>, Errno> {
-        if !self.is_cached(from.0) || !self.is_cached(to.0) {
+        let is_cached = self.is_cached(from.0) && self.is_cached(to.0);
+        check_wanted()?;
+        if !is_cached {
             return NoCache.rename(from, to, flags);
         }
         let replaced =

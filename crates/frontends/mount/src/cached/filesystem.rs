@@ -24,11 +24,11 @@ use crate::direct_writes::{CompletedDirectWrite, DirectWrites};
 use crate::filesystem::{caller, fuse_rdev, kind, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
-use crate::late_errors::close_and_report;
+use crate::late_errors::{close_and_report, keep_error};
 use crate::options::MountFlags;
 use crate::wire::{
     Attr, AttrChanges, FileSystem, NewMode, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Watchdog, opcodes,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Watchdog, check_wanted, opcodes,
 };
 
 const O_ACCMODE: i32 = 0o3;
@@ -234,6 +234,7 @@ impl CachedShared {
             Stat::newest_of(opened.file.fd())?;
         }
         opened.file.stat().map_err(|error| errno(&error))?;
+        check_wanted()?;
         opened.file.append_some(data).map(|(at, length)| (length, at)).map_err(|error| errno(&error))
     }
 
@@ -291,6 +292,7 @@ impl CachedShared {
     fn write_at(&self, opened: &OpenCachedFile, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let mut done = 0;
         while done < data.len() {
+            check_wanted()?;
             match opened.file.write_at(offset + done as u64, &data[done..]) {
                 Ok(0) => break,
                 Ok(written) => done += written,
@@ -320,8 +322,10 @@ impl CachedShared {
         let to_errno = |error: cachedfs::Error| errno(&error);
         let resize = |file: &File| {
             file.may_have_len(size).map_err(to_errno)?;
+            check_wanted()?;
             if takes_set_id {
                 self.take_set_id(caller, node)?;
+                check_wanted()?;
             }
             file.set_len(size).map_err(to_errno)?;
             self.note_write_time(file);
@@ -371,6 +375,7 @@ impl CachedShared {
         }
         let keep_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let file = &opened.file;
+        check_wanted()?;
         let done = match mode - FallocateFlags::KEEP_SIZE {
             // Only the times change.
             FallocateFlags::PUNCH_HOLE if keep_size && self.is_beyond(file, range.start)? => {
@@ -504,7 +509,7 @@ impl CachedFilesystem {
     /// Replies to a flush. An error that nobody gets is kept for the next one: the file system below tells it once.
     fn flushed(opened: &OpenCachedFile, reply: ReplyEmpty, outcome: Result<(), Errno>) {
         if !try_empty(reply, outcome) {
-            *opened.late_error.lock() = outcome.err();
+            keep_error(&opened.late_error, outcome);
         }
     }
 
@@ -622,7 +627,8 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn rmdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-        self.changed_names(reply, self.inner.fs.rmdir(caller(req), parent, name), &[(parent, name)]);
+        let removed = check_wanted().and_then(|()| self.inner.fs.rmdir(caller(req), parent, name));
+        self.changed_names(reply, removed, &[(parent, name)]);
     }
 
     fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty) {
@@ -771,8 +777,10 @@ impl FileSystem for CachedFilesystem {
         let (filesystem, data) = (self.clone(), data.to_vec());
         req.run_blocking(move || {
             let mut written = filesystem.inner.write(&opened, offset, &data, is_append);
+            let mut synced = Ok(());
             if is_durable && written.is_ok() {
-                written = filesystem.inner.sync(&opened, true).and(written);
+                synced = filesystem.inner.sync(&opened, true);
+                written = synced.and(written);
             }
             match written {
                 Ok((length, at)) => {
@@ -785,7 +793,11 @@ impl FileSystem for CachedFilesystem {
                     }
                 }
                 // A part may have been written after the kernel had read the file again.
-                Err(error) if !reply.try_error(error) => filesystem.inner.changed.drop_all_pages(opened.node.number()),
+                Err(error) if !reply.try_error(error) => {
+                    // It may be of an earlier write, and was told once.
+                    keep_error(&opened.late_error, synced);
+                    filesystem.inner.changed.drop_all_pages(opened.node.number());
+                }
                 Err(_) => {}
             }
             if how.contains(WriteFlags::FUSE_WRITE_CACHE) {

@@ -135,19 +135,47 @@ impl RestartControl {
         }
         // Most of it while requests are answered.
         self.bounded(write_back_removed)?;
-        let paused_at_ns = self.pause()?;
+        let begun = Instant::now();
+        loop {
+            let paused_at_ns = self.pause(begun)?;
+            let outcome = self.take_handles();
+            if let Ok(Some(handles)) = outcome {
+                return Ok((program, paused_at_ns, handles));
+            }
+            self.stopper.resume();
+            outcome?;
+            self.keep_trying(begun)?;
+        }
+    }
+
+    /// Takes the open files while the readers are paused, and keeps notices to the kernel back. None: one is under way, which may wait for
+    /// a request that the kernel has not given out yet, and with it the kernel when it ends its thread.
+    fn take_handles(&self) -> Result<Option<HandedHandles>, String> {
         let handles = self.bounded(|shared| {
             write_back_removed(shared)?;
             shared.hand_over_handles().map_err(|error| format!("the open files cannot be handed over: {error}"))
-        });
-        let handles = handles.and_then(|handles| {
-            let has_ended = self.shared.side.end_probes(Instant::now() + PATIENCE.1);
-            has_ended.then_some(handles).ok_or_else(|| SILENT.to_owned())
-        });
-        if handles.is_err() {
-            self.stopper.resume();
+        })?;
+        let deadline = Instant::now() + PATIENCE.0;
+        // Files that were opened just now may have pages to drop.
+        if !self.is_idle_by(deadline) || !self.shared.changed.close(deadline) {
+            return Ok(None);
         }
-        Ok((program, paused_at_ns, handles?))
+        // At last, as nothing starts them again while the mount is served.
+        if !self.shared.side.end_probes(Instant::now() + PATIENCE.1) {
+            self.shared.changed.open();
+            return Err(SILENT.to_owned());
+        }
+        Ok(Some(handles))
+    }
+
+    /// Lets requests be answered before the next attempt, unless there have been enough.
+    fn keep_trying(&self, begun: Instant) -> Result<(), String> {
+        self.refuse_silent_side()?;
+        if begun.elapsed() > DRAIN_MAX {
+            return Err(format!("requests to the slow side have taken more than {} s: try again later", DRAIN_MAX.as_secs()));
+        }
+        std::thread::sleep(POLL * 20);
+        Ok(())
     }
 
     fn refuse_silent_side(&self) -> Result<(), String> {
@@ -162,8 +190,7 @@ impl RestartControl {
 
     /// Pauses the readers while nothing is under way. Where a request takes long, others are served meanwhile: an invalidation may even
     /// wait for a request that the kernel has not given out yet. Returns when the pause began.
-    fn pause(&self) -> Result<u64, String> {
-        let begun = Instant::now();
+    fn pause(&self, begun: Instant) -> Result<u64, String> {
         let mut patience = PATIENCE.0;
         loop {
             let (paused_at_ns, deadline) = (monotonic_ns(), Instant::now() + patience);
@@ -171,12 +198,8 @@ impl RestartControl {
                 return Ok(paused_at_ns);
             }
             self.stopper.resume();
-            self.refuse_silent_side()?;
-            if begun.elapsed() > DRAIN_MAX {
-                return Err(format!("requests to the slow side have taken more than {} s: try again later", DRAIN_MAX.as_secs()));
-            }
+            self.keep_trying(begun)?;
             patience = (patience * 2).min(PATIENCE.1);
-            std::thread::sleep(POLL * 20);
         }
     }
 

@@ -426,7 +426,7 @@ fn hand_over(
     accepted: AcceptedRestart,
 ) -> Result<HandedMount, CachedMountError> {
     let AcceptedRestart { client, program, paused_at_ns, handles: (files, listings) } = accepted;
-    let instance = Arc::clone(&inner.instance);
+    let (instance, changed) = (Arc::clone(&inner.instance), Arc::clone(&inner.changed));
     let elapsed_ms = || restart::monotonic_ns().saturating_sub(paused_at_ns) / 1_000_000;
     tracing::debug!(elapsed_ms = elapsed_ms(), files = files.len(), "nothing is under way");
     inner.opened.clear();
@@ -449,6 +449,8 @@ fn hand_over(
         listings,
     };
     let error = replace_program(&instance, &program, &handed);
+    // Threads that were kept back end.
+    changed.open();
     tracing::error!(%error, "no restart: the new program cannot be started, the mount is served on");
     if let Some(client) = handed.client.take() {
         restart::reply(&mut client.into(), &RestartReply::Failed { message: format!("the new program cannot be started: {error}") });

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use cachedfs::Config;
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::presence;
 
@@ -23,15 +24,20 @@ pub struct SideStatus {
     pub unfinished: usize,
 }
 
-/// Writes the state, so that a reader sees all of the old or all of the new one.
+/// Writes the state, so that a reader sees all of the old or all of the new one. Never waits for whatever is in the way there: the users of
+/// a group's cache may write to its directory.
 ///
 /// # Errors
-/// As open(2), write(2), rename(2).
+/// As unlink(2), open(2), write(2), rename(2).
 pub fn write(path: &Path, status: &SideStatus) -> std::io::Result<()> {
     let text = serde_json::to_vec(status)?;
     let mut temporary = path.to_owned().into_os_string();
     temporary.push(".new");
-    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::unlink(&temporary) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(&temporary, flags, Mode::RUSR | Mode::WUSR)?);
     file.write_all(&text)?;
     std::fs::rename(&temporary, path)
@@ -67,5 +73,24 @@ mod test {
             assert_eq!(serde_json::from_slice::<SideStatus>(&std::fs::read(&path).expect("read")).expect("sane"), status);
         }
         assert_eq!(std::fs::read_dir(dir.path()).expect("read").count(), 1);
+    }
+
+    #[test]
+    fn what_others_put_in_the_way_is_replaced_and_never_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, temporary, victim) = (dir.path().join("side"), dir.path().join("side.new"), dir.path().join("victim"));
+        let status = SideStatus { timed_out: 3, ..SideStatus::default() };
+        let written = || {
+            write(&path, &status).expect("written");
+            assert_eq!(serde_json::from_slice::<SideStatus>(&std::fs::read(&path).expect("read")).expect("sane"), status);
+        };
+        rustix::fs::mknodat(rustix::fs::CWD, &temporary, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+        written();
+        std::fs::write(&victim, "kept").expect("written");
+        std::os::unix::fs::symlink(&victim, &temporary).expect("linked");
+        written();
+        assert_eq!(std::fs::read(&victim).expect("read"), b"kept");
+        std::fs::create_dir(&temporary).expect("made");
+        assert!(write(&path, &status).is_err());
     }
 }

@@ -30,6 +30,7 @@ mod reply;
 mod serve;
 mod stopper;
 mod transport;
+mod wanted;
 mod watchdog;
 mod watched;
 
@@ -45,6 +46,7 @@ pub use reply::{
 pub use serve::ServeEnd;
 pub use stopper::MountStopper;
 pub use transport::{Transport, UringMode};
+pub use wanted::check_wanted;
 pub use watchdog::{SideChange, SideReport, Watchdog};
 
 /// The maximum data of one request or reply, in bytes.

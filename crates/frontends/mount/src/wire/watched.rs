@@ -26,6 +26,7 @@ use super::pending_reply::PendingReply;
 use super::perform::{forgets, perform};
 use super::reply::ReplyAttr;
 use super::stopper::MountStopper;
+use super::wanted::serving;
 use super::watchdog::{OverdueRequest, TICK, Watchdog};
 use crate::blocking_pool::BlockingPool;
 
@@ -35,10 +36,18 @@ const BESIDES: usize = 4096;
 const EXTRA_MAX: usize = 64;
 /// A thread that serves one request for so long is taken for stuck, ms.
 const STUCK_MS: u64 = 300;
+/// Requests that wait for a thread while the slow side is away, beyond which writes are refused. Each may have the data of a write, of a
+/// MiB, also after the watchdog has replied to it.
+const WAITING_MAX: usize = 128;
 /// How long the end of the mount waits for threads.
 const ENDING_MAX: Duration = Duration::from_secs(2);
 /// How often it looks whether they have ended.
 const ENDING_TICK: Duration = Duration::from_millis(1);
+
+/// Returns whether a request closes a file or directory that nobody uses any more, which is done however late.
+fn is_close(opcode: u32) -> bool {
+    matches!(opcode, opcodes::RELEASE | opcodes::RELEASEDIR)
+}
 
 /// The threads that read the device, and what they have in common.
 pub struct WatchedReaders<F> {
@@ -71,7 +80,7 @@ impl BlockingExecutor for TicketExecutor<'_> {
         let ticket = self.ticket.clone();
         self.pool.run(move || {
             if ticket.is_wanted() {
-                job();
+                serving(ticket, job);
             }
         });
     }
@@ -266,7 +275,7 @@ impl<F: FileSystem> WatchedReaders<F> {
     /// Decides where a request is served.
     fn route(self: &Arc<Self>, head: RequestHeader, op: FuseOp<'_>, message: &[u8]) {
         let is_away = self.watchdog.is_away();
-        if is_away && !self.fs.serves_away(head.opcode) {
+        if is_away && (!self.fs.serves_away(head.opcode) || self.is_too_much(head.opcode)) {
             return self.answer_without_side(&head, Errno::TIMEDOUT);
         }
         let Some(ticket) = self.watchdog.begin(&head) else { return self.answer_without_side(&head, Errno::TIMEDOUT) };
@@ -278,18 +287,24 @@ impl<F: FileSystem> WatchedReaders<F> {
             let (readers, message) = (Arc::clone(self), message.to_vec());
             return self.stopper.blocking_pool.run(move || {
                 // A file that nobody uses any more is closed, however late.
-                if !ticket.is_wanted() && !matches!(head.opcode, opcodes::RELEASE | opcodes::RELEASEDIR) {
+                if !ticket.is_wanted() && !is_close(head.opcode) {
                     return;
                 }
                 if let Ok((head, args, rest)) = decode::split(&message)
                     && let Ok(op) = decode::decode(head.opcode, args, rest)
                 {
-                    readers.perform(head, op, &InPlace, answer);
+                    serving(ticket, || readers.perform(head, op, &InPlace, answer));
                 }
             });
         }
         let pool = if is_read { &self.stopper.read_pool } else { &self.stopper.blocking_pool };
-        self.perform(head, op, &TicketExecutor { pool, ticket }, answer);
+        let executor = TicketExecutor { pool, ticket: ticket.clone() };
+        serving(ticket, || self.perform(head, op, &executor, answer));
+    }
+
+    /// Returns whether a write is one too many of those that wait for a thread. Other requests are short.
+    fn is_too_much(&self, opcode: u32) -> bool {
+        opcode == opcodes::WRITE && self.stopper.blocking_pool.waiting() >= WAITING_MAX
     }
 
     fn perform(&self, head: RequestHeader, op: FuseOp<'_>, executor: &dyn BlockingExecutor, answer: PendingReply) {
@@ -310,7 +325,7 @@ impl<F: FileSystem> WatchedReaders<F> {
         let answer = PendingReply::by_device(head.unique, &self.device);
         match head.opcode {
             // Nobody looks at this reply.
-            opcodes::RELEASE | opcodes::RELEASEDIR => _ = answer.send(&[]),
+            opcode if is_close(opcode) => _ = answer.send(&[]),
             opcodes::GETATTR if error == Errno::TIMEDOUT => match self.fs.known_attributes(head.ino) {
                 Some((ttl, attr)) => ReplyAttr::from(answer).attr(ttl, &attr),
                 None => _ = answer.fail(error),

@@ -29,7 +29,7 @@ use crate::cached::options::CachedOptions;
 use crate::{MountFlags, SessionOptions, UringMode};
 
 /// The version of the format. Any change of it needs another number.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"hs-mount";
 const HEADER: usize = 32;
 

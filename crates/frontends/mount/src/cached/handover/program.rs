@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cachedfs::CacheVersions;
 use rustix::fs::MemfdFlags;
 
 use super::VERSION;
@@ -49,14 +50,25 @@ fn identity_of(path: &Path) -> std::io::Result<FileIdentity> {
     Ok((found.dev(), found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
 }
 
-/// Returns what a program of this version says when it is asked whether it can take over a state of version `format`.
+/// Returns what a program of this version says when it is asked whether it can take over a state of version `format`. The one that asks
+/// compares the versions of the cache.
 pub fn reply_to_check(format: u32) -> Option<String> {
-    (format == VERSION).then(|| format!("hotshelf {OWN_VERSION} takes over version {format}"))
+    let CacheVersions { segment, pages, ssd } = CacheVersions::OWN;
+    (format == VERSION).then(|| format!("hotshelf {OWN_VERSION} takes over version {format} with cache {segment} {pages} {ssd}"))
 }
 
+/// Returns the versions of the cache in a reply that is consent to the format.
+fn cache_versions_in(reply: &str) -> Option<CacheVersions> {
+    let (version, versions) = reply.trim_end().strip_prefix("hotshelf ")?.split_once(" takes over version ")?;
+    let mut numbers = versions.strip_prefix(&format!("{VERSION} with cache "))?.split(' ').map(|number| number.parse().ok());
+    let mut next = || numbers.next().flatten();
+    let versions = CacheVersions { segment: next()?, pages: next()?, ssd: next()? };
+    (!version.is_empty() && numbers.next().is_none()).then_some(versions)
+}
+
+/// Returns whether a program with this reply finds all that it needs where this one leaves it.
 fn is_consent(reply: &str) -> bool {
-    let expected = format!(" takes over version {VERSION}");
-    reply.trim_end().strip_prefix("hotshelf ").is_some_and(|rest| rest.strip_suffix(&expected).is_some_and(|version| !version.is_empty()))
+    cache_versions_in(reply).is_some_and(|versions| versions.can_follow(&CacheVersions::OWN))
 }
 
 impl Program {
@@ -204,6 +216,14 @@ mod test {
         for other in ["", "hotshelf", "hotshelf  takes over version 1x", "yes", "hotshelf 1 takes over version 99"] {
             assert!(!is_consent(other), "{other}");
         }
+        // A cache of another layout is refused by the new program, when it is too late.
+        let CacheVersions { segment, pages, ssd } = CacheVersions::OWN;
+        let with = |cache: [u32; 3]| {
+            is_consent(&format!("hotshelf 9.0 takes over version {VERSION} with cache {} {} {}", cache[0], cache[1], cache[2]))
+        };
+        assert!(with([segment, pages, ssd]) && with([segment, pages, ssd + 1]));
+        assert!(!with([segment + 1, pages, ssd]) && !with([segment, pages + 1, ssd]) && !with([segment, pages, ssd - 1]));
+        assert!(!is_consent(&format!("{words} 1")) && !is_consent(&format!("hotshelf 9.0 takes over version {VERSION}")));
         assert_eq!(reply_to_check(VERSION + 1), None);
     }
 
