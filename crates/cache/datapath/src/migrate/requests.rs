@@ -706,12 +706,13 @@ impl Worker {
             }
         }
         let low = (engine.layout.sizes.frames.frames / 64).max(1);
-        engine.pages.evict_ahead(low, 2 * low);
+        // Others may take what is free at this moment: memory is full if nothing can be evicted either.
+        let has_room = (0..3).any(|_| engine.pages.evict_ahead(low, 2 * low) > 0 || engine.pages.free() > 0);
         failed.retain(|(failed, _)| *failed == no || !engine.records.get(*failed).has(flag::STRANDED));
         let own = failed.iter().find(|(failed, _)| *failed == no).or(failed.first());
         match own {
             Some((_, errno)) if cleaned == 0 => Err(*errno),
-            _ if cleaned == 0 && is_empty && engine.pages.free() == 0 => Err(Errno::NOMEM),
+            _ if cleaned == 0 && is_empty && !has_room => Err(Errno::NOMEM),
             _ => Ok(()),
         }
     }
