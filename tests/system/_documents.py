@@ -24,6 +24,7 @@ NOT_RUN = [
     (r"^mount -t fuse", "needs the helper in /sbin; 13-life.sh installs it and does this"),
     (r"^hotshelf cache (export|discard|force)", "needs a file in conflict with the cache; crates/cache/cachedfs/tests/ours.rs makes some"),
     (r"hotshelf cache (warm|evict) (/data|--list)", "needs files of the reader's; 49-cached-look.sh runs these"),
+    (r"hotshelf restart ", "needs a cached mount that is there; 49-cached-restart.sh does this"),
     (r"^hotshelf (generate|ahead)", "for the build and for the daemon alone"),
 ]
 # What this machine has less of than the reader's: the command is run with the other size.
