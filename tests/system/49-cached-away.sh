@@ -352,7 +352,7 @@ begin_worker() {
     workers[$1]=$!
 }
 for worker in 0 1 2; do begin_worker "$worker"; done
-points=40
+points=20
 [[ ${FULL:-} != 1 ]] || points=200
 for ((point = 0; point < points; point++)); do
     sleep "0.$((RANDOM % 40 + 10))"
