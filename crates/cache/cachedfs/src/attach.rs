@@ -146,10 +146,7 @@ impl Attachment {
         let clean = || self.engine.clean_all(&mut |_| ()).map_err(|errno| self.unwritten(errno));
         // Long work is not done while other processes wait to attach or detach.
         let written = if self.is_alone() { clean() } else { Ok(()) };
-        self.engine.detach();
-        if let Some(worker) = self.worker.lock().take() {
-            let _ = worker.join();
-        }
+        self.stop_work();
         let Some(place) = &self.place else {
             self.free_process_slot();
             return written;
@@ -180,14 +177,22 @@ impl Attachment {
     }
 
     /// Detaches as a process that dies does, in order: the segment stays, with the dirty pages, until a process attaches again.
-    pub fn leave_segment(&self) {
+    ///
+    /// # Errors
+    /// The lock of the instance cannot be taken; the process has left nevertheless.
+    pub fn leave_segment(&self) -> Result<(), Error> {
         self.watch.stop();
+        self.stop_work();
+        let held = self.place.as_ref().map(InstancePaths::hold).transpose();
+        self.free_process_slot();
+        held.map(drop)
+    }
+
+    fn stop_work(&self) {
         self.engine.detach();
         if let Some(worker) = self.worker.lock().take() {
             let _ = worker.join();
         }
-        let _held = self.place.as_ref().map(InstancePaths::hold);
-        self.free_process_slot();
     }
 
     fn free_process_slot(&self) {

@@ -17,6 +17,7 @@ use ssdcache::FileKey;
 use crate::descriptor::{is_removed, path_of, reopen};
 use crate::find::{Listed, find};
 use crate::guarded::SlowFileSystems;
+use crate::key::FileSystem;
 use crate::note::{Note, NoteContent};
 
 /// The alignment for `O_DIRECT` that every drive accepts.
@@ -276,17 +277,22 @@ impl datapath::engine::Environment for CacheEnvironment {
                 Some(group) if writable && crate::group::can_write(found.as_fd(), group) => reopen(found.as_fd(), OFlags::RDWR)?,
                 _ => found,
             };
-            Ok(Local::new(fd, direct))
+            let system = FileSystem::of(fd.as_fd())?;
+            Ok((Arc::new(Local::new(fd, direct)), system))
         };
-        let file = match self.slow.search(path, search)? {
+        let (file, system) = match self.slow.search(path, search)? {
             // The file system may refuse this process what it granted when the file was opened in the name of another user.
-            Err(errno @ (Errno::ACCESS | Errno::PERM)) if self.group.is_none() => self.opened.get(key, writable).ok_or(errno)?,
-            found => Arc::new(found?),
+            Err(errno @ (Errno::ACCESS | Errno::PERM)) if self.group.is_none() => {
+                let opened = self.opened.get(key, writable).ok_or(errno)?;
+                self.slow.search(path, move || FileSystem::of(opened.fd()).map(|system| (opened, system)))??
+            }
+            found => found?,
         };
-        Ok(self.slow.guard(file))
+        self.slow.guard(file, system)
     }
 
     fn may_keep(&self, key: FileKey, path: &Path) -> bool {
+        // What cannot be found out within seconds may not be kept: clean pages can be read again.
         let Some(group) = self.group else { return true };
         let (listed, sought) = (Arc::clone(&self.listed), path.to_owned());
         let search = move || find(key, &sought, &[], false, &listed).is_ok_and(|fd| crate::group::can_reach(fd.as_fd(), group, false));

@@ -62,10 +62,7 @@ fn file_at(path: &Path) -> Result<Option<(OwnedFd, FileKey)>, Errno> {
     match openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Err(errno) if leaves_unknown(errno) => Err(errno),
         Err(_) => Ok(None),
-        Ok(fd) => match fstat(&fd) {
-            Err(errno) if leaves_unknown(errno) => Err(errno),
-            _ => Ok(with_key(fd)),
-        },
+        Ok(fd) => with_key(fd),
     }
 }
 
@@ -78,10 +75,18 @@ fn file_of(key: FileKey, path: &Path) -> Result<Option<OwnedFd>, Errno> {
 }
 
 /// Returns a descriptor with the key of its file, if it is of a regular file.
-fn with_key(fd: OwnedFd) -> Option<(OwnedFd, FileKey)> {
-    let is_file = FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) == FileType::RegularFile;
-    let key = key_of(fd.as_fd()).ok().filter(|_| is_file)?;
-    Some((fd, key))
+///
+/// # Errors
+/// As [`file_at`].
+fn with_key(fd: OwnedFd) -> Result<Option<(OwnedFd, FileKey)>, Errno> {
+    let key = fstat(&fd).and_then(|stat| match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => key_of(fd.as_fd()).map(Some),
+        _ => Ok(None),
+    });
+    match key {
+        Err(errno) if leaves_unknown(errno) => Err(errno),
+        key => Ok(key.ok().flatten().map(|key| (fd, key))),
+    }
 }
 
 /// Finds a file whose directory, or one further up, has another name in its parent now. It examines at most [`BESIDE_MAX`] directories of
@@ -89,7 +94,7 @@ fn with_key(fd: OwnedFd) -> Option<(OwnedFd, FileKey)> {
 /// where files were found was not renamed, nor were those above it.
 ///
 /// # Errors
-/// The process has no descriptor left.
+/// As [`file_at`].
 fn find_in_renamed_directory(key: FileKey, path: &Path, listed: &Listed) -> Result<Option<OwnedFd>, Errno> {
     let (mut left, mut device) = (BESIDE_MAX, None);
     for dir in path.ancestors().skip(1) {
@@ -115,9 +120,9 @@ fn find_in_renamed_directory(key: FileKey, path: &Path, listed: &Listed) -> Resu
             let path = Path::new(&beside.file_name()).join(rest);
             match openat2(&parent, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
                 Err(errno) if leaves_unknown(errno) => return Err(errno),
-                opened => {
-                    let found = opened.ok().and_then(with_key).filter(|(_, found)| *found == key);
-                    if let Some((fd, _)) = found {
+                Err(_) => {}
+                Ok(opened) => {
+                    if let Some((fd, _)) = with_key(opened)?.filter(|(_, found)| *found == key) {
                         return Ok(Some(fd));
                     }
                 }

@@ -7,17 +7,22 @@
 //! Truncations and holes are not abandoned: writers do not wait for one that is late.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use datapath::engine::{BackingFile, Stamp};
 use parking_lot::Mutex;
 use rustix::io::Errno;
+
+use crate::key::FileSystem;
 
 /// How long a call takes before the file system is asked for a sign of life, and how long between two of them.
 const QUIET: Duration = Duration::from_secs(2);
@@ -27,8 +32,10 @@ const READ_SILENCE: Duration = Duration::from_secs(2);
 const CHANGE_SILENCE: Duration = Duration::from_secs(30);
 /// The error of an abandoned call. ETIMEDOUT would say that the leader may still carry out a request.
 const SILENT: Errno = Errno::HOSTDOWN;
-/// Searches for files that may be abandoned at a time.
+/// Searches for files that may be abandoned and not have ended at a time.
 const SEARCHES_MAX: usize = 16;
+/// How long a search may take, whatever signs of life there are: it may wait for a file system that is not asked for them.
+const SEARCH_MAX: Duration = Duration::from_secs(30);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -47,7 +54,8 @@ impl Helper {
 /// The result of a call, and whether somebody waits for it.
 enum CallState<T> {
     UnderWay,
-    Done(T),
+    /// None: it has panicked.
+    Done(Option<T>),
     Abandoned,
 }
 
@@ -56,6 +64,8 @@ enum CallState<T> {
 pub struct SlowFileSystem {
     calls: Helper,
     probes: Helper,
+    /// How long a call takes before the file system is asked for a sign of life.
+    quiet: Duration,
     /// An abandoned call has not ended.
     is_stuck: Arc<AtomicBool>,
     /// The mount point by which it was found.
@@ -66,8 +76,8 @@ pub struct SlowFileSystem {
 
 impl SlowFileSystem {
     fn start(mount: Option<PathBuf>, stuck_searches: Arc<Mutex<Vec<PathBuf>>>) -> io::Result<SlowFileSystem> {
-        let (calls, probes) = (Helper::start("hotshelf-slow")?, Helper::start("hotshelf-ask")?);
-        Ok(SlowFileSystem { calls, probes, is_stuck: Arc::default(), mount, stuck_searches })
+        let (calls, probes) = (Helper::start("hotshelf-slow")?, Helper::start("hotshelf-probe")?);
+        Ok(SlowFileSystem { calls, probes, quiet: QUIET, is_stuck: Arc::default(), mount, stuck_searches })
     }
 
     /// Returns whether an abandoned call or search there has not ended.
@@ -76,15 +86,17 @@ impl SlowFileSystem {
         self.is_stuck.load(SeqCst) || has_stuck_search()
     }
 
-    /// Makes a call on the helper thread. `probe` asks the file system for a sign of life; `late` gets the result of an abandoned call.
+    /// Makes a call on the helper thread. `probe` returns whether the file system shows a sign of life; `late` gets the result of an
+    /// abandoned call. Only one thread makes calls: the first abandoned call that ends lets the next ones pass.
     ///
     /// # Errors
-    /// EHOSTDOWN: the file system shows no sign of life for `silence`, or an abandoned call of it has not ended.
+    /// EHOSTDOWN: the file system shows no sign of life for `silence`, or the call takes longer than `longest`, or an abandoned call has
+    /// not ended. EIO: the call has panicked.
     fn call<T: Send + 'static>(
         &self,
-        silence: Duration,
+        (silence, longest): (Duration, Duration),
         work: impl FnOnce() -> T + Send + 'static,
-        probe: impl Fn() + Send + Sync + Clone + 'static,
+        probe: impl Fn() -> bool + Send + Sync + Clone + 'static,
         late: impl FnOnce(T) + Send + 'static,
     ) -> Result<T, Errno> {
         if self.is_silent() {
@@ -94,10 +106,11 @@ impl SlowFileSystem {
         let (send, ended) = channel();
         let (theirs, is_stuck) = (Arc::clone(&state), Arc::clone(&self.is_stuck));
         let job = move || {
-            let result = work();
+            // The helper goes on after a panic, of which the process has written a message.
+            let result = catch_unwind(AssertUnwindSafe(work)).ok();
             let mut state = theirs.lock();
             if matches!(*state, CallState::Abandoned) {
-                late(result);
+                result.map(late);
                 is_stuck.store(false, SeqCst);
             } else {
                 *state = CallState::Done(result);
@@ -105,15 +118,16 @@ impl SlowFileSystem {
             }
         };
         self.calls.0.send(Box::new(job)).map_err(|_| Errno::NOMEM)?;
+        let begun = Instant::now();
         let mut asked: Option<(Instant, Arc<AtomicBool>)> = None;
         loop {
-            let wait = asked.as_ref().map_or(QUIET, |_| QUIET.min(silence) / 8);
+            let wait = asked.as_ref().map_or(self.quiet, |_| self.quiet.min(silence) / 8);
             if ended.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                 break;
             }
             match asked.take() {
-                Some((_, replied)) if replied.load(SeqCst) => {}
-                Some((since, _)) if since.elapsed() >= silence => {
+                Some((_, replied)) if replied.load(SeqCst) && begun.elapsed() < longest => {}
+                Some((since, _)) if since.elapsed() >= silence || begun.elapsed() >= longest => {
                     let mut state = state.lock();
                     if matches!(*state, CallState::UnderWay) {
                         self.is_stuck.store(true, SeqCst);
@@ -127,8 +141,7 @@ impl SlowFileSystem {
                     let (replied, ask) = (Arc::new(AtomicBool::new(false)), probe.clone());
                     let theirs = Arc::clone(&replied);
                     let job = move || {
-                        ask();
-                        theirs.store(true, SeqCst);
+                        theirs.store(ask(), SeqCst);
                     };
                     self.probes.0.send(Box::new(job)).map_err(|_| Errno::NOMEM)?;
                     asked = Some((Instant::now(), replied));
@@ -136,42 +149,63 @@ impl SlowFileSystem {
             }
         }
         match std::mem::replace(&mut *state.lock(), CallState::Abandoned) {
-            CallState::Done(result) => Ok(result),
-            // The call has panicked.
-            CallState::UnderWay | CallState::Abandoned => Err(Errno::IO),
+            CallState::Done(Some(result)) => Ok(result),
+            CallState::Done(None) | CallState::UnderWay | CallState::Abandoned => Err(Errno::IO),
         }
     }
 }
 
 /// A backing file on a file system that may not reply, for the leader.
-pub struct GuardedFile<F> {
-    file: Arc<F>,
+pub struct GuardedFile<F: Send + Sync + 'static> {
+    /// Taken when the file is closed.
+    file: Option<Arc<F>>,
     side: Arc<SlowFileSystem>,
     /// The error of an abandoned change, which the file system tells once.
     late_error: Arc<Mutex<Option<io::Error>>>,
 }
 
+impl<F: Send + Sync + 'static> Drop for GuardedFile<F> {
+    fn drop(&mut self) {
+        // close(2) writes what a network file system has not written yet. After calls that are under way.
+        if let Some(file) = self.file.take() {
+            let _ = self.side.calls.0.send(Box::new(move || drop(file)));
+        }
+    }
+}
+
 impl<F: BackingFile + AsFd + 'static> GuardedFile<F> {
-    /// Asks a question that changes nothing.
-    fn ask<T: Send + 'static>(&self, question: impl FnOnce(&F) -> T + Send + 'static) -> io::Result<T> {
-        let (file, probed) = (Arc::clone(&self.file), Arc::clone(&self.file));
-        Ok(self.side.call(READ_SILENCE, move || question(&file), move || _ = rustix::fs::fstatfs(probed.as_fd()), drop)?)
+    fn file(&self) -> io::Result<Arc<F>> {
+        self.file.clone().ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// Makes a call that changes nothing.
+    fn query<T: Send + 'static>(&self, query: impl FnOnce(&F) -> T + Send + 'static) -> io::Result<T> {
+        let file = self.file()?;
+        let probed = Arc::clone(&file);
+        Ok(self.side.call((READ_SILENCE, Duration::MAX), move || query(&file), move || replies(&*probed), drop)?)
     }
 
     fn change(&self, change: impl FnOnce(&F) -> io::Result<()> + Send + 'static) -> io::Result<()> {
-        let (file, probed, late_error) = (Arc::clone(&self.file), Arc::clone(&self.file), Arc::clone(&self.late_error));
+        let (file, late_error) = (self.file()?, Arc::clone(&self.late_error));
+        let probed = Arc::clone(&file);
         let late = move |result: io::Result<()>| {
             if let Err(error) = result {
                 *late_error.lock() = Some(error);
             }
         };
-        self.side.call(CHANGE_SILENCE, move || change(&file), move || _ = rustix::fs::fstatfs(probed.as_fd()), late)?.map_err(not_stalled)
+        self.side.call((CHANGE_SILENCE, Duration::MAX), move || change(&file), move || replies(&*probed), late)?.map_err(not_stalled)
     }
 
     /// Fails if an abandoned call has not ended.
     fn is_free(&self) -> io::Result<()> {
         if self.side.is_silent() { Err(SILENT.into()) } else { Ok(()) }
     }
+}
+
+/// Asks the file system of a file something. Any reply is one, an error too.
+fn replies(file: impl AsFd) -> bool {
+    let _ = rustix::fs::fstatfs(file);
+    true
 }
 
 /// Replaces a network file system's own ETIMEDOUT: see [`SILENT`].
@@ -182,7 +216,7 @@ fn not_stalled(error: io::Error) -> io::Error {
 impl<F: BackingFile + AsFd + 'static> BackingFile for GuardedFile<F> {
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
         let mut buffer = vec![0; to.len()];
-        let (read, buffer) = self.ask(move |file| {
+        let (read, buffer) = self.query(move |file| {
             let read = file.read_at(at, &mut buffer);
             (read, buffer)
         })?;
@@ -204,12 +238,12 @@ impl<F: BackingFile + AsFd + 'static> BackingFile for GuardedFile<F> {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.is_free()?;
-        self.file.set_len(len).map_err(not_stalled)
+        self.file()?.set_len(len).map_err(not_stalled)
     }
 
     fn punch(&self, at: u64, len: u64) -> io::Result<()> {
         self.is_free()?;
-        self.file.punch(at, len).map_err(not_stalled)
+        self.file()?.punch(at, len).map_err(not_stalled)
     }
 
     fn set_mtime(&self, ns: u64) -> io::Result<()> {
@@ -217,19 +251,19 @@ impl<F: BackingFile + AsFd + 'static> BackingFile for GuardedFile<F> {
     }
 
     fn stamp(&self) -> io::Result<Stamp> {
-        self.ask(BackingFile::stamp)?.map_err(not_stalled)
+        self.query(BackingFile::stamp)?.map_err(not_stalled)
     }
 
     fn is_removed(&self) -> bool {
-        self.ask(BackingFile::is_removed).unwrap_or(false)
+        self.query(BackingFile::is_removed).unwrap_or(false)
     }
 
     fn has_lost_name(&self) -> bool {
-        self.ask(BackingFile::has_lost_name).unwrap_or(false)
+        self.query(BackingFile::has_lost_name).unwrap_or(false)
     }
 
     fn path(&self) -> Option<PathBuf> {
-        self.ask(BackingFile::path).ok()?
+        self.query(BackingFile::path).ok()?
     }
 }
 
@@ -240,42 +274,43 @@ pub struct SlowFileSystems {
     search: Mutex<Option<Arc<SlowFileSystem>>>,
     /// The mount points of searches that were abandoned and have not ended.
     stuck: Arc<Mutex<Vec<PathBuf>>>,
+    /// The number of searches that were abandoned and have not ended, also those whose mount point is unknown.
+    abandoned: Arc<AtomicUsize>,
 }
 
 impl SlowFileSystems {
-    /// Returns the backing file as the leader uses it: guarded, if its file system is in another process or on a network.
-    pub fn guard<F: BackingFile + AsFd + 'static>(&self, file: Arc<F>) -> Arc<dyn BackingFile> {
-        let device = match rustix::fs::fstatfs(file.as_fd()) {
-            Ok(fs) if is_remote(fs.f_type as u64) => rustix::fs::fstat(file.as_fd()).map(|stat| stat.st_dev),
-            _ => return file,
-        };
+    /// Returns a backing file on this file system as the leader uses it: guarded, if the file system is in another process or on a
+    /// network. Asks the file system nothing.
+    ///
+    /// # Errors
+    /// No thread can be started for it.
+    pub fn guard<F: BackingFile + AsFd + 'static>(&self, file: Arc<F>, system: FileSystem) -> io::Result<Arc<dyn BackingFile>> {
+        if !is_remote(system.kind) {
+            return Ok(file);
+        }
         let mut all = self.by_device.lock();
         // Those whose files are all closed, and that have no call under way.
         all.retain(|_, side| Arc::strong_count(side) > 1 || side.is_stuck.load(SeqCst));
-        let side = device.ok().and_then(|device| match all.get(&device) {
-            Some(side) => Some(Arc::clone(side)),
+        let side = match all.get(&system.device) {
+            Some(side) => Arc::clone(side),
             None => {
                 let mount = crate::descriptor::path_of(file.as_fd()).and_then(|path| mount_point_of(&path));
-                let side = Arc::new(SlowFileSystem::start(mount, Arc::clone(&self.stuck)).ok()?);
-                all.insert(device, Arc::clone(&side));
-                Some(side)
+                let side = Arc::new(SlowFileSystem::start(mount, Arc::clone(&self.stuck))?);
+                all.insert(system.device, Arc::clone(&side));
+                side
             }
-        });
-        match side {
-            Some(side) => Arc::new(GuardedFile { file, side, late_error: Arc::default() }),
-            // No thread to be had.
-            None => file,
-        }
+        };
+        Ok(Arc::new(GuardedFile { file: Some(file), side, late_error: Arc::default() }))
     }
 
-    /// Runs a search that begins at a path. A search that is late has no effect.
+    /// Runs a search that begins at a path. The result of a search that is late is dropped.
     ///
     /// # Errors
     /// EHOSTDOWN: the file system of the path does not reply.
     pub fn search<T: Send + 'static>(&self, path: &Path, search: impl FnOnce() -> T + Send + 'static) -> Result<T, Errno> {
         {
             let stuck = self.stuck.lock();
-            if stuck.iter().any(|mount| path.starts_with(mount)) || stuck.len() >= SEARCHES_MAX {
+            if stuck.iter().any(|mount| path.starts_with(mount)) || self.abandoned.load(SeqCst) >= SEARCHES_MAX {
                 return Err(SILENT);
             }
         }
@@ -296,18 +331,23 @@ impl SlowFileSystems {
         };
         let mount = Arc::new(Mutex::new(None::<PathBuf>));
         let (probed, ended, stuck) = (path.to_owned(), Arc::clone(&mount), Arc::clone(&self.stuck));
-        let probe = move || {
-            if let Some(mount) = mount_point_of(&probed) {
-                let _ = rustix::fs::statfs(&mount);
-            }
-        };
+        // Where nobody can be asked, there is no sign of life.
+        let probe = move || mount_point_of(&probed).map(|mount| rustix::fs::statfs(&mount)).is_some();
+        let abandoned = Arc::clone(&self.abandoned);
         let late = move |_| {
+            abandoned.fetch_sub(1, SeqCst);
             if let Some(mount) = ended.lock().take() {
                 stuck.lock().retain(|other| *other != mount);
             }
         };
-        let found = helper.call(READ_SILENCE, search, probe, late);
-        if found.is_err()
+        // Counted before it can end.
+        self.abandoned.fetch_add(1, SeqCst);
+        let found = helper.call((READ_SILENCE, SEARCH_MAX), search, probe, late);
+        let is_abandoned = matches!(found, Err(SILENT));
+        if !is_abandoned {
+            self.abandoned.fetch_sub(1, SeqCst);
+        }
+        if is_abandoned
             && helper.is_stuck.load(SeqCst)
             && let Some(point) = mount_point_of(path)
         {
@@ -327,14 +367,31 @@ impl SlowFileSystems {
 
 /// Returns the mount point that a path leads through last, by the kernel's table: nothing on the way is looked at.
 fn mount_point_of(path: &Path) -> Option<PathBuf> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)));
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    let points = points.map(|point| PathBuf::from(OsString::from_vec(unescape_octal(point))));
     points.filter(|point| path.starts_with(point)).max_by_key(|point| point.as_os_str().len())
 }
 
-/// Replaces the kernel's octal escapes of blanks.
-fn unescape(point: &str) -> String {
-    point.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+/// Undoes the escapes of proc(5), mountinfo: `\040` for space and its like.
+pub fn unescape_octal(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while at < field.len() {
+        let digits =
+            field.get(at + 1..at + 4).filter(|digits| field[at] == b'\\' && digits.iter().all(|digit| (b'0'..b'8').contains(digit)));
+        match digits {
+            Some(digits) => {
+                out.push(digits.iter().fold(0u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
+                at += 4;
+            }
+            None => {
+                out.push(field[at]);
+                at += 1;
+            }
+        }
+    }
+    out
 }
 
 /// File systems that send data over a network or to another process (statfs(2)): NFS, three of SMB, Ceph, FUSE, 9P, two of AFS, Coda,
@@ -373,7 +430,7 @@ mod test {
         std::fs::write(&path, b"content").expect("written");
         let file = std::fs::File::options().read(true).write(true).open(path).expect("opened");
         let side = Arc::new(SlowFileSystem::start(None, Arc::default()).expect("threads"));
-        GuardedFile { file: Arc::new(crate::below::Local::new(file.into(), false)), side, late_error: Arc::default() }
+        GuardedFile { file: Some(Arc::new(crate::below::Local::new(file.into(), false))), side, late_error: Arc::default() }
     }
 
     #[test]
@@ -402,18 +459,15 @@ mod test {
         };
         let (release, released) = mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));
-        let probe = move || _ = released.lock().recv();
+        let probe = move || released.lock().recv().is_ok();
         let begun = Instant::now();
-        assert!(matches!(file.side.call(SOON, hang, probe, late), Err(SILENT)));
+        assert!(matches!(file.side.call((SOON, Duration::MAX), hang, probe, late), Err(SILENT)));
         assert!(begun.elapsed() >= SOON);
         for failed in [file.stamp().err(), file.write_at(0, b"x").err(), file.sync().err(), file.set_len(0).err()] {
             assert_eq!(failed.and_then(|error| Errno::from_io_error(&error)), Some(SILENT));
         }
         drop((go, release));
-        let end = Instant::now() + Duration::from_secs(10);
-        while file.stamp().is_err() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until(|| file.stamp().is_ok());
         file.write_at(0, b"x").expect("written");
         assert_eq!(file.sync().err().and_then(|error| Errno::from_io_error(&error)), Some(Errno::IO));
         file.sync().expect("told once");
@@ -421,12 +475,59 @@ mod test {
 
     #[test]
     fn a_slow_call_with_signs_of_life_is_waited_for() {
+        let mut side = SlowFileSystem::start(None, Arc::default()).expect("threads");
+        side.quiet = Duration::from_millis(1);
+        let (alive, signs) = mpsc::channel();
+        // It ends after three signs.
+        let slow = move || signs.iter().take(3).count();
+        let sign = move || alive.send(()).is_ok();
+        assert_eq!(side.call((SOON, Duration::MAX), slow, sign, |_| {}), Ok(3));
+    }
+
+    #[test]
+    fn a_call_that_panics_fails_and_the_next_one_does_not() {
         let side = SlowFileSystem::start(None, Arc::default()).expect("threads");
-        let slow = || {
-            std::thread::sleep(QUIET + QUIET / 2);
-            7
-        };
-        assert_eq!(side.call(SOON, slow, || {}, |_| {}), Ok(7));
+        let limits = (SOON, Duration::MAX);
+        assert_eq!(side.call(limits, || -> u32 { panic!("on purpose") }, || true, |_| {}), Err(Errno::IO));
+        assert_eq!(side.call(limits, || 7, || true, |_| {}), Ok(7));
+    }
+
+    /// Its end waits.
+    struct ClosesSlowly(Mutex<mpsc::Receiver<()>>);
+
+    impl Drop for ClosesSlowly {
+        fn drop(&mut self) {
+            let _ = self.0.lock().recv();
+        }
+    }
+
+    #[test]
+    fn a_close_that_waits_holds_nobody() {
+        let side = Arc::new(SlowFileSystem::start(None, Arc::default()).expect("threads"));
+        let (go, wait) = mpsc::channel::<()>();
+        let slow = Arc::new(ClosesSlowly(Mutex::new(wait)));
+        let left = Arc::downgrade(&slow);
+        drop(GuardedFile { file: Some(slow), side, late_error: Arc::default() });
+        drop(go);
+        wait_until(|| left.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_search_ends_although_its_mount_shows_signs_of_life() {
+        let side = SlowFileSystem { quiet: Duration::from_millis(1), ..SlowFileSystem::start(None, Arc::default()).expect("threads") };
+        let (go, wait) = mpsc::channel::<()>();
+        let found = side.call((SOON, 2 * SOON), move || _ = wait.recv(), || true, |()| {});
+        assert_eq!(found, Err(SILENT));
+        drop(go);
+        wait_until(|| !side.is_silent());
+    }
+
+    fn wait_until(is_so: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !is_so() {
+            assert!(Instant::now() < end, "not within 10 s");
+            std::thread::yield_now();
+        }
     }
 
     #[test]
@@ -436,7 +537,8 @@ mod test {
         sides.stuck.lock().push(mount_point_of(Path::new("/proc/self/status")).expect("mounted"));
         assert_eq!(sides.search(Path::new("/proc/other"), || 5), Err(SILENT));
         assert_eq!(sides.search(Path::new("/dev/null"), || 5), Ok(5));
-        assert_eq!((mount_point_of(Path::new("/proc/1")), unescape("/a\\040b")), (Some("/proc".into()), "/a b".into()));
+        assert_eq!(mount_point_of(Path::new("/proc/1")), Some("/proc".into()));
+        assert_eq!(unescape_octal(b"/a\\040b\xff\\9"), b"/a b\xff\\9");
         assert!(is_remote(0x6969) && is_remote(0xffff_ffff_ff53_4d42) && !is_remote(0xef53));
     }
 }

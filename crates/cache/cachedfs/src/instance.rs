@@ -344,10 +344,7 @@ impl Instance {
         if self.config.private {
             return Err(Error::new(Kind::Invalid, Errno::INVAL, "the cache is private to this process: nobody could attach to it again"));
         }
-        self.detach_by(|part| {
-            part.leave_segment();
-            Ok(())
-        })
+        self.detach_by(Attachment::leave_segment)
     }
 
     fn detach_by(&self, leave: impl FnOnce(&Attachment) -> Result<(), Error>) -> Result<(), Error> {

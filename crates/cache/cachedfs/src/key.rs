@@ -33,6 +33,8 @@ pub fn is_lasting(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
 pub struct FileSystem {
     /// The type, as statfs(2) has it.
     pub kind: u64,
+    /// The device number, as stat(2) has it.
+    pub device: u64,
     /// The identity, zero where it has none.
     id: u64,
 }
@@ -56,7 +58,8 @@ impl FileSystem {
         if let Some(known) = mounted.and_then(|mounted| KNOWN.read().get(&mounted).copied()) {
             return Ok(known);
         }
-        let system = FileSystem { kind: fstatfs(fd)?.f_type as u64, id: fstatvfs(fd)?.f_fsid };
+        let device = rustix::fs::fstat(fd)?.st_dev;
+        let system = FileSystem { kind: fstatfs(fd)?.f_type as u64, device, id: fstatvfs(fd)?.f_fsid };
         if let Some(mounted) = mounted {
             let mut known = KNOWN.write();
             if known.len() >= KNOWN_MAX {
@@ -84,7 +87,7 @@ fn mounted_as(fd: BorrowedFd<'_>) -> Option<MountedAs> {
 /// Those of the kernel.
 pub fn key_of(fd: BorrowedFd<'_>) -> Result<FileKey, Errno> {
     let mut hash = Xxh3::new();
-    let FileSystem { kind, id: fsid } = FileSystem::of(fd)?;
+    let FileSystem { kind, device, id: fsid } = FileSystem::of(fd)?;
     hash.update(&kind.to_le_bytes());
     let handle = if kind == FUSE { None } else { FileHandle::of(fd).ok() };
     match handle {
@@ -97,7 +100,7 @@ pub fn key_of(fd: BorrowedFd<'_>) -> Result<FileKey, Errno> {
     if fsid != 0 {
         hash.update(&fsid.to_le_bytes());
     } else if kind != NFS || handle.is_none() {
-        hash.update(&rustix::fs::fstat(fd)?.st_dev.to_le_bytes());
+        hash.update(&device.to_le_bytes());
     }
     Ok(FileKey(hash.digest().max(1)))
 }
@@ -125,6 +128,10 @@ mod test {
         let system = FileSystem::of(file.as_fd()).expect("a file system");
         assert_eq!(system.kind, fstatfs(&file).expect("known").f_type as u64);
         assert_eq!(FileSystem::of(file.as_fd()), Ok(system));
+        match mounted_as(file.as_fd()) {
+            Some(mounted) => assert_eq!(KNOWN.read().get(&mounted), Some(&system)),
+            None => println!("SKIP: the numbers of mounts are used again before Linux 6.8"),
+        }
         let proc = std::fs::File::open("/proc/self/status").expect("opened");
         assert_ne!(FileSystem::of(proc.as_fd()).expect("a file system").kind, system.kind);
     }

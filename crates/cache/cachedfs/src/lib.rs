@@ -53,7 +53,7 @@ pub use config::{Admit, Config, RuleConfig, mode_name, mode_of};
 pub use datapath::engine::{Residency, ResidencyPart};
 pub use error::{Error, Kind};
 pub use file::{File, Pinned, PinnedPage, Whence};
-pub use guarded::is_remote;
+pub use guarded::{is_remote, unescape_octal};
 pub use instance::{CacheVersions, Instance};
 pub use names::RemovedFile;
 pub use note::state_directory;

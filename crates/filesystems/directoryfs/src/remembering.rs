@@ -63,7 +63,8 @@ impl<C: FileCache> DirectoryFs<C> {
 
     /// Notes a change of a name by this mount; `target` if it is known what the name stands for now. Returns what it stood for.
     pub(crate) fn name_changed(&self, dir: &Node, name: &OsStr, target: Option<Target>) -> Option<InodeId> {
-        self.remembered.as_ref()?.change_name(dir.id(), name, target)
+        let remembered = self.remembered.as_ref().filter(|_| self.is_on_top(dir.id()))?;
+        remembered.change_name(dir.id(), name, target)
     }
 
     /// Keeps a file open that a call is about to take a name from, as a program may have it open without that the file is open below.

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use cachedfs::unescape_octal;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
 /// File system type as mount(8) shows it.
@@ -156,27 +157,6 @@ fn parse_mountinfo(text: &[u8], fs_type: &str) -> Vec<MountEntry> {
         }
     }
     all
-}
-
-/// Undoes the kernel's `\040` for space and its like.
-fn unescape_octal(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut at = 0;
-    while at < field.len() {
-        let digits =
-            field.get(at + 1..at + 4).filter(|digits| field[at] == b'\\' && digits.iter().all(|digit| (b'0'..b'8').contains(digit)));
-        match digits {
-            Some(digits) => {
-                out.push(digits.iter().fold(0u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
-                at += 4;
-            }
-            None => {
-                out.push(field[at]);
-                at += 1;
-            }
-        }
-    }
-    out
 }
 
 #[cfg(test)]
