@@ -19,6 +19,7 @@ clean() {
     "$HOTSHELF" unmount "$MNT" 2>/dev/null || true
     umount -q "$nas" || true
     "$HOTSHELF" cache destroy "$cache" >/dev/null 2>&1 || true
+    unmount_disks
 }
 trap clean EXIT
 "$HOTSHELF" cache create "$cache" --name "$name" --size 256MiB --memory 64MiB >/dev/null
@@ -57,7 +58,10 @@ git -C "$slow/dir/work" add -A
 git -C "$slow/dir/work" -c user.name=a -c user.email=a@b commit -qm one
 mount_sshfs "$slow/dir" "$nas"
 server=$(pgrep -nf "passive,allow_other :$slow/dir $nas") || fail "no sshfs"
-mount_names() { "$HOTSHELF" mount --cache "$cache" "$nas" "$MNT" --allow-other --names persistent "$@"; }
+log=$SCRATCH/log
+mount_names() {
+    "$HOTSHELF" mount --cache "$cache" "$nas" "$MNT" --allow-other --names persistent --log-file "$log" --log-level info "$@"
+}
 look() { (cd "$1" && find . -mindepth 1 ! -path './work/.git/index' -printf '%p %y %s %m %u %n %l\n' | sort); }
 
 mount_names
@@ -119,15 +123,31 @@ wait_until 20 is_as_below || fail "changes while it was mounted: $(diff <(look "
 [[ $(cat "$MNT/sub/3") == 'changed again, and longer' ]] || fail "a file that was changed while mounted"
 "$HOTSHELF" unmount "$MNT"
 
-# Damaged and foreign files of names are not used; a killed daemon leaves none.
+# Damaged and foreign files of names are not used: they hold what the directory has, so only the log tells. A good one is, and a killed
+# daemon leaves none.
 saved=$(ls "$XDG_STATE_HOME"/hotshelf/names-*)
+not_used=' not used'
+grep -q "$not_used" "$log" && fail "good names were not used: $(grep "$not_used" "$log")"
 printf 'x' | dd of="$saved" bs=1 seek=40 conv=notrunc status=none
 mount_names
+grep -q 'or damaged: not used' "$log" || fail "a damaged file of names was used"
 is_as_below || fail "after a damaged file of names"
 "$HOTSHELF" unmount "$MNT"
 chmod 666 "$saved"
+: >"$log"
 mount_names
+grep -q 'others may write it' "$log" || fail "a file of names that all may write was used"
 is_as_below || fail "after a file of names that all may write"
+"$HOTSHELF" unmount "$MNT"
+chown 65534 "$saved"
+: >"$log"
+mount_names
+grep -q "another user's" "$log" || fail "another user's file of names was used"
+is_as_below || fail "after another user's file of names"
+"$HOTSHELF" unmount "$MNT"
+: >"$log"
+mount_names
+grep -q "$not_used" "$log" && fail "good names were not used: $(grep "$not_used" "$log")"
 daemon=$(pgrep -nf "mount --cache $cache .*$MNT") || fail "no daemon"
 kill -9 "$daemon"
 drop_dead_mount

@@ -52,16 +52,18 @@ if is_shuffled:
     random.Random(number).shuffle(pieces)
 print("ready", flush=True)
 sys.stdin.readline()
-for name, position in pieces:
+for count, (name, position) in enumerate(pieces):
+    if count == len(pieces) // 8:
+        print("reads", flush=True)
     bytes = read(name, position)
     assert bytes == expected[name][position:position + piece], f"{number}: {name} at {position}: {len(bytes)} wrong bytes"
 print("read", flush=True)
 END
 
-# Starts the eight at the same moment; with a number to kill after that, that one by SIGKILL while it reads. `daemon`: that of the first
-# mount, whose three readers may fail then.
+# Starts the eight at the same moment; with a number to kill after that, that one by SIGKILL when it has read some. `daemon`: that of the
+# first mount when a reader of it has read some; then its three readers may fail, and one must, or it was too late.
 cat >"$SCRATCH/eight.py" <<'END'
-import os, signal, subprocess, sys, time
+import os, signal, subprocess, sys
 slow, one, two, files, piece, order, kills, daemon = sys.argv[1:]
 reader = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "reader.py")
 def start(number):
@@ -75,13 +77,18 @@ for reader in readers:
     reader.stdin.flush()
 may_fail = set()
 if kills != "none":
-    time.sleep(0.15)
     may_fail = {0, 2, 4} if kills == "daemon" else {int(kills)}
-    pid = int(daemon) if kills == "daemon" else readers[int(kills)].pid
-    os.kill(pid, signal.SIGKILL)
-for number, reader in enumerate(readers):
-    out = reader.communicate(timeout=100)[0]
-    assert number in may_fail or (out, reader.returncode) == (b"read\n", 0), f"{number}: {out} {reader.returncode}"
+    watched = readers[min(may_fail)]
+    assert watched.stdout.readline() == b"reads\n"
+    os.kill(int(daemon) if kills == "daemon" else watched.pid, signal.SIGKILL)
+outputs = [reader.communicate(timeout=100)[0] for reader in readers]
+codes = [reader.returncode for reader in readers]
+for number, (out, code) in enumerate(zip(outputs, codes)):
+    assert number in may_fail or (out, code) == (b"reads\nread\n", 0), f"{number}: {out} {code}"
+if kills == "daemon":
+    assert any(codes[number] for number in may_fail), "the daemon was killed too late"
+elif kills != "none":
+    assert codes[int(kills)] == -signal.SIGKILL, f"reader {kills} was killed too late: {codes[int(kills)]}"
 END
 
 # What bindfs has read: each request is read from the kernel in 80 bytes or so, and answered by one read of the file.

@@ -174,19 +174,33 @@ mkdir "$SCRATCH/pair"
 refused 1 'not supported for this kind' "$HOTSHELF" restart "$SCRATCH/pair"
 "$HOTSHELF" unmount "$SCRATCH/pair"
 refused 1 'is mounted by user 0' as_nobody "$HOTSHELF" restart "$MNT"
-socket=$(find /run /dev/shm -maxdepth 4 -name 'mount-*.sock' -uid 0 -newer "$SCRATCH/out" 2>/dev/null | head -n1)
-if [[ -n $socket ]]; then
-    as_nobody python3 - "$socket" <<'END' || fail "a stranger's connection was served"
-import socket, sys
+# By the socket of the mount itself: only its owner gets a reply.
+socket=$(find /run /dev/shm -maxdepth 4 -name "mount-$(mountpoint -d "$MNT").sock" -uid 0 2>/dev/null | head -n1)
+[[ -S $socket ]] || fail "no socket of the mount"
+cat >"$SCRATCH/ask.py" <<'END'
+"""ask.py SOCKET WORD USER: what the socket replies to a word from this user. Python itself may be where only root finds it."""
+import os, socket, sys
+user = int(sys.argv[3])
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+to = socket.socket(socket.AF_UNIX)
+to.settimeout(30)
 try:
-    to = socket.socket(socket.AF_UNIX)
     to.connect(sys.argv[1])
-    to.sendall(b"restart\n")
-    sys.exit(to.recv(100) != b"")
-except OSError:
-    pass
+    to.sendall(sys.argv[2].encode() + b"\n")
+    reply = to.recv(1000)
+except (PermissionError, ConnectionResetError, BrokenPipeError):
+    reply = b""
+print(reply.decode())
 END
-fi
+[[ $(python3 "$SCRATCH/ask.py" "$socket" hello 0) == *'not a request'* ]] || fail "the owner's connection was not served"
+restarts=$(grep -c restarting "$log")
+for word in hello restart; do
+    reply=$(python3 "$SCRATCH/ask.py" "$socket" "$word" "$nobody") || fail "a stranger's connection"
+    [[ -z $reply ]] || fail "a stranger's connection was served: $reply"
+done
+[[ $(grep -c restarting "$log") == "$restarts" ]] || fail "a stranger restarted the mount"
 goes_on "strangers"
 "$HOTSHELF" unmount "$MNT"
 

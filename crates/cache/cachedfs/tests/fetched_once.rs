@@ -74,7 +74,8 @@ fn content_of(round: u64) -> Vec<u8> {
     (0..SHARED_SIZE as u64 / 8).flat_map(|word| (round << 32 | word).to_le_bytes()).collect()
 }
 
-/// Not a test by itself: a process that reads the file of a round in pieces, in the order of a seed (0: from the begin).
+/// Not a test by itself: a process that reads the file of a round in pieces, in the order of a seed (0: from the begin). It reports
+/// when it has read the number of pieces that the line names.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
@@ -83,7 +84,7 @@ fn child() {
     for line in std::io::stdin().lines() {
         let line = line.expect("a line");
         let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().expect("a number")).collect();
-        let (round, piece, seed) = (numbers[0], numbers[1] as usize, numbers[2]);
+        let (round, piece, seed, report_at) = (numbers[0], numbers[1] as usize, numbers[2], numbers[3] as usize);
         let path = dir.join(round.to_string());
         let bits = rustix::fs::Mode::empty();
         let file = instance.open_file(CWD, &path, OFlags::RDONLY | OFlags::CLOEXEC, bits, &Options::default()).expect("opened");
@@ -94,7 +95,10 @@ fn child() {
         }
         let mut bytes = vec![0; piece];
         let mut slowest = Duration::ZERO;
-        for n in pieces {
+        for (count, n) in pieces.into_iter().enumerate() {
+            if count == report_at {
+                println!("> has read {count}");
+            }
             let begun = Instant::now();
             assert_eq!(file.read_at((n * piece) as u64, &mut bytes).expect("read"), piece);
             slowest = slowest.max(begun.elapsed());
@@ -125,7 +129,12 @@ impl Reader {
     }
 
     fn begin(&mut self, round: u64, piece: usize, seed: u64) {
-        writeln!(self.child.stdin.as_mut().expect("piped"), "{round} {piece} {seed}").expect("written");
+        self.begin_reporting(round, piece, seed, usize::MAX);
+    }
+
+    /// Begins a round. The reader says when it has read so many pieces.
+    fn begin_reporting(&mut self, round: u64, piece: usize, seed: u64, report_at: usize) {
+        writeln!(self.child.stdin.as_mut().expect("piped"), "{round} {piece} {seed} {report_at}").expect("written");
     }
 
     /// Returns what the reader says; the test harness prints other lines, too.
@@ -175,15 +184,17 @@ fn a_reader_that_is_killed_delays_nobody() {
         let before = below_bytes(&instance);
         let piece = [PAGE, 128 << 10, 1 << 20][round as usize % 3];
         let mut killed = Reader::start(dir.path());
-        killed.begin(round, piece, 0);
+        // It is killed at the begin, or after one, two or three quarters of the file: each with each size of a piece.
+        let report_at = SHARED_SIZE / piece * (round as usize % 4) / 4;
+        killed.begin_reporting(round, piece, 0, report_at);
         (0..).zip(&mut readers).for_each(|(seed, reader)| reader.begin(round, piece, seed));
-        std::thread::sleep(Duration::from_micros(fastrand::u64(..20_000)));
+        assert_eq!(killed.answer(), format!("has read {report_at}"));
         killed.child.kill().expect("killed");
         for reader in &mut readers {
             let answer = reader.answer();
             let slowest: u64 = answer.strip_prefix("read ").and_then(|ms| ms.parse().ok()).expect("a time");
-            // It would be 5 s for each mark of the dead process that is believed.
-            assert!(slowest < 4_000, "a read took {slowest} ms");
+            // The death is noticed within 10 ms. It would be 5 s for each mark of the dead process that is believed.
+            assert!(slowest < 1_000, "a read took {slowest} ms");
         }
         let read = below_bytes(&instance) - before;
         // What it was reading is read again.

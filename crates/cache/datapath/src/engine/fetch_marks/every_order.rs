@@ -182,7 +182,7 @@ fn two_whose_pages_overlap_read_each_once() {
 #[test]
 fn three_that_miss_the_same_page_read_it_once() {
     if !is_full() {
-        return;
+        return println!("SKIP: takes minutes; set FULL=1");
     }
     explore(0, || (0..3).map(|process| fetches(process, 0..1)).collect(), 0..1);
 }
