@@ -32,7 +32,7 @@ pub(crate) fn try_lock(fd: &OwnedFd, byte: u32) -> io::Result<bool> {
     }
 }
 
-/// LockWaiter until no other process has it.
+/// Locks a byte of the file. Waits until no other process has it.
 ///
 /// # Errors
 /// EINTR: a signal. EDEADLK: the kernel sees a circle of processes that wait for each other, on whatever files.

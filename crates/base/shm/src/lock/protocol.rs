@@ -84,7 +84,7 @@ fn try_free<W: Word>(word: &W, seen: u32, me: Owner, also: u32) -> Option<bool> 
     word.exchange(seen, seen | me.0 | also, AcqRel, Acquire).ok().map(|seen| seen & ABANDONED != 0)
 }
 
-/// LockWaiter. True: it was abandoned. None: the kernel's part gave up.
+/// Waits for the lock and takes it. True: it was abandoned. None: the kernel's part gave up.
 #[cold]
 pub(crate) fn lock<W: Word>(word: &W, me: Owner, kernel: &impl WaitKernel<W>) -> Option<bool> {
     spin(word, kernel);

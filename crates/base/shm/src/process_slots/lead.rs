@@ -16,7 +16,7 @@ const LEADER: u32 = 64;
 const RETRY: Duration = Duration::from_millis(10);
 
 impl ProcessSlots {
-    /// LockWaiter until we lead; there is one leader at a time. The kernel wakes us the moment the leader ends. Not to be called off: see
+    /// Waits until we lead; there is one leader at a time. The kernel wakes us the moment the leader ends. Not to be called off: see
     /// [`ProcessSlots::lead_unless`].
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl ProcessSlots {
         }
     }
 
-    /// LockWaiter until we lead (true), or `stop` says so (false); after it is set, [`ProcessSlots::nudge`] makes us look at once. Finds
+    /// Waits until we lead (true), or `stop` says so (false); after it is set, [`ProcessSlots::nudge`] makes us look at once. Finds
     /// out that the leader died within 10 ms.
     /// Calls `beside` at least every 10 ms.
     pub fn lead_unless(&self, stop: &AtomicBool, beside: impl Fn()) -> bool {
