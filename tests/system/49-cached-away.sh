@@ -310,7 +310,7 @@ PYTHON
 cat >"$SCRATCH/load.py" <<'PYTHON'
 """load.py MOUNT WORKER ACKNOWLEDGED: writes blocks with number and version, syncs, reads back. The errors of a silent side are retried."""
 import errno, os, random, struct, sys, time
-# EINTR: of a request whose process is killed, for a thread that shares its lock. ENOENT: a rename or unlink that timed out took effect.
+# EINTR: the watchdog's reply for a killed process. ENOENT: a rename or unlink that timed out took effect.
 RETRIED = (errno.ETIMEDOUT, errno.EINTR, errno.ENOENT)
 mnt, worker, log = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 BLOCKS, BLOCK = 64, 4096
