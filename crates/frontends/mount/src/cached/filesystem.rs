@@ -627,8 +627,7 @@ impl FileSystem for CachedFilesystem {
     }
 
     fn rmdir(&self, req: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-        let removed = check_wanted().and_then(|()| self.inner.fs.rmdir(caller(req), parent, name));
-        self.changed_names(reply, removed, &[(parent, name)]);
+        self.changed_names(reply, self.inner.fs.rmdir(caller(req), parent, name), &[(parent, name)]);
     }
 
     fn rename(&self, req: &Request<'_>, from: (u64, &OsStr), to: (u64, &OsStr), flags: RenameFlags, reply: ReplyEmpty) {
