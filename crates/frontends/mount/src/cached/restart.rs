@@ -24,9 +24,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::filesystem::CachedShared;
 use super::handover::HandedHandles;
 use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
+use super::shared::CachedShared;
 use super::stuck_threads;
 use crate::control::{LineReader, connect, listen, may_ask, socket_path};
 use crate::wire::{MountStopper, Transport};

@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 
-use super::filesystem::{CachedShared, OpenCachedFile};
 use super::open_handle::OpenHandle;
 use super::options::CachedOptions;
+use super::shared::{CachedShared, OpenCachedFile};
 pub use format::{FormatError, VERSION};
 
 /// A state of this length would be one of a billion files.
