@@ -37,6 +37,8 @@ const LINE_MAX: usize = 64 << 10;
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 /// How long requests that are under way may take, in all, before the restart is given up.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// How long opening files that nobody has read yet may take; programs do not wait for it.
+const OPENING_MAX: Duration = Duration::from_secs(30);
 /// How long programs are kept waiting at a time for requests that are under way, at first and at most.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 const POLL: Duration = Duration::from_millis(1);
@@ -118,6 +120,10 @@ fn write_back_removed(shared: &CachedShared) -> Result<(), String> {
     shared.write_back_removed().map_err(unwritten)
 }
 
+fn open_promised(shared: &CachedShared) -> Result<(), String> {
+    shared.open_promised().map_err(|error| format!("a file that a program has open cannot be opened on the slow side: {error}; try again"))
+}
+
 impl RestartControl {
     /// Prepares a restart. When it returns without an error, nothing is under way, and the readers are paused.
     fn prepare(&self) -> Result<(CheckedProgram, u64, HandedHandles), String> {
@@ -134,7 +140,8 @@ impl RestartControl {
             return Err(format!("the thread {name} waits for a file system that does not reply: try again later"));
         }
         // Most of it while requests are answered.
-        self.bounded(write_back_removed)?;
+        self.bounded(DRAIN_MAX, write_back_removed)?;
+        self.bounded(OPENING_MAX, open_promised)?;
         let begun = Instant::now();
         loop {
             let paused_at_ns = self.pause(begun)?;
@@ -151,7 +158,7 @@ impl RestartControl {
     /// Takes the open files while the readers are paused, and keeps notices to the kernel back. None: one is under way, which may wait for
     /// a request that the kernel has not given out yet, and with it the kernel when it ends its thread.
     fn take_handles(&self) -> Result<Option<HandedHandles>, String> {
-        let handles = self.bounded(|shared| {
+        let handles = self.bounded(DRAIN_MAX, |shared| {
             write_back_removed(shared)?;
             shared.hand_over_handles().map_err(|error| format!("the open files cannot be handed over: {error}"))
         })?;
@@ -183,9 +190,14 @@ impl RestartControl {
     }
 
     /// Makes calls on the slow side, which may not reply.
-    fn bounded<T: Send + 'static>(&self, work: impl FnOnce(&CachedShared) -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    fn bounded<T, F>(&self, limit: Duration, work: F) -> Result<T, String>
+    where
+        T: Send + 'static,
+        F: FnOnce(&CachedShared) -> Result<T, String> + Send + 'static,
+    {
         let shared = Arc::clone(&self.shared);
-        self.shared.side.run_for(DRAIN_MAX, move || work(&shared)).unwrap_or_else(|| Err(SILENT.to_owned()))
+        let late = || format!("the slow side has not replied to all calls within {} s: try again (see `hotshelf status`)", limit.as_secs());
+        self.shared.side.run_for(limit, move || work(&shared)).unwrap_or_else(|| Err(late()))
     }
 
     /// Pauses the readers while nothing is under way. Where a request takes long, others are served meanwhile: an invalidation may even
