@@ -1,7 +1,7 @@
 // long: one trait with a method for each request of the kernel.
 //! The kernel's requests to a cached directory, one method each.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,10 +78,13 @@ impl CachedFilesystem {
 
     /// Makes the kernel look names up again which a call has perhaps changed after its request was replied to.
     fn drop_names(&self, names: &[(u64, &OsStr)]) {
-        for (parent, name) in names {
-            self.inner.changed.drop_name(*parent, name);
-            self.inner.changed.invalidate_attributes(*parent);
-        }
+        let names: Vec<(u64, OsString)> = names.iter().map(|(parent, name)| (*parent, (*name).to_owned())).collect();
+        self.inner.direct_writes.later(move |changed| {
+            for (parent, name) in names {
+                changed.drop_name(parent, &name);
+                changed.invalidate_attributes(parent);
+            }
+        });
     }
 
     /// Replies with attributes. Returns whether the kernel got the reply.
@@ -108,11 +111,11 @@ impl CachedFilesystem {
         may_wait: impl FnOnce() -> bool,
         reply: ReplyWrite,
     ) {
-        let (changed, ino) = (Arc::clone(&self.inner.changed), opened.node.number());
+        let (inner, ino) = (Arc::clone(&self.inner), opened.node.number());
         let answer = move || {
             if !reply.try_written(length as u32) {
                 // The program was told that the write failed: it reads what the file has.
-                changed.drop_all_pages(ino);
+                inner.direct_writes.drop_all_pages_later(ino);
             }
         };
         if direct {
@@ -181,7 +184,7 @@ impl FileSystem for CachedFilesystem {
         let change = move || {
             let changed = filesystem.inner.setattr(caller, ino, &changes);
             if !filesystem.attr(reply, ino, changed) {
-                filesystem.inner.changed.drop_all_pages(ino);
+                filesystem.inner.direct_writes.drop_all_pages_later(ino);
             }
         };
         // Dirty pages are written first, and others are served meanwhile.
@@ -381,7 +384,7 @@ impl FileSystem for CachedFilesystem {
                 Err(error) if !reply.try_error(error) => {
                     // It may be of an earlier write, and was told once.
                     keep_error(&opened.late_error, synced);
-                    filesystem.inner.changed.drop_all_pages(opened.node.number());
+                    filesystem.inner.direct_writes.drop_all_pages_later(opened.node.number());
                 }
                 Err(_) => {}
             }
@@ -559,7 +562,7 @@ impl FileSystem for CachedFilesystem {
             opened.node.note_changed();
             inner.changed.invalidate_attributes(opened.node.number());
             if !try_empty(reply, done) {
-                inner.changed.drop_all_pages(opened.node.number());
+                inner.direct_writes.drop_all_pages_later(opened.node.number());
             }
         });
     }
