@@ -98,9 +98,13 @@ impl SlowSide {
         }
     }
 
-    /// Sets the file from which `hotshelf status` reads.
+    /// Sets the file from which `hotshelf status` reads. If nothing is known of the side, there is none: one that is there is of another
+    /// mount, which had the same device number and was killed.
     pub fn publish_to(&self, path: PathBuf) {
         let _ = self.status_path.set(path);
+        if self.watchdog.is_none() {
+            self.withdraw();
+        }
         self.publish();
     }
 
@@ -245,8 +249,12 @@ mod test {
         for deadline in [Duration::ZERO, Duration::from_secs(1)] {
             let side = SlowSide::new(dir.path(), top(&dir), deadline, OfflinePolicy::ReadOnly, Mode::WriteThrough);
             let path = dir.path().join("status");
+            // As a mount that was killed leaves it.
+            std::fs::write(&path, "stale").expect("written");
             side.publish_to(path.clone());
-            assert_eq!(path.exists(), !deadline.is_zero());
+            let shown = std::fs::read(&path).ok();
+            assert_eq!(shown.is_some(), !deadline.is_zero());
+            assert_ne!(shown.as_deref(), Some(&b"stale"[..]));
             assert_eq!(side.run_while_side_replies(|| 5), Some(5));
             assert_eq!((side.run_for(Duration::from_secs(30), || 6), side.why_silent()), (Some(6), None));
             assert!(side.end_probes(Instant::now() + Duration::from_secs(30)));
