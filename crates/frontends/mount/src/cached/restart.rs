@@ -8,7 +8,8 @@
 //!                            serves <--- the command gets its reply by the same connection
 //! ```
 //!
-//! The socket is beside the segment of the cache, in a directory that nobody else may write; it is for the user who mounted, and root.
+//! The socket is beside the segment of the cache, in a directory where the users of a group's cache may write, too. So the command asks
+//! only a socket and a process of its own user: a mount is restarted by the user who mounted.
 
 use std::io::{ErrorKind, Write};
 use std::os::fd::OwnedFd;
