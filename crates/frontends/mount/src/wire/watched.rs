@@ -36,8 +36,9 @@ const BESIDES: usize = 4096;
 const EXTRA_MAX: usize = 64;
 /// A thread that serves one request for so long is taken for stuck, ms.
 const STUCK_MS: u64 = 300;
-/// Requests that wait for a thread while the slow side is away, beyond which writes are refused. Each may have the data of a write, of a
-/// MiB, also after the watchdog has replied to it.
+/// Requests that wait for a thread, beyond which no long one may join them: each may have the data of a write, of a MiB, also after the
+/// watchdog has replied to it. While the slow side is away it is refused, and while the side is suspect the thread that has read it serves
+/// it.
 const WAITING_MAX: usize = 128;
 /// How long the end of the mount waits for threads.
 const ENDING_MAX: Duration = Duration::from_secs(2);
@@ -284,6 +285,10 @@ impl<F: FileSystem> WatchedReaders<F> {
         // What is served of names while the side is away is in memory, or fails at once.
         let is_in_memory = is_away && opcodes::only_looks(head.opcode);
         if !is_read && !is_in_memory && self.watchdog.is_suspect() {
+            if self.is_too_much(head.opcode) {
+                // This thread is replaced if it gets stuck. What none reads, the kernel keeps: its caller can be killed.
+                return serving(ticket, || self.perform(head, op, &InPlace, answer));
+            }
             let (readers, message) = (Arc::clone(self), message.to_vec());
             return self.stopper.blocking_pool.run(move || {
                 // A file that nobody uses any more is closed, however late.
@@ -302,9 +307,9 @@ impl<F: FileSystem> WatchedReaders<F> {
         serving(ticket, || self.perform(head, op, &executor, answer));
     }
 
-    /// Returns whether a write is one too many of those that wait for a thread. Other requests are short.
+    /// Returns whether a request with data is one too many of those that wait for a thread. Other requests are short.
     fn is_too_much(&self, opcode: u32) -> bool {
-        opcode == opcodes::WRITE && self.stopper.blocking_pool.waiting() >= WAITING_MAX
+        matches!(opcode, opcodes::WRITE | opcodes::SETXATTR) && self.stopper.blocking_pool.waiting() >= WAITING_MAX
     }
 
     fn perform(&self, head: RequestHeader, op: FuseOp<'_>, executor: &dyn BlockingExecutor, answer: PendingReply) {
