@@ -193,6 +193,7 @@ impl SlowSide {
         match report.unfinished {
             _ if report.away_since.is_some() => Some(format!("{directory} does not reply: try again when it does (see `hotshelf status`)")),
             0 => None,
+            1 => Some(format!("1 call on {directory} has not returned: try again when it has")),
             count => Some(format!("{count} calls on {directory} have not returned: try again when they have")),
         }
     }
