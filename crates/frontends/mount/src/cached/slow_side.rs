@@ -92,8 +92,8 @@ impl SlowSide {
         match opcode {
             opcodes::READ | opcodes::RELEASE | opcodes::RELEASEDIR | opcodes::ACCESS | opcodes::IOCTL => true,
             opcodes::WRITE => self.may_write_away,
-            // Those that the file system does not have are refused without the side: locks, BMAP, POLL, and all later ones.
-            31..=33 | 37 | 40 => true,
+            // Those that the file system does not have are refused without the side, and all later ones.
+            opcodes::GETLK | opcodes::SETLK | opcodes::SETLKW | opcodes::BMAP | opcodes::POLL => true,
             _ => opcode > opcodes::COPY_FILE_RANGE,
         }
     }

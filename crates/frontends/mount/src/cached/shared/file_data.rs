@@ -81,7 +81,7 @@ impl CachedShared {
 
     /// Returns an error of earlier writes that nobody has got yet.
     pub fn flush(&self, opened: &OpenCachedFile) -> Result<(), Errno> {
-        opened.late_error.lock().take().map_or(Ok(()), Err)?;
+        opened.take_late_error()?;
         opened.file.take_unreported().map_err(|error| errno(&error))?;
         if !self.is_remote {
             return Ok(());
@@ -92,12 +92,13 @@ impl CachedShared {
 
     /// Makes the written data of an open file durable.
     pub fn sync(&self, opened: &OpenCachedFile, data_only: bool) -> Result<(), Errno> {
-        opened.late_error.lock().take().map_or(Ok(()), Err)?;
+        opened.take_late_error()?;
         // A file system in another process may tell the error of a write only to the descriptor that made it; the leader has its own.
         if self.is_remote && opened.is_written {
             rustix::fs::fsync(opened.file.written_fd())?;
         }
-        opened.late_error.lock().take().map_or(Ok(()), Err)?;
+        // Meanwhile a flush whose reply came too late may have been told the error, which the file system tells once.
+        opened.take_late_error()?;
         opened.file.sync(data_only).map_err(|error| errno(&error))
     }
 

@@ -46,6 +46,13 @@ pub struct OpenCachedFile {
     pub late_error: Mutex<Option<Errno>>,
 }
 
+impl OpenCachedFile {
+    /// Tells the error that no program has got yet, once.
+    pub fn take_late_error(&self) -> Result<(), Errno> {
+        self.late_error.lock().take().map_or(Ok(()), Err)
+    }
+}
+
 /// Returns the flags that the file on the slow side is opened with. The kernel has created and truncated the file before it sends the open,
 /// and passes the offset of each appending write itself. Direct access ends at the cache: the kernel's requests are not aligned.
 pub fn open_flags(flags: i32) -> OFlags {
