@@ -12,11 +12,10 @@
 //! only a socket and a process of its own user: a mount is restarted by the user who mounted.
 
 use std::io::{ErrorKind, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cachedfs::{Config, Instance};
@@ -29,7 +28,8 @@ use super::handover::HandedHandles;
 use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
 use super::shared::CachedShared;
 use super::stuck_threads;
-use crate::control::{LineReader, connect, listen, may_ask, socket_path};
+use crate::control::{LineReader, connect};
+use crate::socket_server::{SocketServer, send};
 use crate::wire::{MountStopper, Transport};
 
 const REQUEST: &[u8] = b"restart";
@@ -107,11 +107,7 @@ pub fn monotonic_ns() -> u64 {
 
 /// Tells a command how its restart ended. It may have gone away.
 pub fn reply(client: &mut UnixStream, reply: &RestartReply) {
-    let sent = serde_json::to_vec(reply).map_err(std::io::Error::other).and_then(|mut line| {
-        line.push(b'\n');
-        client.write_all(&line)
-    });
-    if let Err(error) = sent {
+    if let Err(error) = send(client, reply) {
         tracing::debug!(%error, "nobody waits for the reply to a restart");
     }
 }
@@ -252,9 +248,7 @@ impl RestartControl {
 
 /// The socket by which restarts are requested; ends when dropped.
 pub struct RestartServer {
-    dir: OwnedFd,
-    name: String,
-    has_ended: Arc<AtomicBool>,
+    _socket: SocketServer,
 }
 
 /// Returns the directory of the sockets of a cache's mounts, and the name of the one of the mount with this device number.
@@ -270,42 +264,9 @@ impl RestartServer {
     pub fn start(cache: &Config, control: RestartControl) -> std::io::Result<RestartServer> {
         let (dir, name) = control.device.as_deref().and_then(|device| socket_of(cache, device)).ok_or(ErrorKind::NotFound)?;
         let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        // Whoever has the device number serves the mount: one that is there is stale.
-        match rustix::fs::unlinkat(&dir, &*name, rustix::fs::AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let listener = listen(&dir, &name)?;
-        let has_ended = Arc::new(AtomicBool::new(false));
-        let ended = Arc::clone(&has_ended);
-        std::thread::Builder::new().name("restart".into()).spawn(move || accept(&listener, &control, &ended))?;
-        Ok(RestartServer { dir, name, has_ended })
-    }
-}
-
-impl Drop for RestartServer {
-    fn drop(&mut self) {
-        self.has_ended.store(true, Ordering::Release);
-        // Wakes the accepting thread.
-        let _ = UnixStream::connect(socket_path(&self.dir, &self.name));
-        let _ = rustix::fs::unlinkat(&self.dir, &*self.name, rustix::fs::AtFlags::empty());
-    }
-}
-
-fn accept(listener: &UnixListener, control: &RestartControl, has_ended: &AtomicBool) {
-    for client in listener.incoming() {
-        if has_ended.load(Ordering::Acquire) {
-            return;
-        }
-        match client {
-            Ok(client) => {
-                if may_ask(&client) && control.serve(client) {
-                    return;
-                }
-            }
-            // Out of descriptors: that does not pass by asking again at once.
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
+        // Whoever has the device number serves the mount.
+        let on_client = move |client| if control.serve(client) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        Ok(RestartServer { _socket: SocketServer::start(dir, &name, "restart", on_client)? })
     }
 }
 
