@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
-use super::DATA_MAX;
+use super::MESSAGE_MAX;
 use super::decode::{self, FuseOp, RequestHeader};
 use super::device::ReadEnd;
 use super::filesystem::{BlockingExecutor, FileSystem, Job};
@@ -23,15 +23,13 @@ use super::in_flight::Ticket;
 use super::opcodes;
 use super::pause::RegisteredReader;
 use super::pending_reply::PendingReply;
-use super::perform::{forgets, perform};
+use super::perform::{dispatch, perform};
 use super::reply::ReplyAttr;
 use super::stopper::MountStopper;
 use super::wanted::serving;
 use super::watchdog::{OverdueRequest, TICK, Watchdog};
 use crate::blocking_pool::BlockingPool;
 
-/// Besides the data of a write: its header and arguments.
-const BESIDES: usize = 4096;
 /// Threads that read requests in the place of stuck ones, at most.
 const EXTRA_MAX: usize = 64;
 /// A thread that serves one request for so long is taken for stuck, ms.
@@ -208,7 +206,7 @@ impl<F: FileSystem> WatchedReaders<F> {
 
     /// Serves until the mount has gone, the stopper ends that, or there are too many threads; the thread is counted out by then.
     fn read(self: &Arc<Self>, me: &RegisteredReader<'_>, busy: &AtomicU64) -> io::Result<()> {
-        let mut buffer = vec![0; DATA_MAX + BESIDES];
+        let mut buffer = vec![0; MESSAGE_MAX];
         let (end, outcome) = loop {
             if me.has_to_end() {
                 break (ReadEnd::Stopped, Ok(()));
@@ -245,32 +243,17 @@ impl<F: FileSystem> WatchedReaders<F> {
 
     /// True: it was the last one.
     fn serve_one(self: &Arc<Self>, message: &[u8]) -> io::Result<bool> {
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "not a request of FUSE");
-        let (head, args, rest) = decode::split(message).map_err(|_| invalid())?;
-        let answer = || PendingReply::by_device(head.unique, &self.device);
-        match decode::decode(head.opcode, args, rest) {
-            Ok(op) if forgets(&*self.fs, &head, &op) => {}
-            Ok(FuseOp::Destroy) => {
-                answer().send(&[]);
-                return Ok(true);
-            }
-            Ok(FuseOp::Interrupt { unique }) => {
-                // The thread that has read the request may not have registered it yet; the kernel then sends the signal again. If the
-                // request has been replied to, the kernel takes no reply.
-                if !self.watchdog.interrupt(unique) {
-                    answer().fail(Errno::AGAIN);
-                }
-            }
-            Ok(op) => {
+        dispatch(&*self.fs, &self.device, message, |head, op| {
+            let FuseOp::Interrupt { unique } = op else {
                 let _turn = self.stopper.reader_pool.take();
-                self.route(head, op, message);
+                return self.route(head, op, message);
+            };
+            // The thread that has read the request may not have registered it yet; the kernel then sends the signal again. If the request
+            // has been replied to, the kernel takes no reply.
+            if !self.watchdog.interrupt(unique) {
+                PendingReply::by_device(head.unique, &self.device).fail(Errno::AGAIN);
             }
-            Err(_) => {
-                tracing::error!(opcode = head.opcode, "a request makes no sense");
-                answer().fail(Errno::IO);
-            }
-        }
-        Ok(false)
+        })
     }
 
     /// Decides where a request is served.
