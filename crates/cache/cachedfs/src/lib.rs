@@ -56,7 +56,7 @@ pub use file::{File, Pinned, PinnedPage, Whence};
 pub use guarded::{is_remote, unescape_octal};
 pub use instance::{CacheVersions, Instance};
 pub use names::RemovedFile;
-pub use note::state_directory;
+pub use note::{path_hash, state_directory};
 pub use options::{Advice, Options};
 pub use quick::FoundPage;
 pub use reads::{AsyncReader, AsyncReaderOptions, Ended, Outcome, PreparedRead, Reading, SubmitResult};

@@ -13,6 +13,11 @@ use crate::descriptor::{is_removed, is_shortage, path_of};
 use crate::error::Error;
 use crate::instance::{Instance, directory, is_regular, named};
 
+/// A path, and the directory that it begins in.
+type Name<'a> = (BorrowedFd<'a>, &'a Path);
+/// Refuses a change that nobody wants any more.
+type MayAct<'a> = &'a dyn Fn() -> Result<(), Errno>;
+
 /// A file that lost its last name by a call.
 pub struct RemovedFile {
     file: OwnedFd,
@@ -59,17 +64,22 @@ impl Instance {
     /// # Errors
     /// As unlinkat(2).
     pub fn unlink(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<(), Error> {
-        self.unlink_and_keep(at, path, flags).map(drop)
+        self.unlink_and_keep((at, path), flags, &|| Ok(())).map(drop)
     }
 
-    /// Removes a name as [`Instance::unlink`] does. Returns the file if it is a regular file without another name.
+    /// Removes a name as [`Instance::unlink`] does. Returns the file if it is a regular file without another name. `may_act` is asked
+    /// immediately before the removal: finding the file may take long.
     ///
     /// # Errors
-    /// As unlinkat(2).
-    pub fn unlink_and_keep(self: &Arc<Self>, at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Result<Option<RemovedFile>, Error> {
+    /// As unlinkat(2), or that of `may_act`.
+    pub fn unlink_and_keep(self: &Arc<Self>, name: Name<'_>, flags: AtFlags, may_act: MayAct<'_>) -> Result<Option<RemovedFile>, Error> {
+        let (at, path) = name;
         let failed = |errno| Error::system(errno, "unlinking", &path.into());
         let named = if flags.contains(AtFlags::REMOVEDIR) { None } else { self.regular_file(at, path).map_err(failed)? };
-        let call = || rustix::fs::unlinkat(at, path, flags);
+        let call = || {
+            may_act()?;
+            rustix::fs::unlinkat(at, path, flags)
+        };
         let done = match named.as_ref().and_then(|named| named.known.as_ref()) {
             Some(known) => known.open.ours(call),
             None => call(),
@@ -91,21 +101,20 @@ impl Instance {
         to: &Path,
         flags: RenameFlags,
     ) -> Result<(), Error> {
-        self.rename_and_keep(at, from, to_at, to, flags).map(drop)
+        self.rename_and_keep((at, from), (to_at, to), flags, &|| Ok(())).map(drop)
     }
 
     /// Renames as [`Instance::rename`] does. Returns the file that had the new name if it is
-    /// a regular file without another name.
+    /// a regular file without another name. `may_act` is asked immediately before the change: finding the files may take long.
     ///
     /// # Errors
-    /// As renameat2(2).
+    /// As renameat2(2), or that of `may_act`.
     pub fn rename_and_keep(
         self: &Arc<Self>,
-        at: BorrowedFd<'_>,
-        from: &Path,
-        to_at: BorrowedFd<'_>,
-        to: &Path,
+        (at, from): Name<'_>,
+        (to_at, to): Name<'_>,
         flags: RenameFlags,
+        may_act: MayAct<'_>,
     ) -> Result<Option<RemovedFile>, Error> {
         // The replaced file has no name afterwards. This process may be the last to close it, and then drops its pages.
         let failed = |errno| Error::system(errno, "renaming", &from.into());
@@ -118,7 +127,11 @@ impl Instance {
             if moved.is_none() { directory(at, from).map_err(failed)? } else { None },
             if replaced.is_none() && is_exchange { directory(to_at, to).map_err(failed)? } else { None },
         ];
-        Open::ours_of(&opens, || rustix::fs::renameat_with(at, from, to_at, to, flags)).map_err(failed)?;
+        let call = || {
+            may_act()?;
+            rustix::fs::renameat_with(at, from, to_at, to, flags)
+        };
+        Open::ours_of(&opens, call).map_err(failed)?;
         moved.iter().for_each(|known| known.look_for_name());
         let removed = named.and_then(RemovedFile::of);
         if directories.iter().all(Option::is_none) {

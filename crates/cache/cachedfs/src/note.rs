@@ -46,13 +46,7 @@ impl Note {
         // Links are not resolved: their target may be gone when the note is read.
         let parent = ssd.parent().and_then(|parent| fs::canonicalize(parent).ok());
         let ssd = parent.zip(ssd.file_name()).map_or(ssd.clone(), |(parent, name)| parent.join(name));
-        // FNV-1a.
-        let hash = ssd
-            .as_os_str()
-            .as_bytes()
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
-        Note { path: dir.join(format!("ssd-{hash:016x}")), ssd }
+        Note { path: dir.join(format!("ssd-{:016x}", path_hash(&ssd))), ssd }
     }
 
     /// Reads the state that it records; a note of another SSD records none.
@@ -98,6 +92,12 @@ impl Note {
     }
 }
 
+/// Returns a hash of a path (FNV-1a), by which files that belong to it are named. It stays the same in all versions.
+pub fn path_hash(path: &Path) -> u64 {
+    let bytes = path.as_os_str().as_bytes().iter();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
 /// Returns the directory of what is remembered of caches while nobody uses them: $XDG_STATE_HOME/hotshelf, else /var/lib/hotshelf for root
 /// and ~/.local/state/hotshelf for others. None: the user has no such directory.
 pub fn state_directory() -> Option<PathBuf> {
@@ -112,6 +112,14 @@ pub fn state_directory() -> Option<PathBuf> {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn the_hash_of_a_path_is_fnv_1a() {
+        assert_eq!(
+            ["", "a", "foobar"].map(|path| path_hash(Path::new(path))),
+            [0xcbf2_9ce4_8422_2325, 0xaf63_dc4c_8601_ec8c, 0x8594_4171_f739_67e8]
+        );
+    }
 
     #[test]
     fn a_note_says_what_was_written_last_and_nothing_of_another_ssd() {

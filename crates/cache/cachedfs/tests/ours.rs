@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cachedfs::{Config, File, Instance, Kind, Mode, Options, Size};
-use rustix::fs::{CWD, OFlags, RenameFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, CWD, OFlags, RenameFlags, Timespec, Timestamps};
 
 const NEW: OFlags = OFlags::RDWR.union(OFlags::CREATE);
 
@@ -133,6 +133,27 @@ fn what_is_not_dirty_is_dropped_without_a_word() {
         drop(file);
         instance.detach().expect("left");
     }
+}
+
+#[test]
+fn a_removal_or_rename_that_is_refused_at_the_last_moment_changes_nothing() {
+    each(|dir, config| {
+        let instance = Instance::open(&config).expect("an instance");
+        let [one, two] = ["one", "two"].map(|name| dir.join(name));
+        for path in [&one, &two] {
+            open(&instance, path, NEW).write_at(0, path.as_os_str().as_encoded_bytes()).expect("written");
+        }
+        let refuse = || Err(rustix::io::Errno::CANCELED);
+        let removed = instance.unlink_and_keep((CWD, &one), AtFlags::empty(), &refuse);
+        let renamed = instance.rename_and_keep((CWD, &one), (CWD, &two), RenameFlags::empty(), &refuse);
+        for refused in [removed, renamed] {
+            assert_eq!(refused.err().map(|error| error.errno()), Some(rustix::io::Errno::CANCELED.raw_os_error()));
+        }
+        instance.detach().expect("left");
+        for path in [&one, &two] {
+            assert_eq!(fs::read(path).expect("there"), path.as_os_str().as_encoded_bytes());
+        }
+    });
 }
 
 #[test]

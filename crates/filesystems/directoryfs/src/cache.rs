@@ -17,13 +17,19 @@ pub struct RemovedFile {
 }
 
 /// A cache of the data of regular files. It compares a file's size and times with what it remembers, so each call that changes them goes
-/// through it.
+/// through it. It may refuse a removal or a rename that nobody waits for any more.
 pub trait FileCache: Send + Sync {
     /// Removes a name that is not a directory. Returns the file if it has no other name.
     ///
     /// # Errors
     /// As unlinkat(2).
     fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<RemovedFile>>;
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As unlinkat(2).
+    fn rmdir(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()>;
 
     /// Renames `from` to `to`, each a directory and a name. Returns the file that had the new name if it has no other one.
     ///
@@ -57,6 +63,10 @@ pub struct NoCache;
 impl FileCache for NoCache {
     fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<RemovedFile>> {
         rustix::fs::unlinkat(dir, name, AtFlags::empty()).map(|()| None)
+    }
+
+    fn rmdir(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+        rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
     }
 
     fn rename(&self, from: (BorrowedFd<'_>, &OsStr), to: (BorrowedFd<'_>, &OsStr), flags: RenameFlags) -> Result<Option<RemovedFile>> {

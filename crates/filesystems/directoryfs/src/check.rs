@@ -28,8 +28,8 @@ pub enum Change {
     Attributes(u64),
 }
 
-/// Returns whether an error says that nobody replies.
-fn is_of_dead_server(error: Errno) -> bool {
+/// Returns whether an error says that the server of a file system does not reply.
+pub fn is_of_dead_server(error: Errno) -> bool {
     matches!(
         error,
         Errno::NOTCONN

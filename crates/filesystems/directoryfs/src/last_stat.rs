@@ -10,7 +10,7 @@ pub(crate) struct LastStat {
 }
 
 impl LastStat {
-    /// Returns the attributes, if they were read since the last change.
+    /// Returns the attributes, if they were read since the last change that was not a write: a write only makes the size grow.
     pub fn get(&self) -> Option<Stat> {
         self.stat
     }

@@ -41,7 +41,7 @@ mod test_remembered;
 mod xattrs;
 
 pub use cache::{FileCache, NoCache, RemovedFile};
-pub use check::Change;
+pub use check::{Change, is_of_dead_server};
 pub use create::NewNode;
 pub use descriptors::RemovedName;
 pub use directory::{DirectoryFs, OpenError};

@@ -185,7 +185,7 @@ impl<C: FileCache> DirectoryFs<C> {
     pub fn rmdir(&self, caller: Caller, parent: u64, name: &OsStr) -> Result<()> {
         check_name(name)?;
         let dir = self.node(caller, parent)?;
-        let remove = || rustix::fs::unlinkat(dir.as_fd(), name, AtFlags::REMOVEDIR);
+        let remove = || self.cache.rmdir(dir.as_fd(), name);
         let named = self.inode_named(caller, &dir, name);
         let _held = self.hold_named(caller, named);
         let removed = self.also_as_caller(caller, || self.bound_by_sticky(caller, &[dir.as_fd()], remove));

@@ -1,7 +1,7 @@
 //! A directory by inode number, on the file system of the temporary directory, without a cache.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
 use fusedev::{Caller, SetAttr, SetTime};
@@ -9,7 +9,7 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
-use crate::{DirectoryFs, NewNode, NoCache, Node, ROOT, Stat};
+use crate::{DirectoryFs, FileCache, NewNode, NoCache, Node, ROOT, RemovedFile, Stat};
 
 /// A user of whom nothing belongs to the test.
 const STRANGER: u32 = 4242;
@@ -37,6 +37,48 @@ fn directory(files: &[&str]) -> (TempDir, DirectoryFs<NoCache>) {
 fn find(fs: &DirectoryFs<NoCache>, name: &str) -> (Node, Stat) {
     let found = fs.lookup(me(), ROOT, OsStr::new(name)).expect("there");
     (found.node.expect("opened"), found.stat)
+}
+
+/// Refuses each removal and rename, as a cache does whose request has had its reply.
+struct RefusingCache;
+
+impl FileCache for RefusingCache {
+    fn unlink(&self, _dir: BorrowedFd<'_>, _name: &OsStr) -> Result<Option<RemovedFile>, Errno> {
+        Err(Errno::CANCELED)
+    }
+
+    fn rmdir(&self, _dir: BorrowedFd<'_>, _name: &OsStr) -> Result<(), Errno> {
+        Err(Errno::CANCELED)
+    }
+
+    fn rename(&self, _: (BorrowedFd<'_>, &OsStr), _: (BorrowedFd<'_>, &OsStr), _: RenameFlags) -> Result<Option<RemovedFile>, Errno> {
+        Err(Errno::CANCELED)
+    }
+
+    fn change(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+        NoCache.change(file, change)
+    }
+
+    fn change_times(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+        NoCache.change_times(file, change)
+    }
+
+    fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<bool, Errno> {
+        NoCache.correct(file, stat)
+    }
+}
+
+#[test]
+fn what_the_cache_refuses_removes_nothing() {
+    let (temp, _) = directory(&["a", "b", "dir/c"]);
+    std::fs::create_dir(temp.path().join("empty")).expect("made");
+    let fs = DirectoryFs::open(temp.path(), RefusingCache, false).expect("opened");
+    let [a, b, empty] = ["a", "b", "empty"].map(OsStr::new);
+    assert_eq!(fs.unlink(me(), ROOT, a), Err(Errno::CANCELED));
+    assert_eq!(fs.rmdir(me(), ROOT, empty), Err(Errno::CANCELED));
+    assert_eq!(fs.rename(me(), (ROOT, a), (ROOT, b), RenameFlags::empty()), Err(Errno::CANCELED));
+    assert!(temp.path().join(empty).is_dir());
+    assert_eq!(["a", "b"].map(|name| std::fs::read(temp.path().join(name)).expect("there")), [b"a", b"b"]);
 }
 
 fn is_root() -> bool {

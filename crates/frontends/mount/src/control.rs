@@ -1,20 +1,22 @@
 //! The control socket: `.hotshelf/control` on the SSD (on the HDD while the SSD is read-only), JSON lines, for the mounting user and root.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
+use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hybridfs::report::{ControlReply, ControlRequest, Status, TierName, Why};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::socket_server::{SocketServer, send};
 use crate::source::MountEntry;
 
 const SOCKET: &str = "control";
@@ -49,77 +51,37 @@ pub trait ControlHandler: Send + Sync + 'static {
 
 /// The listening side; ends when dropped.
 pub struct ControlServer {
-    dir: OwnedFd,
-    ended: Arc<AtomicBool>,
+    _socket: SocketServer,
 }
 
 impl ControlServer {
     /// Listens in the hidden directory. The caller holds the pair's lock, so a socket that is there is stale.
     pub fn start(dir: OwnedFd, handler: Arc<dyn ControlHandler>) -> std::io::Result<ControlServer> {
-        match rustix::fs::unlinkat(&dir, SOCKET, AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let listener = listen(&dir, SOCKET)?;
-        let ended = Arc::new(AtomicBool::new(false));
-        let accept_ended = ended.clone();
-        std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &handler, &accept_ended))?;
-        Ok(ControlServer { dir, ended })
-    }
-}
-
-impl Drop for ControlServer {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Release);
-        // Wakes the accepting thread.
-        let _ = UnixStream::connect(socket_path(&self.dir, SOCKET));
-        let _ = rustix::fs::unlinkat(&self.dir, SOCKET, AtFlags::empty());
-    }
-}
-
-/// The socket has its mode from the beginning: nothing is done by its name afterwards.
-pub(crate) fn listen(dir: &OwnedFd, name: &str) -> std::io::Result<UnixListener> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(socket_path(dir, name))?)?;
-    rustix::net::listen(&socket, 128)?;
-    Ok(socket.into())
-}
-
-/// A path short enough for a socket's address, whatever the directory is called.
-pub(crate) fn socket_path(dir: &OwnedFd, name: &str) -> String {
-    format!("/proc/self/fd/{}/{name}", dir.as_raw_fd())
-}
-
-fn accept(listener: &UnixListener, handler: &Arc<dyn ControlHandler>, ended: &AtomicBool) {
-    let clients = Arc::new(AtomicUsize::new(0));
-    for stream in listener.incoming() {
-        if ended.load(Ordering::Acquire) {
-            return;
-        }
-        let Ok(mut stream) = stream else {
-            // Out of descriptors: that does not pass by asking again at once.
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
+        let clients = Arc::new(AtomicUsize::new(0));
+        let on_client = move |stream| {
+            serve_beside_others(stream, &handler, &clients);
+            ControlFlow::Continue(())
         };
-        if !may_ask(&stream) {
-            continue;
+        Ok(ControlServer { _socket: SocketServer::start(dir, SOCKET, "control", on_client)? })
+    }
+}
+
+/// Serves a client on a thread of its own, unless there are too many.
+fn serve_beside_others(mut stream: UnixStream, handler: &Arc<dyn ControlHandler>, clients: &Arc<AtomicUsize>) {
+    let counted = CountedClient::new(clients);
+    if clients.load(Ordering::Relaxed) > CLIENTS_MAX {
+        let _ = send(&mut stream, &ControlReply::Failed { message: format!("{CLIENTS_MAX} others ask already: try again") });
+        return;
+    }
+    let handler = Arc::clone(handler);
+    let started = std::thread::Builder::new().name("control-client".into()).spawn(move || {
+        let _counted = counted;
+        if let Err(error) = serve(stream, &*handler) {
+            tracing::debug!(%error, "a control client went away");
         }
-        let counted = CountedClient::new(&clients);
-        if clients.load(Ordering::Relaxed) > CLIENTS_MAX {
-            let _ = send(&mut stream, &ControlReply::Failed { message: format!("{CLIENTS_MAX} others ask already: try again") });
-            continue;
-        }
-        let handler = handler.clone();
-        let started = std::thread::Builder::new().name("control-client".into()).spawn(move || {
-            let _counted = counted;
-            if let Err(error) = serve(stream, &*handler) {
-                tracing::debug!(%error, "a control client went away");
-            }
-        });
-        if let Err(error) = started {
-            tracing::warn!(%error, "a control client cannot be served");
-        }
+    });
+    if let Err(error) = started {
+        tracing::warn!(%error, "a control client cannot be served");
     }
 }
 
@@ -137,12 +99,6 @@ impl Drop for CountedClient {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// The mode of the socket says it too, but a directory's mode can be changed.
-pub(crate) fn may_ask(stream: &UnixStream) -> bool {
-    let me = rustix::process::geteuid();
-    rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid.is_root() || peer.uid == me)
 }
 
 fn serve(stream: UnixStream, handler: &dyn ControlHandler) -> std::io::Result<()> {
@@ -264,12 +220,6 @@ fn answer(out: &mut UnixStream, handler: &dyn ControlHandler, ask: ControlReques
     send(out, &answer)
 }
 
-fn send(out: &mut UnixStream, answer: &ControlReply) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(answer)?;
-    line.push(b'\n');
-    out.write_all(&line)
-}
-
 /// Connects to a socket of this user, by whom it is served, too. Sending must end by the deadline.
 pub(crate) fn connect(dir: &OwnedFd, name: &str, owner: u32, deadline: Option<Instant>) -> std::io::Result<UnixStream> {
     let stranger = |what| std::io::Error::new(ErrorKind::PermissionDenied, format!("{what} is not of the user who mounted it ({owner})"));
@@ -320,9 +270,7 @@ impl ControlClient {
 
     /// Asks once; `progress` sees what comes before the answer.
     pub fn ask(&mut self, ask: &ControlRequest, progress: &mut dyn FnMut(&ControlReply)) -> std::io::Result<ControlReply> {
-        let mut line = serde_json::to_vec(ask)?;
-        line.push(b'\n');
-        match self.out.write_all(&line) {
+        match send(&mut self.out, ask) {
             // Hung up on; what was said before that is still there to be read.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             other => other?,
@@ -381,6 +329,8 @@ pub fn unescape_path(text: &str) -> std::path::PathBuf {
 #[cfg(test)]
 mod test {
     use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
     use std::sync::atomic::AtomicU64;
 
     #[derive(Default)]

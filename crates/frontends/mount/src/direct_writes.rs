@@ -98,7 +98,7 @@ impl DirectWrites {
         DirectWrites { changed, ..DirectWrites::default() }
     }
 
-    /// Returns whether no invalidation is under way.
+    /// Returns whether no invalidation or notice is under way.
     pub fn is_idle(&self) -> bool {
         self.blocking_pool.is_idle()
     }
@@ -123,8 +123,8 @@ impl DirectWrites {
             }
             return answer();
         }
-        let changed = Arc::clone(&self.changed);
         if may_wait() {
+            let changed = Arc::clone(&self.changed);
             self.blocking_pool.run(move || {
                 changed.drop_pages(ino, offset, length);
                 answer();
@@ -133,15 +133,25 @@ impl DirectWrites {
             // All threads but the last ones wait already. Old pages go as soon as they can.
             tracing::debug!(ino, "a direct write is answered before its pages are dropped");
             answer();
-            self.blocking_pool.run(move || changed.drop_pages(ino, offset, length));
+            self.drop_pages_later(ino, offset, length);
         }
     }
 
-    /// Drops the kernel's pages of a range on another thread. The kernel may keep them locked until it has the reply to a request that is
-    /// served now.
-    pub fn drop_pages_later(&self, ino: u64, offset: u64, length: usize) {
+    /// Sends notices that may wait, on another thread. The kernel may keep a directory or pages locked until it has the reply to a request
+    /// that is served now, or that no thread has read yet.
+    pub fn later(&self, notice: impl FnOnce(&KernelNotifier) + Send + 'static) {
         let changed = Arc::clone(&self.changed);
-        self.blocking_pool.run(move || changed.drop_pages(ino, offset, length));
+        self.blocking_pool.run(move || notice(&changed));
+    }
+
+    /// Drops the kernel's pages of a range, as [`DirectWrites::later`].
+    pub fn drop_pages_later(&self, ino: u64, offset: u64, length: usize) {
+        self.later(move |changed| changed.drop_pages(ino, offset, length));
+    }
+
+    /// Drops all of the kernel's pages of a file, as [`DirectWrites::later`].
+    pub fn drop_all_pages_later(&self, ino: u64) {
+        self.later(move |changed| changed.drop_all_pages(ino));
     }
 }
 

@@ -20,6 +20,7 @@ mod read_ahead;
 mod reader_pool;
 mod session;
 mod simple_session;
+mod socket_server;
 pub mod source;
 pub mod unmount;
 mod wire;

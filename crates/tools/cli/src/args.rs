@@ -89,7 +89,8 @@ pub enum Command {
     /// Restart the daemon of a cached mount with the program that is installed now; programs that use the mount go on
     #[command(after_help = "Example:\n  hotshelf restart /mnt/data\n\n\
                       For mounts made with `hotshelf mount --cache`, after an upgrade. Open files, locks and positions stay; programs\n\
-                      wait for less than a second. If the new program cannot take over, the old one serves on. Not over io_uring.")]
+                      wait, most often for less than a second. If the new program cannot take over, the old one serves on. Not over\n\
+                      io_uring.")]
     Restart(RestartArgs),
     /// Change policy, marks, promotion and limits of a running mount, until it is unmounted
     #[command(after_help = "Example:\n  hotshelf set /pool high=95% low=85%\n  hotshelf set /pool policy=lfu reserve=5GiB\n  \

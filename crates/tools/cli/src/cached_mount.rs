@@ -143,15 +143,18 @@ pub fn side_status(found: &CachedMount) -> Option<SideStatus> {
     mount::cached::side_status(&cache_of(found)?.config, &found.device()?)
 }
 
-/// Says since when the slow side has not replied.
+/// Says whether the slow side replies, or since when it has not, and what has not returned.
 fn describe(side: &SideStatus) -> String {
     let counted = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    let Some(since) = side.away_since else { return "replies".to_owned() };
-    let timed_out = counted(side.timed_out, "request");
     let unfinished = match side.unfinished {
-        0 => String::new(),
-        count => format!(", {} not finished", counted(count as u64, "call")),
+        0 => None,
+        count => Some(format!("{} not finished", counted(count as u64, "call"))),
     };
+    let Some(since) = side.away_since else {
+        return unfinished.map_or_else(|| "replies".to_owned(), |unfinished| format!("replies ({unfinished})"));
+    };
+    let timed_out = counted(side.timed_out, "request");
+    let unfinished = unfinished.map(|unfinished| format!(", {unfinished}")).unwrap_or_default();
     let (hour, minute, second) = (since / 3600 % 24, since / 60 % 60, since % 60);
     let ago = Duration::from_secs(std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs().saturating_sub(since));
     let ago = indicatif::HumanDuration(ago);
@@ -224,4 +227,20 @@ pub fn is_written_back(found: &CachedMount) -> anyhow::Result<bool> {
         indicatif::HumanBytes(report.status.dirty_bytes),
         found.directory.display()
     )
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn calls_that_have_not_returned_are_counted_also_while_the_side_replies() {
+        let shown = |away_since, timed_out, unfinished| describe(&SideStatus { away_since, timed_out, unfinished });
+        assert_eq!(
+            [0, 1, 3].map(|count| shown(None, 7, count)),
+            ["replies", "replies (1 call not finished)", "replies (3 calls not finished)"]
+        );
+        assert!(shown(Some(3661), 1, 0).starts_with("away since 01:01:01 UTC") && shown(Some(1), 1, 0).ends_with("(1 request timed out)"));
+        assert!(shown(Some(1), 2, 1).ends_with("(2 requests timed out, 1 call not finished)"));
+    }
 }

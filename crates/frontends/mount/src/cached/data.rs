@@ -65,13 +65,17 @@ pub fn errno(error: &cachedfs::Error) -> Errno {
 
 impl FileCache for InstanceCache {
     fn unlink(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<RemovedFile>, Errno> {
-        let is_cached = self.is_cached(dir);
-        check_wanted()?;
-        if !is_cached {
+        if !self.is_cached(dir) {
+            check_wanted()?;
             return NoCache.unlink(dir, name);
         }
-        let removed = self.instance.unlink_and_keep(dir, Path::new(name), AtFlags::empty()).map_err(|error| errno(&error))?;
-        Ok(self.removed(removed))
+        let removed = self.instance.unlink_and_keep((dir, Path::new(name)), AtFlags::empty(), &check_wanted);
+        Ok(self.removed(removed.map_err(|error| errno(&error))?))
+    }
+
+    fn rmdir(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<(), Errno> {
+        check_wanted()?;
+        NoCache.rmdir(dir, name)
     }
 
     fn rename(
@@ -80,14 +84,13 @@ impl FileCache for InstanceCache {
         to: (BorrowedFd<'_>, &OsStr),
         flags: RenameFlags,
     ) -> Result<Option<RemovedFile>, Errno> {
-        let is_cached = self.is_cached(from.0) && self.is_cached(to.0);
-        check_wanted()?;
-        if !is_cached {
+        if !self.is_cached(from.0) || !self.is_cached(to.0) {
+            check_wanted()?;
             return NoCache.rename(from, to, flags);
         }
-        let replaced =
-            self.instance.rename_and_keep(from.0, Path::new(from.1), to.0, Path::new(to.1), flags).map_err(|error| errno(&error))?;
-        Ok(self.removed(replaced))
+        let (from, to) = ((from.0, Path::new(from.1)), (to.0, Path::new(to.1)));
+        let replaced = self.instance.rename_and_keep(from, to, flags, &check_wanted);
+        Ok(self.removed(replaced.map_err(|error| errno(&error))?))
     }
 
     fn change(&self, file: BorrowedFd<'_>, change: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {

@@ -13,6 +13,7 @@ mod presence;
 mod removed_files;
 mod restart;
 mod session;
+mod shared;
 mod side_status;
 mod slow_side;
 mod stuck_threads;

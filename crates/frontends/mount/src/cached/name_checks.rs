@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use directoryfs::Change;
 
-use super::filesystem::CachedShared;
+use super::shared::CachedShared;
 
 /// How many directories are read at the same time: most of the time goes into waiting for the slow side.
 const THREADS: usize = 4;

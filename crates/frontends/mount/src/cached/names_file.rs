@@ -2,7 +2,6 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,13 +56,7 @@ impl NamesFile {
     pub fn of(directory: &Path) -> Option<NamesFile> {
         let real = fs::canonicalize(directory).ok()?;
         let file_system = source::file_system_of(File::open(&real).ok()?)?;
-        // FNV-1a.
-        let hash = real
-            .as_os_str()
-            .as_bytes()
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
-        let path = cachedfs::state_directory()?.join(format!("names-{hash:016x}"));
+        let path = cachedfs::state_directory()?.join(format!("names-{:016x}", cachedfs::path_hash(&real)));
         Some(NamesFile { path, directory: format!("{} on {file_system}", real.display()) })
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use directoryfs::KeptData;
 
-use super::filesystem::CachedShared;
+use super::shared::CachedShared;
 
 /// How often known files are looked at. The kernel says nothing of a removal by another program, and may know a name for hours.
 const INTERVAL: Duration = Duration::from_secs(2);

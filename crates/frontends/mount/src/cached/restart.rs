@@ -8,14 +8,14 @@
 //!                            serves <--- the command gets its reply by the same connection
 //! ```
 //!
-//! The socket is beside the segment of the cache, in a directory that nobody else may write; it is for the user who mounted, and root.
+//! The socket is beside the segment of the cache, in a directory where the users of a group's cache may write, too. So the command asks
+//! only a socket and a process of its own user: a mount is restarted by the user who mounted.
 
 use std::io::{ErrorKind, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use cachedfs::{Config, Instance};
@@ -24,11 +24,12 @@ use rustix::fs::{Mode, OFlags};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::filesystem::CachedShared;
 use super::handover::HandedHandles;
 use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
+use super::shared::CachedShared;
 use super::stuck_threads;
-use crate::control::{LineReader, connect, listen, may_ask, socket_path};
+use crate::control::{LineReader, connect};
+use crate::socket_server::{SocketServer, send};
 use crate::wire::{MountStopper, Transport};
 
 const REQUEST: &[u8] = b"restart";
@@ -37,6 +38,8 @@ const LINE_MAX: usize = 64 << 10;
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 /// How long requests that are under way may take, in all, before the restart is given up.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// How long opening files that nobody has read yet may take; programs do not wait for it.
+const OPENING_MAX: Duration = Duration::from_secs(30);
 /// How long programs are kept waiting at a time for requests that are under way, at first and at most.
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 const POLL: Duration = Duration::from_millis(1);
@@ -104,11 +107,7 @@ pub fn monotonic_ns() -> u64 {
 
 /// Tells a command how its restart ended. It may have gone away.
 pub fn reply(client: &mut UnixStream, reply: &RestartReply) {
-    let sent = serde_json::to_vec(reply).map_err(std::io::Error::other).and_then(|mut line| {
-        line.push(b'\n');
-        client.write_all(&line)
-    });
-    if let Err(error) = sent {
+    if let Err(error) = send(client, reply) {
         tracing::debug!(%error, "nobody waits for the reply to a restart");
     }
 }
@@ -116,6 +115,10 @@ pub fn reply(client: &mut UnixStream, reply: &RestartReply) {
 fn write_back_removed(shared: &CachedShared) -> Result<(), String> {
     let unwritten = |error| format!("data of a removed file that is still in use cannot be written to the slow side: {error}");
     shared.write_back_removed().map_err(unwritten)
+}
+
+fn open_promised(shared: &CachedShared) -> Result<(), String> {
+    shared.open_promised().map_err(|error| format!("a file that a program has open cannot be opened on the slow side: {error}; try again"))
 }
 
 impl RestartControl {
@@ -134,7 +137,8 @@ impl RestartControl {
             return Err(format!("the thread {name} waits for a file system that does not reply: try again later"));
         }
         // Most of it while requests are answered.
-        self.bounded(write_back_removed)?;
+        self.bounded(DRAIN_MAX, write_back_removed)?;
+        self.bounded(OPENING_MAX, open_promised)?;
         let begun = Instant::now();
         loop {
             let paused_at_ns = self.pause(begun)?;
@@ -151,7 +155,7 @@ impl RestartControl {
     /// Takes the open files while the readers are paused, and keeps notices to the kernel back. None: one is under way, which may wait for
     /// a request that the kernel has not given out yet, and with it the kernel when it ends its thread.
     fn take_handles(&self) -> Result<Option<HandedHandles>, String> {
-        let handles = self.bounded(|shared| {
+        let handles = self.bounded(DRAIN_MAX, |shared| {
             write_back_removed(shared)?;
             shared.hand_over_handles().map_err(|error| format!("the open files cannot be handed over: {error}"))
         })?;
@@ -183,9 +187,14 @@ impl RestartControl {
     }
 
     /// Makes calls on the slow side, which may not reply.
-    fn bounded<T: Send + 'static>(&self, work: impl FnOnce(&CachedShared) -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    fn bounded<T, F>(&self, limit: Duration, work: F) -> Result<T, String>
+    where
+        T: Send + 'static,
+        F: FnOnce(&CachedShared) -> Result<T, String> + Send + 'static,
+    {
         let shared = Arc::clone(&self.shared);
-        self.shared.side.run_for(DRAIN_MAX, move || work(&shared)).unwrap_or_else(|| Err(SILENT.to_owned()))
+        let late = || format!("the slow side has not replied to all calls within {} s: try again (see `hotshelf status`)", limit.as_secs());
+        self.shared.side.run_for(limit, move || work(&shared)).unwrap_or_else(|| Err(late()))
     }
 
     /// Pauses the readers while nothing is under way. Where a request takes long, others are served meanwhile: an invalidation may even
@@ -239,9 +248,7 @@ impl RestartControl {
 
 /// The socket by which restarts are requested; ends when dropped.
 pub struct RestartServer {
-    dir: OwnedFd,
-    name: String,
-    has_ended: Arc<AtomicBool>,
+    _socket: SocketServer,
 }
 
 /// Returns the directory of the sockets of a cache's mounts, and the name of the one of the mount with this device number.
@@ -257,42 +264,9 @@ impl RestartServer {
     pub fn start(cache: &Config, control: RestartControl) -> std::io::Result<RestartServer> {
         let (dir, name) = control.device.as_deref().and_then(|device| socket_of(cache, device)).ok_or(ErrorKind::NotFound)?;
         let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        // Whoever has the device number serves the mount: one that is there is stale.
-        match rustix::fs::unlinkat(&dir, &*name, rustix::fs::AtFlags::empty()) {
-            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let listener = listen(&dir, &name)?;
-        let has_ended = Arc::new(AtomicBool::new(false));
-        let ended = Arc::clone(&has_ended);
-        std::thread::Builder::new().name("restart".into()).spawn(move || accept(&listener, &control, &ended))?;
-        Ok(RestartServer { dir, name, has_ended })
-    }
-}
-
-impl Drop for RestartServer {
-    fn drop(&mut self) {
-        self.has_ended.store(true, Ordering::Release);
-        // Wakes the accepting thread.
-        let _ = UnixStream::connect(socket_path(&self.dir, &self.name));
-        let _ = rustix::fs::unlinkat(&self.dir, &*self.name, rustix::fs::AtFlags::empty());
-    }
-}
-
-fn accept(listener: &UnixListener, control: &RestartControl, has_ended: &AtomicBool) {
-    for client in listener.incoming() {
-        if has_ended.load(Ordering::Acquire) {
-            return;
-        }
-        match client {
-            Ok(client) => {
-                if may_ask(&client) && control.serve(client) {
-                    return;
-                }
-            }
-            // Out of descriptors: that does not pass by asking again at once.
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
+        // Whoever has the device number serves the mount.
+        let on_client = move |client| if control.serve(client) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        Ok(RestartServer { _socket: SocketServer::start(dir, &name, "restart", on_client)? })
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::fs::{OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use super::data::InstanceCache;
-use super::filesystem::{CachedFilesystem, CachedShared};
+use super::filesystem::CachedFilesystem;
 use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
 use super::handover::{FormatError, HandedMount};
 use super::name_checks;
@@ -22,6 +22,7 @@ use super::names_file::{NamesFile, names_file, remember_names};
 use super::options::CachedOptions;
 use super::presence::Presence;
 use super::restart::{AcceptedRestart, RestartControl, RestartReply, RestartServer};
+use super::shared::CachedShared;
 use super::slow_side::SlowSide;
 use super::takeover_limit::TakeoverLimit;
 use super::{removed_files, restart};

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use cachedfs::Config;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::presence;
@@ -51,8 +51,7 @@ pub fn read(cache: &Config, device: &str) -> Option<SideStatus> {
     }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(presence::side_path(cache, device)?, flags, Mode::empty()).ok()?;
-    let stat = rustix::fs::fstat(&file).ok()?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_uid != rustix::process::geteuid().as_raw() {
+    if !presence::is_own_file(&file) {
         return None;
     }
     let mut text = Vec::new();
@@ -63,6 +62,7 @@ pub fn read(cache: &Config, device: &str) -> Option<SideStatus> {
 #[cfg(test)]
 mod test {
     use super::*;
+    use rustix::fs::FileType;
 
     #[test]
     fn a_state_is_replaced_as_a_whole() {

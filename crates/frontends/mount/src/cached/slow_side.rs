@@ -92,15 +92,19 @@ impl SlowSide {
         match opcode {
             opcodes::READ | opcodes::RELEASE | opcodes::RELEASEDIR | opcodes::ACCESS | opcodes::IOCTL => true,
             opcodes::WRITE => self.may_write_away,
-            // Those that the file system does not have are refused without the side: locks, BMAP, POLL, and all later ones.
-            31..=33 | 37 | 40 => true,
+            // Those that the file system does not have are refused without the side, and all later ones.
+            opcodes::GETLK | opcodes::SETLK | opcodes::SETLKW | opcodes::BMAP | opcodes::POLL => true,
             _ => opcode > opcodes::COPY_FILE_RANGE,
         }
     }
 
-    /// Sets the file from which `hotshelf status` reads.
+    /// Sets the file from which `hotshelf status` reads. If nothing is known of the side, there is none: one that is there is of another
+    /// mount, which had the same device number and was killed.
     pub fn publish_to(&self, path: PathBuf) {
         let _ = self.status_path.set(path);
+        if self.watchdog.is_none() {
+            self.withdraw();
+        }
         self.publish();
     }
 
@@ -189,6 +193,7 @@ impl SlowSide {
         match report.unfinished {
             _ if report.away_since.is_some() => Some(format!("{directory} does not reply: try again when it does (see `hotshelf status`)")),
             0 => None,
+            1 => Some(format!("1 call on {directory} has not returned: try again when it has")),
             count => Some(format!("{count} calls on {directory} have not returned: try again when they have")),
         }
     }
@@ -245,8 +250,12 @@ mod test {
         for deadline in [Duration::ZERO, Duration::from_secs(1)] {
             let side = SlowSide::new(dir.path(), top(&dir), deadline, OfflinePolicy::ReadOnly, Mode::WriteThrough);
             let path = dir.path().join("status");
+            // As a mount that was killed leaves it.
+            std::fs::write(&path, "stale").expect("written");
             side.publish_to(path.clone());
-            assert_eq!(path.exists(), !deadline.is_zero());
+            let shown = std::fs::read(&path).ok();
+            assert_eq!(shown.is_some(), !deadline.is_zero());
+            assert_ne!(shown.as_deref(), Some(&b"stale"[..]));
             assert_eq!(side.run_while_side_replies(|| 5), Some(5));
             assert_eq!((side.run_for(Duration::from_secs(30), || 6), side.why_silent()), (Some(6), None));
             assert!(side.end_probes(Instant::now() + Duration::from_secs(30)));

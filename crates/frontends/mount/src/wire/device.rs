@@ -9,18 +9,14 @@ use std::thread::{Builder, Scope};
 
 use rustix::io::Errno;
 
-use super::DATA_MAX;
-use super::decode::{self, FuseOp};
+use super::MESSAGE_MAX;
 use super::filesystem::{BlockingExecutor, FileSystem, Job};
 use super::pause::ReaderPause;
 use super::pending_reply::PendingReply;
-use super::perform::{forgets, perform};
+use super::perform::{dispatch, perform};
 use super::stopper::MountStopper;
 use crate::blocking_pool::BlockingPool;
 use crate::reader_pool::ReaderPool;
-
-/// Besides the data of a write: its header and arguments.
-const BESIDES: usize = 4096;
 
 /// The threads that read the device, and what they have in common.
 pub struct Readers<'a, F> {
@@ -90,7 +86,7 @@ impl<'env, F: FileSystem> Readers<'env, F> {
 
     /// Serves until the mount has gone, or the readers are stopped; `in_turn` with others.
     pub fn read(&self, device: &Arc<OwnedFd>, in_turn: bool) -> io::Result<ReadEnd> {
-        let mut buffer = vec![0; DATA_MAX + BESIDES];
+        let mut buffer = vec![0; MESSAGE_MAX];
         let reader_pool = in_turn.then_some(&self.stopper.reader_pool);
         let me = self.pause().register();
         loop {
@@ -114,28 +110,13 @@ impl<'env, F: FileSystem> Readers<'env, F> {
 
     /// True: it was the last one.
     fn serve_one(&self, device: &Arc<OwnedFd>, reader_pool: Option<&ReaderPool>, message: &[u8]) -> io::Result<bool> {
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "not a request of FUSE");
-        let (head, args, rest) = decode::split(message).map_err(|_| invalid())?;
-        let answer = || PendingReply::by_device(head.unique, device);
-        match decode::decode(head.opcode, args, rest) {
-            Ok(op) if forgets(self.fs, &head, &op) => {}
-            Ok(FuseOp::Destroy) => {
-                answer().send(&[]);
-                return Ok(true);
+        dispatch(self.fs, device, message, |head, op| {
+            let _turn = reader_pool.map(ReaderPool::take);
+            let answer = PendingReply::by_device(head.unique, device);
+            // After a panic, dropping the pending reply sends EIO.
+            if catch_unwind(AssertUnwindSafe(|| perform(self.fs, self.owner, head, op, &self.stopper.blocking_pool, answer))).is_err() {
+                self.failed.store(true, Relaxed);
             }
-            Ok(op) => {
-                let _turn = reader_pool.map(ReaderPool::take);
-                let answer = answer();
-                // After a panic, dropping the pending reply sends EIO.
-                if catch_unwind(AssertUnwindSafe(|| perform(self.fs, self.owner, head, op, &self.stopper.blocking_pool, answer))).is_err() {
-                    self.failed.store(true, Relaxed);
-                }
-            }
-            Err(_) => {
-                tracing::error!(opcode = head.opcode, "a request makes no sense");
-                answer().fail(Errno::IO);
-            }
-        }
-        Ok(false)
+        })
     }
 }

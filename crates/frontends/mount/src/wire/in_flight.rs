@@ -89,19 +89,7 @@ pub struct Ticket {
 
 /// Returns whether an error says that there is nobody on the other side.
 pub fn is_of_dead_side(error: Errno) -> bool {
-    matches!(
-        error,
-        Errno::NOTCONN
-            | Errno::CONNABORTED
-            | Errno::CONNRESET
-            | Errno::SHUTDOWN
-            | Errno::TIMEDOUT
-            | Errno::HOSTDOWN
-            | Errno::HOSTUNREACH
-            | Errno::NETDOWN
-            | Errno::NETUNREACH
-            | Errno::NODEV
-    )
+    directoryfs::is_of_dead_server(error) || error == Errno::NODEV
 }
 
 impl Ticket {

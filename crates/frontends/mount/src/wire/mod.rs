@@ -51,3 +51,5 @@ pub use watchdog::{SideChange, SideReport, Watchdog};
 
 /// The maximum data of one request or reply, in bytes.
 pub const DATA_MAX: usize = 1 << 20;
+/// Bytes that one request can have: besides the data of a write its header and arguments.
+const MESSAGE_MAX: usize = DATA_MAX + 4096;

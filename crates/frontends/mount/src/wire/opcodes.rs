@@ -54,16 +54,26 @@ pub const READDIR: u32 = 28;
 pub const RELEASEDIR: u32 = 29;
 /// Operation code of a FSYNCDIR request.
 pub const FSYNCDIR: u32 = 30;
+/// Operation code of a GETLK request.
+pub const GETLK: u32 = 31;
+/// Operation code of a SETLK request.
+pub const SETLK: u32 = 32;
+/// Operation code of a SETLKW request.
+pub const SETLKW: u32 = 33;
 /// Operation code of a ACCESS request.
 pub const ACCESS: u32 = 34;
 /// Operation code of a CREATE request.
 pub const CREATE: u32 = 35;
 /// Operation code of a INTERRUPT request.
 pub const INTERRUPT: u32 = 36;
+/// Operation code of a BMAP request.
+pub const BMAP: u32 = 37;
 /// Operation code of a DESTROY request.
 pub const DESTROY: u32 = 38;
 /// Operation code of a IOCTL request.
 pub const IOCTL: u32 = 39;
+/// Operation code of a POLL request.
+pub const POLL: u32 = 40;
 /// Operation code of a BATCH_FORGET request.
 pub const BATCH_FORGET: u32 = 42;
 /// Operation code of a FALLOCATE request.

@@ -1,10 +1,14 @@
 //! From a request to the call that does it.
 
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use fuser::{AccessFlags, OpenFlags, WriteFlags};
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use super::decode::{FuseOp, RequestHeader};
+use super::decode::{self, FuseOp, RequestHeader};
 use super::filesystem::{BlockingExecutor, FileSystem, NewMode, Request};
 use super::pending_reply::PendingReply;
 use super::reply::{ReplyDirectory, ReplyDirectoryPlus};
@@ -35,8 +39,37 @@ fn is_direct(flags: u32) -> bool {
     flags & WriteFlags::FUSE_WRITE_LOCKOWNER.bits() != 0
 }
 
+/// Looks at one message of the device. What takes no reply of the file system is done here, and `serve` gets the rest. Returns whether it
+/// was the last message of the mount.
+///
+/// # Errors
+/// It is no request.
+pub fn dispatch<'a>(
+    fs: &impl FileSystem,
+    device: &Arc<OwnedFd>,
+    message: &'a [u8],
+    serve: impl FnOnce(RequestHeader, FuseOp<'a>),
+) -> io::Result<bool> {
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "not a request of FUSE");
+    let (head, args, rest) = decode::split(message).map_err(|_| invalid())?;
+    let answer = || PendingReply::by_device(head.unique, device);
+    match decode::decode(head.opcode, args, rest) {
+        Ok(op) if forgets(fs, &head, &op) => {}
+        Ok(FuseOp::Destroy) => {
+            answer().send(&[]);
+            return Ok(true);
+        }
+        Ok(op) => serve(head, op),
+        Err(_) => {
+            tracing::error!(opcode = head.opcode, "a request makes no sense");
+            answer().fail(Errno::IO);
+        }
+    }
+    Ok(false)
+}
+
 /// Handles a forget request, which takes no reply. Returns whether it was one.
-pub fn forgets(fs: &impl FileSystem, head: &RequestHeader, op: &FuseOp<'_>) -> bool {
+fn forgets(fs: &impl FileSystem, head: &RequestHeader, op: &FuseOp<'_>) -> bool {
     match *op {
         FuseOp::Forget { times } => fs.forget(head.ino, times),
         FuseOp::BatchForget { pairs } => FuseOp::forgotten(pairs).for_each(|(ino, times)| fs.forget(ino, times)),

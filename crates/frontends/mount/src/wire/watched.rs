@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
-use super::DATA_MAX;
+use super::MESSAGE_MAX;
 use super::decode::{self, FuseOp, RequestHeader};
 use super::device::ReadEnd;
 use super::filesystem::{BlockingExecutor, FileSystem, Job};
@@ -23,21 +23,20 @@ use super::in_flight::Ticket;
 use super::opcodes;
 use super::pause::RegisteredReader;
 use super::pending_reply::PendingReply;
-use super::perform::{forgets, perform};
+use super::perform::{dispatch, perform};
 use super::reply::ReplyAttr;
 use super::stopper::MountStopper;
 use super::wanted::serving;
 use super::watchdog::{OverdueRequest, TICK, Watchdog};
 use crate::blocking_pool::BlockingPool;
 
-/// Besides the data of a write: its header and arguments.
-const BESIDES: usize = 4096;
 /// Threads that read requests in the place of stuck ones, at most.
 const EXTRA_MAX: usize = 64;
 /// A thread that serves one request for so long is taken for stuck, ms.
 const STUCK_MS: u64 = 300;
-/// Requests that wait for a thread while the slow side is away, beyond which writes are refused. Each may have the data of a write, of a
-/// MiB, also after the watchdog has replied to it.
+/// Requests that wait for a thread, beyond which no long one may join them: each may have the data of a write, of a MiB, also after the
+/// watchdog has replied to it. While the slow side is away it is refused, and while the side is suspect the thread that has read it serves
+/// it.
 const WAITING_MAX: usize = 128;
 /// How long the end of the mount waits for threads.
 const ENDING_MAX: Duration = Duration::from_secs(2);
@@ -207,7 +206,7 @@ impl<F: FileSystem> WatchedReaders<F> {
 
     /// Serves until the mount has gone, the stopper ends that, or there are too many threads; the thread is counted out by then.
     fn read(self: &Arc<Self>, me: &RegisteredReader<'_>, busy: &AtomicU64) -> io::Result<()> {
-        let mut buffer = vec![0; DATA_MAX + BESIDES];
+        let mut buffer = vec![0; MESSAGE_MAX];
         let (end, outcome) = loop {
             if me.has_to_end() {
                 break (ReadEnd::Stopped, Ok(()));
@@ -244,32 +243,17 @@ impl<F: FileSystem> WatchedReaders<F> {
 
     /// True: it was the last one.
     fn serve_one(self: &Arc<Self>, message: &[u8]) -> io::Result<bool> {
-        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "not a request of FUSE");
-        let (head, args, rest) = decode::split(message).map_err(|_| invalid())?;
-        let answer = || PendingReply::by_device(head.unique, &self.device);
-        match decode::decode(head.opcode, args, rest) {
-            Ok(op) if forgets(&*self.fs, &head, &op) => {}
-            Ok(FuseOp::Destroy) => {
-                answer().send(&[]);
-                return Ok(true);
-            }
-            Ok(FuseOp::Interrupt { unique }) => {
-                // The thread that has read the request may not have registered it yet; the kernel then sends the signal again. If the
-                // request has been replied to, the kernel takes no reply.
-                if !self.watchdog.interrupt(unique) {
-                    answer().fail(Errno::AGAIN);
-                }
-            }
-            Ok(op) => {
+        dispatch(&*self.fs, &self.device, message, |head, op| {
+            let FuseOp::Interrupt { unique } = op else {
                 let _turn = self.stopper.reader_pool.take();
-                self.route(head, op, message);
+                return self.route(head, op, message);
+            };
+            // The thread that has read the request may not have registered it yet; the kernel then sends the signal again. If the request
+            // has been replied to, the kernel takes no reply.
+            if !self.watchdog.interrupt(unique) {
+                PendingReply::by_device(head.unique, &self.device).fail(Errno::AGAIN);
             }
-            Err(_) => {
-                tracing::error!(opcode = head.opcode, "a request makes no sense");
-                answer().fail(Errno::IO);
-            }
-        }
-        Ok(false)
+        })
     }
 
     /// Decides where a request is served.
@@ -284,6 +268,10 @@ impl<F: FileSystem> WatchedReaders<F> {
         // What is served of names while the side is away is in memory, or fails at once.
         let is_in_memory = is_away && opcodes::only_looks(head.opcode);
         if !is_read && !is_in_memory && self.watchdog.is_suspect() {
+            if self.is_too_much(head.opcode) {
+                // This thread is replaced if it gets stuck. What none reads, the kernel keeps: its caller can be killed.
+                return serving(ticket, || self.perform(head, op, &InPlace, answer));
+            }
             let (readers, message) = (Arc::clone(self), message.to_vec());
             return self.stopper.blocking_pool.run(move || {
                 // A file that nobody uses any more is closed, however late.
@@ -302,9 +290,9 @@ impl<F: FileSystem> WatchedReaders<F> {
         serving(ticket, || self.perform(head, op, &executor, answer));
     }
 
-    /// Returns whether a write is one too many of those that wait for a thread. Other requests are short.
+    /// Returns whether a request with data is one too many of those that wait for a thread. Other requests are short.
     fn is_too_much(&self, opcode: u32) -> bool {
-        opcode == opcodes::WRITE && self.stopper.blocking_pool.waiting() >= WAITING_MAX
+        matches!(opcode, opcodes::WRITE | opcodes::SETXATTR) && self.stopper.blocking_pool.waiting() >= WAITING_MAX
     }
 
     fn perform(&self, head: RequestHeader, op: FuseOp<'_>, executor: &dyn BlockingExecutor, answer: PendingReply) {

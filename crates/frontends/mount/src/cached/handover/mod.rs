@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 
-use super::filesystem::{CachedShared, OpenCachedFile};
 use super::open_handle::OpenHandle;
 use super::options::CachedOptions;
+use super::shared::{CachedShared, OpenCachedFile};
 pub use format::{FormatError, VERSION};
 
 /// A state of this length would be one of a billion files.
@@ -145,6 +145,11 @@ impl HandedMount {
     }
 }
 
+/// Returns whether an error of an open says that the file is not there any more, or that its reader may not read it now. Others may pass.
+fn is_of_lost_file(error: Errno) -> bool {
+    matches!(error, Errno::STALE | Errno::NOENT | Errno::ACCESS | Errno::PERM)
+}
+
 impl CachedShared {
     /// Writes data that only the cache has to files that have no name: only those that have them open find these files.
     ///
@@ -162,17 +167,35 @@ impl CachedShared {
         self.fs.write_back_removed()
     }
 
-    /// Returns what another program needs to go on with the open files and directories. They stay open; no request may be under way.
+    /// Opens the files whose open(2) was replied to by what is remembered of them, but not those that are lost.
     ///
     /// # Errors
-    /// The process has no descriptor left, or the kernel has forgotten the inode of an open file.
+    /// As open(2).
+    pub fn open_promised(&self) -> Result<(), Errno> {
+        for (_, open) in self.opened.all() {
+            match open.open(|promised| self.keep_promise(promised)) {
+                Err(error) if !is_of_lost_file(error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what another program needs to go on with the open files and directories. They stay open; no request may be under way. Most
+    /// files should be open by now: see `open_promised`.
+    ///
+    /// # Errors
+    /// The process has no descriptor left, the kernel has forgotten the inode of an open file, or as open(2).
     pub fn hand_over_handles(&self) -> Result<HandedHandles, Errno> {
         let mut files = Vec::new();
         for (handle, open) in self.opened.all() {
             match open.open(|promised| self.keep_promise(promised)) {
                 Ok(opened) => files.push(self.hand_over_file(handle, &opened)?),
-                // Nobody has read it since, and it is not there any more.
-                Err(error) => tracing::warn!(handle, %error, "a file that was opened for reading is lost in the restart"),
+                // Nobody has read it since.
+                Err(error) if is_of_lost_file(error) => {
+                    tracing::warn!(handle, %error, "a file that was opened for reading is lost in the restart")
+                }
+                Err(error) => return Err(error),
             }
         }
         let to_handed = |(handle, listing): (u64, Arc<directoryfs::Listing>)| {
