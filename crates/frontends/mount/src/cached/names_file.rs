@@ -1,13 +1,13 @@
 //! The file with the remembered names of a cached directory, while the directory is not mounted (`--names persistent`).
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use directoryfs::{DirectoryFs, FileCache};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
 use super::data::InstanceCache;
 use super::options::{CachedOptions, NamesMode};
@@ -55,7 +55,8 @@ impl NamesFile {
     /// Returns the place for the names of a directory; none if the user has no directory for that.
     pub fn of(directory: &Path) -> Option<NamesFile> {
         let real = fs::canonicalize(directory).ok()?;
-        let file_system = source::file_system_of(File::open(&real).ok()?)?;
+        let opened = rustix::fs::open(&real, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let file_system = source::file_system_of(opened)?;
         let path = cachedfs::state_directory()?.join(format!("names-{:016x}", cachedfs::path_hash(&real)));
         Some(NamesFile { path, directory: format!("{} on {file_system}", real.display()) })
     }
