@@ -52,6 +52,7 @@ mkdir -p "$slow/dir/sub/deep"
 for n in $(seq 40); do echo "$n" >"$slow/dir/sub/$n"; done
 ln -s sub/1 "$slow/dir/link"
 echo deep >"$slow/dir/sub/deep/file"
+echo cold >"$slow/dir/never-read"
 git init -q "$slow/dir/work"
 cp -r "$ROOT/docs/decisions" "$slow/dir/work/"
 git -C "$slow/dir/work" add -A
@@ -94,6 +95,35 @@ timeout 30 bash -c "$(declare -f look); look '$MNT'" >"$SCRATCH/third" || fail "
 cmp "$SCRATCH/first" "$SCRATCH/third" || fail "the look after the remount differs"
 kill -CONT "$server"
 cat "$MNT"/sub/[0-9]* | cmp - <(cd "$slow/dir" && cat sub/[0-9]*) || fail "files after the remount"
+
+# What the cache has of a file is read without opening it below: of a file that is looked at before the server stops, and of any once the
+# side is away.
+"$HOTSHELF" unmount "$MNT"
+"$HOTSHELF" cache warm --cache "$cache" "$nas/sub" >/dev/null
+mount_names --deadline 2 --cache-ttl 1
+descriptors=()
+for file in "$MNT"/sub/[0-9]*; do
+    exec {descriptor}<"$file"
+    descriptors+=("$descriptor")
+done
+kill -STOP "$server"
+for descriptor in "${descriptors[@]}"; do
+    timeout 30 cat <&"$descriptor" || fail "a read from the cache waited for the server"
+    exec {descriptor}<&-
+done | cmp - <(cd "$slow/dir" && cat sub/[0-9]*) || fail "files that are not open below"
+for descriptor in "${descriptors[@]}"; do exec {descriptor}<&-; done
+! timeout 30 cat "$MNT/never-read" >/dev/null 2>"$SCRATCH/error" || fail "the cache does not have this file, and it is read"
+grep -q 'timed out' "$SCRATCH/error" || fail "a file that the cache does not have: $(cat "$SCRATCH/error")"
+"$HOTSHELF" status "$MNT" | grep -q 'slow side: away' || fail "the side is not away: $("$HOTSHELF" status "$MNT")"
+timeout 30 bash -c "cat '$MNT'/sub/[0-9]*" | cmp - <(cd "$slow/dir" && cat sub/[0-9]*) || fail "files of a side that is away"
+kill -CONT "$server"
+wait_until 20 eval '"$HOTSHELF" status "$MNT" | grep -q "slow side: replies"'
+# Another program changes a file: what the cache has is of another version, also where the size stays.
+printf '%s\n' 7 | tr 7 x >"$nas/sub/7"
+wait_until 20 eval '[[ $(cat "$MNT/sub/7") == x ]]' || fail "a file that was changed below: $(cat "$MNT/sub/7")"
+# Times have seconds there.
+echo 7 >"$nas/sub/7" && touch -d '2001-01-01' "$nas/sub/7"
+wait_until 20 eval '[[ $(cat "$MNT/sub/7") == 7 ]]' || fail "a file that was changed back below: $(cat "$MNT/sub/7")"
 
 # Own changes are seen at once.
 echo new >"$MNT/sub/new"

@@ -109,6 +109,12 @@ impl Instance {
         self.part.get_or(|| Ok(Arc::new(before.again()?)))
     }
 
+    /// Runs a call with this process's attachment, which does not detach meanwhile. None: it has detached, or the call returned none.
+    pub(crate) fn while_attached<T>(&self, call: impl FnOnce(&Arc<Attachment>) -> Option<T>) -> Option<T> {
+        let is_detached = self.is_detached.read();
+        if *is_detached { None } else { call(self.part().ok()?) }
+    }
+
     /// Returns how a file is opened in the cache, or none if it is not cached.
     pub(crate) fn opening(&self, fd: &OwnedFd, flags: OFlags, options: &Options) -> Result<Option<Opening>, Errno> {
         let stat = fstat(fd)?;

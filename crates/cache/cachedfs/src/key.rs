@@ -81,6 +81,14 @@ fn mounted_as(fd: BorrowedFd<'_>) -> Option<MountedAs> {
     is_told.then_some((stat.stx_mnt_id, (stat.stx_dev_major, stat.stx_dev_minor)))
 }
 
+/// Returns the number by which caches know an open file (`O_PATH` is enough).
+///
+/// # Errors
+/// Those of the kernel.
+pub fn data_key(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    key_of(fd).map(|key| key.0)
+}
+
 /// Returns the key of an open file (`O_PATH` is enough). It is never zero.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! Attributes: reading and changing them.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 
 use fusedev::{Caller, SetAttr, SetTime, without_set_id};
 use rustix::fs::{AtFlags, Gid, Timespec, Timestamps, Uid};
@@ -82,6 +83,21 @@ impl<C: FileCache> DirectoryFs<C> {
         known.is_fresh.then_some(known.what)
     }
 
+    /// Returns the attributes of a known file that are remembered, however old, as the file system does not reply.
+    pub fn old_attributes(&self, number: u64) -> Option<Stat> {
+        let record = self.nodes.known(number)?;
+        let is_believed = |known: &Known<Stat>| !known.what.has_power() && !self.has_writers(number);
+        Some(self.remembered.as_ref()?.attributes(record.id()).filter(is_believed)?.what)
+    }
+
+    /// Returns the number by which the cache knows the data of a known file, and the file's path below the top directory when it was last
+    /// seen, if both are remembered.
+    pub fn known_data(&self, number: u64) -> Option<(u64, PathBuf)> {
+        let record = self.nodes.known(number)?;
+        let key = self.remembered.as_ref()?.of_file(record.id(), |file| file.data_key)?;
+        Some((key, self.nodes.path_of(&record)?))
+    }
+
     /// Returns a known file, if it is open below.
     pub fn held(&self, number: u64) -> Option<Node> {
         self.nodes.held(number)
@@ -108,7 +124,7 @@ impl<C: FileCache> DirectoryFs<C> {
         let mut stat = node.stat()?;
         let has_newer_data = stat.is_file() && self.correct(node.as_fd(), &mut stat)?;
         if !has_newer_data {
-            self.remember_attributes(node.number(), node.id(), &stat, moment);
+            self.remember_attributes(node, &stat, moment);
         }
         Ok(stat)
     }

@@ -54,6 +54,12 @@ pub trait FileCache: Send + Sync {
     /// # Errors
     /// Those of the cache if it cannot say whether it has newer data.
     fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<bool>;
+
+    /// Returns the number by which the cache knows the data of a regular file, as long as the file exists. None: it keeps no data of such
+    /// files.
+    fn data_key(&self, _file: BorrowedFd<'_>) -> Option<u64> {
+        None
+    }
 }
 
 /// No cache: each call goes to the file system.

@@ -72,6 +72,20 @@ impl<C: FileCache> DirectoryFs<C> {
         }
     }
 
+    /// Reads the name of a known file and its attributes again now, if they are remembered and old. What has changed is given to `each`.
+    ///
+    /// # Errors
+    /// As [`DirectoryFs::node`] and openat(2): nothing new is known of the file.
+    pub fn check_file(&self, caller: Caller, number: u64, each: &mut dyn FnMut(Change)) -> Result<()> {
+        let Some(remembered) = &self.remembered else { return Ok(()) };
+        let record = self.nodes.known(number).ok_or(Errno::STALE)?;
+        if remembered.attributes(record.id()).is_none_or(|known| known.is_fresh) {
+            return Ok(());
+        }
+        let location = record.location.lock().clone();
+        self.check_name(&self.node(caller, location.parent)?, &location.name, each)
+    }
+
     /// Reads a directory and the attributes of its files again, unless that was done within the time to live.
     fn check(&self, caller: Caller, number: u64, each: &mut dyn FnMut(Change)) -> Result<()> {
         let Some(remembered) = &self.remembered else { return Ok(()) };
@@ -116,9 +130,9 @@ impl<C: FileCache> DirectoryFs<C> {
         let looked_at = self.nodes.with_descriptors(|| open_name(dir.as_fd(), name)).and_then(|file| {
             let mut stat = Stat::of(file.as_fd())?;
             let has_newer_data = stat.is_file() && self.correct(file.as_fd(), &mut stat)?;
-            Ok((stat, has_newer_data))
+            Ok((file, stat, has_newer_data))
         });
-        let (stat, has_newer_data) = match looked_at {
+        let (file, stat, has_newer_data) = match looked_at {
             Err(Errno::NOENT) => {
                 if remembered.set_name(dir.id(), name, Target::Absent, moment) {
                     each(Change::Name { parent, name: name.to_owned() });
@@ -148,11 +162,12 @@ impl<C: FileCache> DirectoryFs<C> {
         }
         let number = self.nodes.number_of_id(id);
         let is_written = number.is_some_and(|number| self.has_writers(number));
-        if !is_written
-            && remembered.set_attributes(id, &stat, moment)
-            && let Some(number) = number
-        {
-            each(Change::Attributes(number));
+        if !is_written {
+            let differs = remembered.set_attributes(id, &stat, moment);
+            self.remember_data_key(id, file.as_fd(), &stat, moment);
+            if let Some(number) = number.filter(|_| differs) {
+                each(Change::Attributes(number));
+            }
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! The directory that is served.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -169,6 +171,17 @@ impl<C: FileCache> DirectoryFs<C> {
     /// are kept for root.
     pub fn as_caller<T>(&self, caller: Caller, call: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.is_privileged { caller.identity().act(call)? } else { call() }
+    }
+
+    /// Returns the cache of file data.
+    pub fn cache(&self) -> &C {
+        &self.cache
+    }
+
+    /// Returns the present path of the directory, if it has one.
+    pub fn path(&self) -> Option<PathBuf> {
+        let target = rustix::fs::readlink(proc_path(self.nodes.get(crate::ROOT).ok()?.as_fd()), Vec::new()).ok()?;
+        Some(PathBuf::from(OsString::from_vec(target.into_bytes()))).filter(|path| path.is_absolute())
     }
 
     /// Returns the device number of the directory's file system.

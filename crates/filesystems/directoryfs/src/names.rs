@@ -104,7 +104,7 @@ impl<C: FileCache> DirectoryFs<C> {
             let node = self.nodes.remember(file, &stat, dir.number(), name);
             self.remember_name(dir.id(), name, Target::Inode(InodeId::of(&stat)), moment);
             if !has_newer_data {
-                self.remember_attributes(node.number(), node.id(), &stat, moment);
+                self.remember_attributes(&node, &stat, moment);
             }
             return Ok((node, stat));
         }

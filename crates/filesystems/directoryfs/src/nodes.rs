@@ -11,6 +11,7 @@ use std::collections::hash_map::{DefaultHasher, Entry};
 use std::ffi::{OsStr, OsString};
 use std::hash::{Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,6 +25,8 @@ use crate::last_stat::LastStat;
 use crate::remembered::Remembered;
 use crate::{Result, Stat};
 
+/// As many directories as a path can have.
+pub(crate) const DEPTH_MAX: usize = 2048;
 /// The number of the top directory in the protocol.
 pub const ROOT: u64 = 1;
 /// Numbers of files that mounts below lead to, and those that would be given twice.
@@ -286,6 +289,20 @@ impl Nodes {
 
     pub(crate) fn root_id(&self) -> InodeId {
         self.root.record.id()
+    }
+
+    /// Returns the path of a file below the top directory, as it was last seen. None: a directory above it is not known any more.
+    pub(crate) fn path_of(&self, record: &NodeRecord) -> Option<PathBuf> {
+        let mut location = record.location.lock().clone();
+        let mut names = vec![location.name];
+        while location.parent != ROOT {
+            if names.len() > DEPTH_MAX {
+                return None;
+            }
+            location = self.record(location.parent)?.location.lock().clone();
+            names.push(location.name);
+        }
+        Some(names.into_iter().rev().collect())
     }
 
     /// Returns the record of a number that the kernel knows, the top directory's too.

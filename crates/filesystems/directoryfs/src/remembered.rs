@@ -105,6 +105,8 @@ pub(crate) struct FileRecord {
     pub absent_xattrs: XattrSet,
     /// Those that its file system cannot have.
     pub unsupported_xattrs: XattrSet,
+    /// The number by which the cache knows the data of the file ([`crate::FileCache::data_key`]).
+    pub data_key: Option<u64>,
 }
 
 /// Some of the questions for extended attributes that are asked most.
@@ -133,7 +135,8 @@ impl XattrSet {
 impl FileRecord {
     /// Creates a record of attributes alone.
     pub fn new(stat: Stat, checked: Option<Instant>) -> FileRecord {
-        FileRecord { stat, checked, link: None, absent_xattrs: XattrSet::default(), unsupported_xattrs: XattrSet::default() }
+        let (absent_xattrs, unsupported_xattrs) = (XattrSet::default(), XattrSet::default());
+        FileRecord { stat, checked, link: None, absent_xattrs, unsupported_xattrs, data_key: None }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is remembered when the file system has replied, and when this mount changes something.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use fusedev::Caller;
 use rustix::io::Errno;
@@ -36,12 +36,23 @@ impl<C: FileCache> DirectoryFs<C> {
     }
 
     /// Remembers attributes, which were read after `since`, of a file that nobody writes.
-    pub(crate) fn remember_attributes(&self, number: u64, id: InodeId, stat: &Stat, since: Option<Moment>) {
+    pub(crate) fn remember_attributes(&self, node: &Node, stat: &Stat, since: Option<Moment>) {
+        let id = node.id();
         if let (Some(remembered), Some(since)) = (&self.remembered, since)
             && self.is_on_top(id)
-            && !self.has_writers(number)
+            && !self.has_writers(node.number())
         {
             remembered.set_attributes(id, stat, since);
+            self.remember_data_key(id, node.as_fd(), stat, since);
+        }
+    }
+
+    /// Remembers by which number the cache knows the data of a file, whose attributes are remembered.
+    pub(crate) fn remember_data_key(&self, id: InodeId, file: BorrowedFd<'_>, stat: &Stat, since: Moment) {
+        let Some(remembered) = self.remembered.as_ref().filter(|_| stat.is_file()) else { return };
+        let is_known = remembered.of_file(id, |file| file.data_key).is_some();
+        if let Some(key) = (!is_known).then(|| self.cache.data_key(file)).flatten() {
+            remembered.add_to(id, since, |file| file.data_key = Some(key));
         }
     }
 

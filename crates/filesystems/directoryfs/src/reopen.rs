@@ -16,7 +16,7 @@ use shm::FileHandle;
 use crate::descriptors::{HeldFile, RemovedName};
 use crate::directory::open_name;
 use crate::identity::InodeId;
-use crate::nodes::{Location, NodeRecord, Nodes, ROOT};
+use crate::nodes::{DEPTH_MAX, Location, NodeRecord, Nodes, ROOT};
 use crate::remembered::{Moment, Target};
 use crate::{Result, Stat};
 
@@ -133,8 +133,6 @@ impl Nodes {
 
     /// Opens a node whose descriptor was closed, and its directories.
     pub(crate) fn reopen(&self, record: &Arc<NodeRecord>) -> Result<Arc<HeldFile>> {
-        // As many as a path can have.
-        const DEPTH_MAX: usize = 2048;
         let mut closed = vec![Arc::clone(record)];
         let mut dir = loop {
             let parent = closed.last().map_or(ROOT, |record| record.location.lock().parent);

@@ -65,6 +65,7 @@ struct SavedFile {
     times: [(i64, u32); 3],
     link: Option<Vec<u8>>,
     xattrs: (u8, u8),
+    data_key: Option<u64>,
 }
 
 fn save_id(id: InodeId) -> SavedId {
@@ -124,6 +125,8 @@ impl Loader {
             link: saved.link.map(Vec::into_boxed_slice),
             absent_xattrs: XattrSet(saved.xattrs.0),
             unsupported_xattrs: XattrSet(saved.xattrs.1),
+            // The cache may know another file by that number now, if the file system has numbered its files anew.
+            data_key: saved.data_key.filter(|_| id.mount != EARLIER_MOUNT),
             ..FileRecord::new(stat, None)
         };
         (id, record)
@@ -145,6 +148,7 @@ fn save_file(id: InodeId, record: &FileRecord) -> SavedFile {
         times: [stat.atime, stat.mtime, stat.ctime],
         link: link.as_deref().map(<[u8]>::to_vec),
         xattrs: (record.absent_xattrs.0, record.unsupported_xattrs.0),
+        data_key: record.data_key,
     }
 }
 

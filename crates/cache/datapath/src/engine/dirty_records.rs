@@ -16,7 +16,7 @@ use super::request::RequestKind;
 use super::{BackingFile, CacheEngine};
 
 /// Stands for the file of requests about a file without a record.
-const NO_RECORD: FileNo = FileNo(u32::MAX);
+pub(super) const NO_RECORD: FileNo = FileNo(u32::MAX);
 /// How often the leader is asked for a free record. Other processes may take those that it frees.
 const ROOM_TRIES: usize = 3;
 

@@ -19,6 +19,7 @@
 //! [`AsyncReader`] does the same without blocking: it reads pages of the SSD through a queue that it owns.
 
 mod async_reader;
+pub(crate) mod cached_version;
 mod catalogue;
 mod counters;
 mod dirty_records;
@@ -62,6 +63,7 @@ use shm::{ProcessSlot, ProcessSlots, Region, futex};
 use ssdcache::{FileKey, Mode, PAGE_BYTES, View};
 
 pub use async_reader::{AsyncReader, AsyncReaderOptions, Outcome, SubmitResult};
+pub use cached_version::CachedVersion;
 pub use catalogue::{CATALOGUE, CUT_BELOW, Entry, place};
 pub use counters::{Count, Counters, Tier, bucket_ns, percentile};
 pub use fast_path::FoundPage;
@@ -131,6 +133,10 @@ pub trait BackingFile: Send + Sync {
     /// Returns whether the file has no name any more.
     fn is_removed(&self) -> bool {
         false
+    }
+    /// Returns whether the file is open. If not, nothing but its stamp is known.
+    fn is_open(&self) -> bool {
+        true
     }
     /// Returns whether the name by which it was opened is gone and the file is still there, under another name.
     fn has_lost_name(&self) -> bool {

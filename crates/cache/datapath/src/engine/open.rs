@@ -62,6 +62,19 @@ pub struct OpenOptions {
     pub keeps_mode: bool,
 }
 
+impl Record<'_> {
+    /// Makes a free record that of a file, which has this stamp. The lock of the table is held.
+    pub(super) fn begin(self, key: FileKey, path: &Path, stamp: Stamp, mode: Mode) {
+        self.clear();
+        self.set_path(path);
+        self.size().store(stamp.size, Ordering::Release);
+        self.own().begin(stamp);
+        self.set_mode(mode);
+        self.flags().store(flag::UNSYNCED, Ordering::Release);
+        self.set_key(Some(key));
+    }
+}
+
 impl CacheEngine {
     /// Registers an opened file with the cache.
     ///
@@ -174,13 +187,7 @@ impl CacheEngine {
         if found.is_none() {
             // Take the stamp only now that no process of the instance has the file: the last one may just have written to it.
             let stamp = below.stamp().map_err(|error| OpenFileError::Failed(errno_of(&error)))?;
-            record.clear();
-            record.set_path(path);
-            record.size().store(stamp.size, Ordering::Release);
-            record.own().begin(stamp);
-            record.set_mode(how.mode);
-            record.flags().store(flag::UNSYNCED, Ordering::Release);
-            record.set_key(Some(key));
+            record.begin(key, path, stamp, how.mode);
         } else if !is_same_path && path.as_os_str().len() <= PATH_MAX {
             record.set_path(path);
         }

@@ -89,9 +89,12 @@ pub(crate) enum RequestKind {
     Record,
     /// Drop what is cached of the file, which was removed and has the key a, if no process has it open.
     DropRemoved,
+    /// Look whether the SSD has clean pages of the version b ([`super::cached_version::version_of`]) of the file with the key a. The answer
+    /// is 1 if it has, else 0.
+    Version,
 }
 
-const REQUEST_KINDS: [RequestKind; 19] = [
+const REQUEST_KINDS: [RequestKind; 20] = [
     RequestKind::Open,
     RequestKind::Sync,
     RequestKind::Clean,
@@ -111,6 +114,7 @@ const REQUEST_KINDS: [RequestKind; 19] = [
     RequestKind::WriteBack,
     RequestKind::Record,
     RequestKind::DropRemoved,
+    RequestKind::Version,
 ];
 
 /// A request as the leader sees it.

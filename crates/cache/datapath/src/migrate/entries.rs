@@ -8,6 +8,7 @@ use ssdcache::{CollectScope, FileKey, LookupResult, PageVersion};
 
 use super::files::{KNOWN_MAX, Known, NAMED_MS, STRANDED_MS, is_same};
 use super::{RETRY_MS, Worker};
+use crate::engine::cached_version::version_of;
 use crate::engine::log::Stop;
 use crate::engine::open::errno_of;
 use crate::engine::{CATALOGUE, CUT_BELOW, CacheEngine, Entry, FileNo, Stamp, flag, place};
@@ -150,6 +151,14 @@ impl Worker {
     pub(super) fn own_stamp(&mut self, key: FileKey) -> Option<Stamp> {
         let entry = self.entry(key)?;
         if entry.writing { self.know(key).after.filter(|_| !entry.through) } else { Some(entry.stamp) }
+    }
+
+    /// Returns whether the SSD has clean pages of this version of a file, and nothing of it waits to be written or cut.
+    pub(super) fn has_version(&mut self, key: FileKey, version: u64) -> bool {
+        let is_clean = self.log.as_ref().is_some_and(|log| log.cache.pages_of(key) > 0 && log.cache.dirty_of(key) == 0);
+        let is_doubtful = self.known.get(&key).is_some_and(|known| known.is_doubtful);
+        let is_settled = |entry: &Entry| !entry.writing && !entry.through && entry.cut.is_none() && entry.size == entry.stamp.size;
+        is_clean && !is_doubtful && self.entry(key).is_some_and(|entry| is_settled(&entry) && version_of(entry.stamp) == version)
     }
 
     /// Remembers that the clean pages of a file on the SSD may be older than the backing file: the entry says that a write was begun, and
@@ -353,9 +362,12 @@ impl Worker {
 
 #[cfg(test)]
 mod test {
+    use std::path::Path;
+
     use ssdcache::Mode;
 
     use super::*;
+    use crate::engine::BackingFile;
 
     #[test]
     fn a_file_whose_entry_was_replaced_does_not_take_the_other_entry_with_it() {
@@ -370,5 +382,36 @@ mod test {
         worker.known.remove(&other);
         worker.drop_file(&engine, FileKey(7)).expect("dropped");
         assert_eq!(worker.entry(other).map(|entry| entry.key), Some(other));
+    }
+
+    #[test]
+    fn after_a_restart_the_ssd_has_the_version_that_its_entry_names() {
+        let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteBack);
+        let key = FileKey(7);
+        open.write(0, &[5; 9000]).expect("written");
+        open.sync().expect("on the SSD");
+        open.clean().expect("written back");
+        let no = open.no();
+        drop(open);
+        let stamp = file.stamp().expect("known");
+        let mut worker = Worker::begin(&engine);
+        assert!(!worker.has_version(key, version_of(stamp)), "the entry says that it is being written");
+        worker.settle_entries(&engine, usize::MAX);
+        assert!(worker.has_version(key, version_of(stamp)));
+        for other in [Stamp { size: 9001, ..stamp }, Stamp { mtime: stamp.mtime + 1, ..stamp }] {
+            assert!(!worker.has_version(key, version_of(other)));
+        }
+        worker.flush_log(&engine).expect("durable");
+        crate::test_engine::restart(&engine, no);
+        let version = |stamp| engine.cached_version(key, Path::new("/file"), Mode::WriteThrough, stamp);
+        assert!(version(Stamp { size: 9001, ..stamp }).is_none());
+        assert!(engine.records.find(key).is_none(), "no record is made for another version");
+        let mut bytes = [0; 9000];
+        assert_eq!(version(stamp).expect("there").read(0, &mut bytes), Some(9000));
+        assert_eq!(bytes, [5; 9000]);
+        // The record that was made is that of the file.
+        let open = crate::test_engine::opened(&engine);
+        assert_eq!(open.read(0, &mut bytes), Ok(9000));
+        assert_eq!(engine.counters().sum(crate::engine::Count::Misses), 0, "its pages are valid");
     }
 }

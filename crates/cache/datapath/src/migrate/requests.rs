@@ -37,7 +37,7 @@ fn change_mode(engine: &CacheEngine, record: Record<'_>, mode: Mode) {
 
 /// Returns whether a request belongs to the opening of a file.
 fn is_of_open(kind: RequestKind) -> bool {
-    matches!(kind, RequestKind::Open | RequestKind::Record)
+    matches!(kind, RequestKind::Open | RequestKind::Record | RequestKind::Version)
 }
 
 impl Worker {
@@ -109,6 +109,7 @@ impl Worker {
             return match asked.kind {
                 RequestKind::Clean => self.clean_all(engine),
                 RequestKind::Record => self.record_of(engine, FileKey(asked.a), asked.b == 1).map(u32::from),
+                RequestKind::Version => Ok(u32::from(self.has_version(FileKey(asked.a), asked.b))),
                 _ => {
                     // A process that finds the SSD's map being exchanged sends this: only the leader exchanges it.
                     if let Some(log) = &self.log {
@@ -157,7 +158,9 @@ impl Worker {
             }
             RequestKind::DropRemoved if key.0 == asked.a && self.is_removed(engine, key) => self.drop_removed(engine, key).map(|()| 0),
             RequestKind::DropRemoved => Ok(0),
-            RequestKind::Sync | RequestKind::ModeOfAll | RequestKind::Accept | RequestKind::Record => Err(Errno::INVAL),
+            RequestKind::Sync | RequestKind::ModeOfAll | RequestKind::Accept | RequestKind::Record | RequestKind::Version => {
+                Err(Errno::INVAL)
+            }
         }
     }
 

@@ -320,23 +320,17 @@ impl FileSystem for CachedFilesystem {
             {
                 return reply.filled(read);
             }
+        } else if let Some(read) = CachedShared::read_found(&handle, offset, reply.room(size), direct) {
+            return reply.filled(read);
         }
-        if self.inner.side.is_away() && !handle.get().is_some_and(|opened| self.inner.has_all(&opened, offset, size)) {
+        if self.inner.side.is_away() && handle.get().is_some_and(|opened| !self.inner.has_all(&opened, offset, size)) {
             return reply.error(Errno::TIMEDOUT);
         }
         // The slow side may take long; others are served meanwhile.
         let inner = Arc::clone(&self.inner);
-        req.run_blocking(move || {
-            let read = handle.open(|promised| inner.keep_promise(promised)).and_then(|opened| {
-                if !direct {
-                    opened.pages.has_pages();
-                }
-                inner.read(&opened, offset, reply.room(size))
-            });
-            match read {
-                Ok(read) => reply.filled(read),
-                Err(error) => reply.error(error),
-            }
+        req.run_blocking(move || match inner.read_handle(&handle, offset, reply.room(size), direct) {
+            Ok(read) => reply.filled(read),
+            Err(error) => reply.error(error),
         });
     }
 

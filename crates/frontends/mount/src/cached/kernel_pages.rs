@@ -8,13 +8,23 @@ use parking_lot::Mutex;
 
 use crate::direct_writes::{DirectWrites, KernelCacheState};
 
-/// The states of all open files, by inode number, with the number of open handles.
+/// The states of all files that are open or read from the cache alone, by inode number.
 #[derive(Default)]
-pub struct KernelPages(Mutex<HashMap<u64, (usize, Arc<KernelCacheState>)>>);
+pub struct KernelPages(Mutex<HashMap<u64, Shared>>);
 
-/// The state of one open file; the last handle removes it.
+/// What the handles of one file share.
+struct Shared {
+    state: Arc<KernelCacheState>,
+    /// How many handles there are.
+    handles: usize,
+    /// How many of them have the file open on the slow side.
+    opened: usize,
+}
+
+/// The state of one file; the last handle removes it.
 pub struct OpenFilePages {
     number: u64,
+    is_opened: bool,
     state: Arc<KernelCacheState>,
     all: Arc<KernelPages>,
 }
@@ -22,15 +32,25 @@ pub struct OpenFilePages {
 impl KernelPages {
     /// Returns the state of a file that is opened.
     pub fn open(self: &Arc<Self>, number: u64, direct_writes: &DirectWrites) -> OpenFilePages {
-        let mut open_files = self.0.lock();
-        let (handles, state) = open_files.entry(number).or_insert_with(|| (0, direct_writes.cached()));
-        *handles += 1;
-        OpenFilePages { number, state: Arc::clone(state), all: Arc::clone(self) }
+        self.add(number, direct_writes, true)
     }
 
-    /// Returns whether a file is open.
+    /// Returns the state of a file that is read from the cache alone.
+    pub fn read_unopened(self: &Arc<Self>, number: u64, direct_writes: &DirectWrites) -> OpenFilePages {
+        self.add(number, direct_writes, false)
+    }
+
+    fn add(self: &Arc<Self>, number: u64, direct_writes: &DirectWrites, is_opened: bool) -> OpenFilePages {
+        let mut files = self.0.lock();
+        let shared = files.entry(number).or_insert_with(|| Shared { state: direct_writes.cached(), handles: 0, opened: 0 });
+        shared.handles += 1;
+        shared.opened += usize::from(is_opened);
+        OpenFilePages { number, is_opened, state: Arc::clone(&shared.state), all: Arc::clone(self) }
+    }
+
+    /// Returns whether a file is open on the slow side.
     pub fn is_open(&self, number: u64) -> bool {
-        self.0.lock().contains_key(&number)
+        self.0.lock().get(&number).is_some_and(|shared| shared.opened > 0)
     }
 }
 
@@ -44,11 +64,12 @@ impl Deref for OpenFilePages {
 
 impl Drop for OpenFilePages {
     fn drop(&mut self) {
-        let mut open_files = self.all.0.lock();
-        if let Some((handles, _)) = open_files.get_mut(&self.number) {
-            *handles -= 1;
-            if *handles == 0 {
-                open_files.remove(&self.number);
+        let mut files = self.all.0.lock();
+        if let Some(shared) = files.get_mut(&self.number) {
+            shared.handles -= 1;
+            shared.opened -= usize::from(self.is_opened);
+            if shared.handles == 0 {
+                files.remove(&self.number);
             }
         }
     }
@@ -67,5 +88,9 @@ mod test {
         assert!(pages.is_open(7));
         drop(second);
         assert!(!pages.is_open(7) && pages.is_open(8));
+        let unopened = pages.read_unopened(8, &writes);
+        assert!(Arc::ptr_eq(&unopened.state, &other.state));
+        drop(other);
+        assert!(!pages.is_open(8) && Arc::ptr_eq(&unopened.state, &pages.open(8, &writes).state));
     }
 }

@@ -23,7 +23,8 @@ pub fn start(shared: &Arc<CachedShared>) {
     }
 }
 
-fn tell(shared: &CachedShared, change: Change) {
+/// Makes the kernel look at what has changed.
+pub fn tell(shared: &CachedShared, change: Change) {
     match change {
         Change::Name { parent, name } => shared.changed.drop_name(parent, &name),
         Change::Attributes(number) => shared.changed.invalidate_attributes(number),

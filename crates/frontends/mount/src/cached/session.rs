@@ -217,7 +217,7 @@ fn serve_fresh(mount: &Mount, instance: &Arc<Instance>, ready: impl FnOnce()) ->
     let root = rustix::fs::open(&options.directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty());
     let root = root.map_err(failed)?;
     let (device, is_remote) = file_system_of(&root).map_err(failed)?;
-    let cache = InstanceCache { instance: Arc::clone(instance), device };
+    let cache = InstanceCache::new(Arc::clone(instance), device);
     let mut fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
     let ttl = remember_names(options, &mut fs, is_remote);
     let names = names_file(options);
@@ -284,7 +284,7 @@ fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<Unix
     let failed = |source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source });
     let root = rustix::io::fcntl_dupfd_cloexec(&directory.root, 0).map_err(failed)?;
     let (device, is_remote) = file_system_of(&root).map_err(failed)?;
-    let cache = InstanceCache { instance: Arc::clone(&instance), device };
+    let cache = InstanceCache::new(Arc::clone(&instance), device);
     let mut fs = DirectoryFs::take_over(directory, cache, options.session.flags.suid).map_err(failed)?;
     let ttl = remember_names(&options, &mut fs, is_remote);
     if let Some(names) = names {
@@ -327,8 +327,11 @@ fn shared_state(
     }
     let changed: Arc<KernelNotifier> = Arc::default();
     let (forgotten, receiver) = std::sync::mpsc::sync_channel(removed_files::FORGOTTEN_MAX);
+    let (top, cache) = (fs.path().unwrap_or_else(|| options.directory.clone()), fs.cache().clone());
     let shared = CachedShared {
         fs,
+        cache,
+        top,
         flags: options.session.flags,
         device,
         pages: Default::default(),

@@ -5,7 +5,9 @@
 mod attributes;
 mod file_data;
 mod open_file;
+mod unopened_reads;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
@@ -23,15 +25,20 @@ use crate::kernel_notifier::KernelNotifier;
 use crate::options::MountFlags;
 pub use attributes::to_wire_attr;
 pub use open_file::{O_ACCMODE, O_APPEND, O_DSYNC, O_EXCL, O_WRONLY, OpenCachedFile, open_flags};
+pub use unopened_reads::UnopenedReads;
 
 /// Holds the state that all serving threads share.
 pub struct CachedShared {
     /// The directory on the slow side.
     pub fs: DirectoryFs<InstanceCache>,
+    /// What the directory's calls say to the cache.
+    pub cache: InstanceCache,
+    /// The path of the directory.
+    pub top: PathBuf,
     /// The cache of file data.
     pub instance: Arc<Instance>,
     /// The open files of the mount.
-    pub opened: HandleTable<OpenHandle<OpenCachedFile>>,
+    pub opened: HandleTable<OpenHandle<OpenCachedFile, UnopenedReads>>,
     /// The open directories of the mount.
     pub listings: HandleTable<Listing>,
     /// The mount flags, which decide what powers files have.

@@ -127,20 +127,6 @@ impl CachedShared {
         Ok(self.note_open(caller, file, node, flags))
     }
 
-    /// Replies to an open(2) for reading by what is remembered of the file, if that is fresh. The file is opened when the kernel wants to
-    /// read what it does not have.
-    pub fn promise(&self, caller: Caller, number: u64, flags: i32) -> Option<(PromisedOpen, bool)> {
-        if flags & O_ACCMODE != 0 {
-            return None;
-        }
-        let stat = self.fs.fresh_attributes(number)?;
-        if !stat.is_file() || stat.dev != self.device || self.fs.may_open_with(caller, &stat, true, false).is_err() {
-            return None;
-        }
-        let open = PromisedOpen { caller, number, flags, stat, _held: self.fs.held(number) };
-        Some((open, self.fs.is_cached(number, &stat)))
-    }
-
     fn note_open(&self, opener: Caller, file: File, node: Node, flags: i32) -> OpenCachedFile {
         let is_written = flags & O_ACCMODE != 0;
         if is_written {
