@@ -222,6 +222,14 @@ impl ProcessSlots {
         Some(asked.filter(|&pid| pid != 0).unwrap_or(recorded))
     }
 
+    /// Returns the generation of a process slot that is taken, which no other owner of the slot has. None: it is free, or does not exist.
+    pub fn generation(&self, process: ProcessSlot) -> Option<u32> {
+        if usize::from(process.0) >= ProcessSlots::COUNT {
+            return None;
+        }
+        Some(self.word(process).load(Acquire)).filter(|word| is_taken(*word))
+    }
+
     /// The process slots of dead processes.
     pub fn dead(&self) -> Vec<ProcessSlot> {
         ProcessSlots::all().filter(|&process| self.is_dead(process).is_some()).collect()
@@ -404,9 +412,12 @@ mod test {
         assert_eq!(processes.dead(), [all[5]]);
         assert!(matches!(processes.attach(), Err(ProcessSlotError::Full { dead: 1 })));
         let generation = processes.my_generation(all[6]);
+        let seen = processes.generation(all[6]);
         processes.detach(all[6]);
+        assert!(seen.is_some() && processes.generation(all[6]).is_none() && processes.generation(ProcessSlot(64)).is_none());
         assert_eq!(processes.attach().expect("the free one"), all[6]);
         assert!(processes.is_attached(all[6], generation + 1) && !processes.is_attached(all[6], generation), "another generation");
+        assert!(processes.generation(all[6]).is_some_and(|now| Some(now) != seen));
         processes.clear(all[5]);
         assert_eq!(processes.taken().count_ones(), 63);
         assert_eq!(processes.attach().expect("the cleared one"), all[5]);

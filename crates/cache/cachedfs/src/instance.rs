@@ -273,15 +273,24 @@ impl Instance {
     /// # Errors
     /// [`Kind::Segment`]: the file is not the segment of an instance.
     pub fn look(config: &Config) -> Result<Option<Status>, Error> {
+        Instance::here_or_else(config, |instance| Some(instance.status()), || crate::report::status(config))
+    }
+
+    /// Looks at an instance by this process's attachment, if there is one: an attached process may not open the lock file again. `or_else`
+    /// looks at it without.
+    pub(crate) fn here_or_else<T>(
+        config: &Config,
+        look: impl FnOnce(&Instance) -> T,
+        or_else: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let here = HERE.lock();
         let place = identity(config)?;
-        // An attached process may not open the lock file again.
         for instance in here.iter().filter_map(Weak::upgrade) {
             if !*instance.is_detached.read() && identity(&instance.config)? == place {
-                return Ok(Some(instance.status()));
+                return Ok(look(&instance));
             }
         }
-        crate::report::status(config)
+        or_else()
     }
 
     /// Sets the mode of the instance, after writing back the pages that may not be dirty in it.

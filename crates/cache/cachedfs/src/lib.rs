@@ -10,6 +10,7 @@
 //! - [`AsyncReader`] are asynchronous reads.
 //! - `open_file.rs`: opening a file by its name. `file.rs`: the calls on an open file. `file/position.rs`: those that use its position.
 //!   `file/pinned.rs`: pages read in place. `plain.rs`: calls that go to the kernel unchanged.
+//! - `process_counts.rs`: what one process reads and writes.
 //! - `advice.rs`, `stranded.rs`: what a user can do about a conflict.
 #![forbid(unsafe_code)]
 
@@ -37,6 +38,7 @@ mod open_file;
 mod options;
 mod place;
 mod plain;
+mod process_counts;
 mod quick;
 mod reads;
 mod report;
@@ -61,6 +63,7 @@ pub use key::{data_key, is_lasting};
 pub use names::RemovedFile;
 pub use note::{path_hash, state_directory};
 pub use options::{Advice, Options};
+pub use process_counts::{CountsBaseline, ProcessCounts, ProcessReport, ReadFrom};
 pub use quick::FoundPage;
 pub use reads::{AsyncReader, AsyncReaderOptions, Ended, Outcome, PreparedRead, Reading, SubmitResult};
 pub use sizes::{Age, SettingError, Size};

@@ -1,6 +1,6 @@
 //! Builds the status of an instance from its segment, also for processes that are not attached.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use std::sync::Arc;
 
@@ -33,11 +33,20 @@ pub fn of(part: &Attachment, config: &Config) -> Status {
     status
 }
 
-/// Returns the status of an instance to which this process is not attached.
+/// An instance as a process sees it that is not attached.
+pub struct View {
+    /// What its segment says of all processes.
+    pub status: EngineStatus,
+    running: Config,
+    segment: PathBuf,
+    segment_bytes: u64,
+}
+
+/// Looks at an instance to which this process is not attached.
 ///
 /// # Errors
 /// The file is not the segment of an instance.
-pub fn status(config: &Config) -> Result<Option<Status>, Error> {
+pub fn view(config: &Config) -> Result<Option<View>, Error> {
     if config.private {
         return Ok(None);
     }
@@ -55,8 +64,17 @@ pub fn status(config: &Config) -> Result<Option<Status>, Error> {
     let locks = ProcessSlots::open_lock_file(&place.locks, place.sharing).map_err(|why| refused(&place.locks, &why))?;
     let processes = ProcessSlots::open(Arc::clone(&region), layout.processes_at(), locks).map_err(|why| refused(&place.locks, &why))?;
     let status = EngineStatus::at(&region, &Arc::new(processes)).map_err(|why| refused(&place.segment, &why))?;
-    let mut status = describe(&status, &running, region.len() as u64);
-    status.segment = Some(place.segment);
+    Ok(Some(View { status, running, segment: place.segment, segment_bytes: region.len() as u64 }))
+}
+
+/// Returns the status of an instance to which this process is not attached.
+///
+/// # Errors
+/// The file is not the segment of an instance.
+pub fn status(config: &Config) -> Result<Option<Status>, Error> {
+    let Some(view) = view(config)? else { return Ok(None) };
+    let mut status = describe(&view.status, &view.running, view.segment_bytes);
+    status.segment = Some(view.segment);
     since(&mut status);
     if let Some(ssd) = &mut status.ssd {
         ssd.uuid = crate::image::uuid_of(&ssd.path).unwrap_or_default();
@@ -198,7 +216,8 @@ fn tiers(status: &EngineStatus, ram_hits: u64, ram_writes: u64) -> Vec<Tier> {
     tiers
 }
 
-fn latency(buckets: &[u64]) -> Latency {
+/// Returns the percentiles of numbers of calls by their latency.
+pub fn latency(buckets: &[u64]) -> Latency {
     let at = |per_mille| percentile(buckets, per_mille).map_or(0.0, |ns| ns as f64 / 1000.0);
     Latency {
         p50_us: at(500),

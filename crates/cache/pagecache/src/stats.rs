@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
+use shm::ProcessSlot;
+
 use super::list::{FREE, ORPHANS, len_in};
 use super::record::PINS;
 use super::shape::COUNTER_SETS;
@@ -98,6 +100,12 @@ impl SharedPages {
             evictions: summed(EVICTIONS),
             repairs: summed(REPAIRS),
         }
+    }
+
+    /// Returns the number of pages that the owners of a process slot have read from frames.
+    pub fn hits_of(&self, process: ProcessSlot) -> u64 {
+        let sets = self.counters.iter().skip(usize::from(process.0) * COUNTER_SETS).take(COUNTER_SETS);
+        sets.fold(0, |sum, set| sum.wrapping_add(set[Count::Hits as usize].load(Relaxed)))
     }
 
     /// Returns the number of pinned frames. Reads all records.

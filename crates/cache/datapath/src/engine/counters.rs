@@ -117,7 +117,20 @@ impl Counters {
 
     /// Returns the count of this process, with that of earlier owners of its process slot.
     pub fn own(&self, what: Count) -> u64 {
-        self.word(usize::from(self.me.0), what as usize).load(Ordering::Relaxed)
+        self.of(self.me, what)
+    }
+
+    /// Returns the count of the owners of a process slot.
+    pub fn of(&self, process: ProcessSlot, what: Count) -> u64 {
+        self.word(usize::from(process.0), what as usize).load(Ordering::Relaxed)
+    }
+
+    /// Returns the read latencies of the owners of a process slot.
+    pub fn latencies_of(&self, process: ProcessSlot, tier: Tier) -> [u64; BUCKETS] {
+        std::array::from_fn(|n| {
+            let word = COUNTS + tier as usize * BUCKETS + n;
+            self.word(usize::from(process.0), word).load(Ordering::Relaxed)
+        })
     }
 
     /// Returns the read latencies of all processes: the number of reads in each bucket.

@@ -382,6 +382,11 @@ impl CacheEngine {
         self.view.is_some() && self.header.ssd_failed() == 0
     }
 
+    /// Returns the process slot of this process.
+    pub fn process_slot(&self) -> ProcessSlot {
+        self.me
+    }
+
     /// Returns the counters of all processes.
     pub fn counters(&self) -> &Counters {
         &self.counters
