@@ -5,13 +5,13 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context;
-use mount::cached::{CachedMount, CachedOptions, OfflinePolicy, SideStatus, run};
+use mount::cached::{CachedMount, CachedOptions, MountCounts, OfflinePolicy, SideStatus, run};
 use mount::{MountFlags, SessionOptions};
 
 use crate::cache::locate::{self, Located};
 use crate::hidden_files::{hides_files, warn_of_hidden};
 use crate::mount_args::MountArgs;
-use crate::{Usage, cache, daemon};
+use crate::{Usage, cache, cached_counts, daemon};
 
 const THREADS: usize = 8;
 /// Longer than the disks of a sleeping NAS take to start.
@@ -143,6 +143,22 @@ pub fn side_status(found: &CachedMount) -> Option<SideStatus> {
     mount::cached::side_status(&cache_of(found)?.config, &found.device()?)
 }
 
+/// Returns what a mount of this user has read and written since its daemon began.
+fn counts(found: &CachedMount) -> Option<MountCounts> {
+    mount::cached::mount_counts(&cache_of(found)?.config, &found.device()?)
+}
+
+/// Returns the metrics of these mounts, of those that are this user's, as Prometheus reads them.
+pub fn prometheus_text(mounts: &[CachedMount]) -> String {
+    let ours = mounts.iter().filter(|found| found.is_ours());
+    let metrics = ours.map(|found| cached_counts::MountMetrics {
+        mountpoint: found.mountpoint.display().to_string(),
+        counts: counts(found),
+        side: side_status(found),
+    });
+    cached_counts::prometheus_text(&metrics.collect::<Vec<_>>())
+}
+
 /// Says whether the slow side replies, or since when it has not, and what has not returned.
 fn describe(side: &SideStatus) -> String {
     let counted = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
@@ -166,10 +182,14 @@ pub fn show(found: &CachedMount) {
     let state = if found.is_ours() && mount::source::is_dead(&found.mountpoint) { ", its daemon is gone: unmount it" } else { "" };
     say!("{}  (cached directory{state})", found.mountpoint.display());
     say!("  directory {}", found.directory.display());
-    if let Some(side) = side_status(found) {
-        say!("  slow side: {}", describe(&side));
+    let side = side_status(found);
+    if let Some(side) = &side {
+        say!("  slow side: {}", describe(side));
     }
     say!("  cache     {}", found.cache.display());
+    if let Some(counts) = counts(found) {
+        cached_counts::lines(&counts, side.as_ref()).iter().for_each(|line| say!("  {line}"));
+    }
 }
 
 /// Returns a mount as JSON, with the state of its cache if there is one.
@@ -180,6 +200,7 @@ pub fn as_json(found: &CachedMount, report: Option<&cache::Report>) -> serde_jso
         "directory": shown(&found.directory),
         "cache": shown(&found.cache),
         "slow_side": side_status(found),
+        "counts": counts(found),
         "cache_status": report,
     })
 }
@@ -191,7 +212,8 @@ pub fn status(found: &CachedMount, json: bool, prometheus: bool) -> anyhow::Resu
         None => None,
     };
     if prometheus {
-        say_lines!("{}", cache::prometheus_text(report.as_slice()).trim_end());
+        let mounts = prometheus_text(std::slice::from_ref(found));
+        say_lines!("{}", format!("{mounts}{}", cache::prometheus_text(report.as_slice())).trim_end());
     } else if json {
         say_lines!("{}", serde_json::to_string_pretty(&as_json(found, report.as_ref()))?);
     } else {
@@ -235,7 +257,8 @@ mod test {
 
     #[test]
     fn calls_that_have_not_returned_are_counted_also_while_the_side_replies() {
-        let shown = |away_since, timed_out, unfinished| describe(&SideStatus { away_since, timed_out, unfinished });
+        let shown =
+            |away_since, timed_out, unfinished| describe(&SideStatus { away_since, timed_out, unfinished, ..SideStatus::default() });
         assert_eq!(
             [0, 1, 3].map(|count| shown(None, 7, count)),
             ["replies", "replies (1 call not finished)", "replies (3 calls not finished)"]

@@ -18,6 +18,7 @@ macro_rules! tell {
 mod args;
 mod bench_cmd;
 mod cache;
+mod cached_counts;
 mod cached_mount;
 mod check;
 mod completion;

@@ -181,7 +181,10 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<bool> {
     let caches = if args.mountpoint.is_none() { caches(&mut complete) } else { Vec::new() };
     let cached = if args.mountpoint.is_none() { cached_mount::visible() } else { Vec::new() };
     if args.prometheus {
-        say_lines!("{}", format!("{}{}", prometheus::text(&all), cache::prometheus_text(&caches)).trim_end());
+        say_lines!(
+            "{}",
+            [prometheus::text(&all), cached_mount::prometheus_text(&cached), cache::prometheus_text(&caches)].concat().trim_end()
+        );
     } else if args.json {
         let text = match (&args.mountpoint, all.as_slice()) {
             (Some(_), [one]) => serde_json::to_string_pretty(one)?,

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::source;
 
 /// What is missing without the file.
-const WITHOUT: &str = "`hotshelf unmount` does not wait for its end, and `hotshelf status` does not show its slow side";
+const WITHOUT: &str = "`hotshelf unmount` does not wait for its end, and `hotshelf status` does not show its slow side and its reads";
 
 /// Holds the lock of one mount; the file is removed with it.
 #[derive(Debug)]
@@ -28,6 +28,11 @@ fn path_of(cache: &Config, device: &str) -> Option<PathBuf> {
 /// Returns the path of the file in which the mount with this device number reports the state of its slow side.
 pub fn side_path(cache: &Config, device: &str) -> Option<PathBuf> {
     path_of(cache, device).map(|path| path.with_extension("side"))
+}
+
+/// Returns the path of the file in which the mount with this device number notes where its counters stood when it began.
+pub fn counts_path(cache: &Config, device: &str) -> Option<PathBuf> {
+    path_of(cache, device).map(|path| path.with_extension("counts"))
 }
 
 /// Returns whether a file that was opened by its name is a regular file of this user. Others may have put something else there.
@@ -50,7 +55,7 @@ fn open_own(path: &Path) -> Result<OwnedFd, Errno> {
 
 impl Presence {
     /// Locks the file of the mount on this directory. None if it cannot be made: `hotshelf unmount` then returns earlier, and
-    /// `hotshelf status` shows nothing of the slow side.
+    /// `hotshelf status` shows nothing of the slow side and the reads.
     pub fn new(cache: &Config, mountpoint: &Path) -> Option<Presence> {
         let Some(path) = source::device_at(mountpoint).and_then(|device| path_of(cache, &device)) else {
             tracing::warn!(mountpoint = %mountpoint.display(), "the mount has no device number: {WITHOUT}");
@@ -80,11 +85,17 @@ impl Presence {
     pub fn side_path(&self) -> PathBuf {
         self.path.with_extension("side")
     }
+
+    /// Returns the path of the file in which the mount notes where its counters stood when it began. It is removed with the lock.
+    pub fn counts_path(&self) -> PathBuf {
+        self.path.with_extension("counts")
+    }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
         if self.locked.is_some() {
+            let _ = std::fs::remove_file(self.counts_path());
             // Whoever waits has it open, or finds none.
             let _ = std::fs::remove_file(&self.path);
         }

@@ -25,7 +25,7 @@ use super::restart::{AcceptedRestart, RestartControl, RestartReply, RestartServe
 use super::shared::CachedShared;
 use super::slow_side::SlowSide;
 use super::takeover_limit::TakeoverLimit;
-use super::{removed_files, restart};
+use super::{mount_counts, removed_files, restart};
 use crate::direct_writes::DirectWrites;
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
@@ -253,8 +253,9 @@ fn may_use_uring(options: &CachedOptions) -> bool {
     options.session.uring == UringMode::Auto && options.session.threads > 1 && uring_offered().is_ok()
 }
 
-/// Tells `hotshelf status` from now on whether the slow side replies.
+/// Tells `hotshelf status` from now on whether the slow side replies, and what is read and written.
 fn publish_side(inner: &CachedShared, presence: Option<&Presence>) {
+    mount_counts::begin(&inner.instance, presence);
     if let Some(path) = presence.map(Presence::side_path) {
         inner.side.publish_to(path);
     }

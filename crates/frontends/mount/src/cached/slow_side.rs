@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::side_status::{self, SideStatus};
+use super::side_status::SideStatus;
+use super::status_file;
 use crate::wire::{SideChange, SideReport, Watchdog, opcodes};
 
 /// The interval of rounds while the mount ends.
@@ -131,8 +132,9 @@ impl SlowSide {
         let Some(path) = self.status_path.get() else { return };
         *published = (report, Some(Instant::now()));
         let away_since = report.away_since.map(|since| since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
-        let status = SideStatus { away_since, timed_out: report.timed_out, unfinished: report.unfinished };
-        if let Err(error) = side_status::write(path, &status) {
+        let SideReport { timed_out, unfinished, timed_out_total, failed_total, .. } = report;
+        let status = SideStatus { away_since, timed_out, unfinished, timed_out_total, failed_total };
+        if let Err(error) = status_file::write(path, &status) {
             tracing::debug!(path = %path.display(), %error, "the state of the slow side is not shown");
         }
     }

@@ -66,6 +66,9 @@ pub struct InFlight {
     next: AtomicUsize,
     /// A call failed as calls on a dead side do.
     has_failed: AtomicBool,
+    /// Requests that failed as they do when a disk or a server fails.
+    failed: AtomicU64,
+    is_side_away: Arc<AtomicBool>,
 }
 
 impl Default for InFlight {
@@ -75,6 +78,8 @@ impl Default for InFlight {
             unfinished: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             has_failed: AtomicBool::new(false),
+            failed: AtomicU64::new(0),
+            is_side_away: Arc::default(),
         }
     }
 }
@@ -92,6 +97,11 @@ pub fn is_of_dead_side(error: Errno) -> bool {
     directoryfs::is_of_dead_server(error) || error == Errno::NODEV
 }
 
+/// Returns whether an error says that a disk or a server failed, and not that a request was refused for a reason.
+fn is_failure(error: Errno) -> bool {
+    is_of_dead_side(error) || error == Errno::IO || error == Errno::REMOTEIO
+}
+
 impl Ticket {
     /// Returns whether the caller is to reply. To be called once for a request: if the watchdog has replied, the call has ended now.
     pub fn claim(&self) -> bool {
@@ -106,6 +116,11 @@ impl Ticket {
     pub fn note_error(&self, error: Errno) {
         if is_of_dead_side(error) {
             self.requests.has_failed.store(true, Relaxed);
+        }
+        // One that the watchdog has replied to is counted there, and while the side is away requests are refused with ETIMEDOUT.
+        let is_refused = error == Errno::TIMEDOUT && self.requests.is_side_away.load(Relaxed);
+        if is_failure(error) && !is_refused && self.is_wanted() {
+            self.requests.failed.fetch_add(1, Relaxed);
         }
     }
 
@@ -203,6 +218,16 @@ impl InFlight {
     /// Returns whether a call has failed as calls on a dead side do, since this was called last.
     pub fn take_failed(&self) -> bool {
         self.has_failed.load(Relaxed) && self.has_failed.swap(false, Relaxed)
+    }
+
+    /// Returns the number of requests that failed as they do when a disk or a server fails.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Relaxed)
+    }
+
+    /// Returns what the watchdog sets while the side is away.
+    pub fn away_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_side_away)
     }
 
     /// Returns the number of calls that go on although the watchdog has replied to their requests.

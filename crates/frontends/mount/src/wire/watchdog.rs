@@ -50,6 +50,10 @@ pub struct SideReport {
     pub timed_out: u64,
     /// Calls that have not returned yet.
     pub unfinished: usize,
+    /// Requests that timed out since the watchdog began.
+    pub timed_out_total: u64,
+    /// Requests that failed since then as they do when a disk or a server fails. One that is refused while the side is away is not counted.
+    pub failed_total: u64,
 }
 
 /// A change that is worth a line in the log.
@@ -80,6 +84,7 @@ struct SideState {
     silent_since: Option<u64>,
     away_since: Option<(u64, SystemTime)>,
     timed_out: u64,
+    timed_out_total: u64,
     change: Option<SideChange>,
     is_probe_wanted: bool,
     /// A thread probes.
@@ -103,12 +108,13 @@ pub struct Watchdog {
 impl Watchdog {
     /// Creates a watchdog that waits `deadline` for a sign of life, of which `probe` asks for one.
     pub fn new(deadline: Duration, probe: Probe) -> Watchdog {
+        let requests = Arc::<InFlight>::default();
         Watchdog {
-            requests: Arc::default(),
+            is_away: requests.away_flag(),
+            requests,
             now_ms: AtomicU64::new(1),
             deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX / PATIENCE).clamp(1, u64::MAX / PATIENCE),
             is_suspect: AtomicBool::new(false),
-            is_away: Arc::default(),
             side: Mutex::default(),
             wake: Condvar::new(),
             probe,
@@ -164,6 +170,8 @@ impl Watchdog {
             away_since: side.away_since.map(|(_, since)| since),
             timed_out: side.timed_out,
             unfinished: self.requests.unfinished(),
+            timed_out_total: side.timed_out_total,
+            failed_total: self.requests.failed(),
         }
     }
 
@@ -219,7 +227,9 @@ impl Watchdog {
             return None;
         }
         if error == Errno::TIMEDOUT && !matches!(request.opcode, opcodes::RELEASE | opcodes::RELEASEDIR) {
-            self.side.lock().timed_out += 1;
+            let mut side = self.side.lock();
+            side.timed_out += 1;
+            side.timed_out_total += 1;
         }
         Some(OverdueRequest { unique: request.unique, opcode: request.opcode, ino: request.ino, error })
     }
@@ -382,6 +392,7 @@ mod test {
         watchdog.probe_ends(Ok(()));
         assert!(matches!(watchdog.take_change(), Some(SideChange::Back(_))) && !watchdog.is_away());
         assert_eq!((watchdog.report().away_since, watchdog.report().timed_out), (None, 2));
+        assert_eq!((watchdog.report().timed_out_total, watchdog.report().failed_total), (2, 0));
         assert!(watchdog.tick(TICK).is_empty() && watchdog.is_suspect());
         assert!(!second.claim() && watchdog.tick(TICK).is_empty() && !watchdog.is_suspect());
     }
@@ -411,7 +422,14 @@ mod test {
         ticket.note_error(Errno::NOTCONN);
         assert!(watchdog.requests.take_failed() && !watchdog.requests.take_failed());
         watchdog.probe_ends(Err(Errno::NOTCONN));
+        // What is refused while the side is away has not failed there, nor has what is denied.
+        ticket.note_error(Errno::TIMEDOUT);
+        ticket.note_error(Errno::ACCESS);
+        assert_eq!(watchdog.report().failed_total, 2);
         assert!(watchdog.is_away() && ticket.claim());
+        // Somebody else has replied.
+        ticket.note_error(Errno::IO);
+        assert_eq!((watchdog.report().failed_total, watchdog.report().timed_out_total), (2, 0));
     }
 
     #[test]

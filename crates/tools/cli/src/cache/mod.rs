@@ -25,7 +25,7 @@ use self::args::{CacheArgs, CacheCommand};
 pub use self::check::check_path;
 pub use self::locate::is_cache;
 pub use self::report::Report;
-pub use self::show::report as show;
+pub use self::show::{report as show, time};
 pub use self::status::{all, of as report_of, prometheus_text, status_of};
 
 /// Runs the given `hotshelf cache` command.
@@ -58,6 +58,6 @@ fn bar(template: &str) -> anyhow::Result<indicatif::ProgressBar> {
 }
 
 /// Bytes as people read them.
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }

@@ -165,7 +165,8 @@ pub fn percentiles(latency: &Latency) -> [String; 3] {
     [shown(latency.p50_us), shown(latency.p99_us), shown(latency.p999_us)]
 }
 
-fn time(us: f64) -> String {
+/// Formats a time of so many microseconds.
+pub fn time(us: f64) -> String {
     match us {
         ..1.0 => format!("{:.0} ns", us * 1000.0),
         ..1000.0 => format!("{us:.1} us"),
