@@ -32,24 +32,44 @@ finish() {
 }
 
 results=$(mktemp -d)
-declare -A beside=()
-# Only a run that breaks off leaves something behind.
-trap 'kill "${beside[@]}" 2>/dev/null; rm -rf "$results"' EXIT
+declare -A beside=() begun=()
+fuse_mode=$(stat -c %a /dev/fuse 2>/dev/null)
+give_back() {
+    # Only a run that breaks off leaves something behind: that is removed first.
+    kill "${beside[@]}" 2>/dev/null
+    wait
+    rm -rf "$results"
+    if [[ -n $fuse_mode ]]; then
+        chmod "$fuse_mode" /dev/fuse 2>/dev/null
+    fi
+}
+trap give_back EXIT
+trap 'exit 130' INT TERM HUP
+# Tests at the same time mount as ordinary users; each would take that away from the others when it ends.
+if [[ $(id -u) == 0 && -n $fuse_mode ]]; then
+    chmod 666 /dev/fuse
+fi
 
-# begin NAME COMMAND...: beside what follows; `phase NAME ended NAME` waits for it, and shows what it said.
+# begin NAME COMMAND...: beside what follows, until this script ends. The command puts its total into RESULT_FILE when it ends.
 begin() {
     local name=$1
     shift
-    "$@" >"$results/$name.log" 2>&1 </dev/null &
-    beside[$name]=$!
+    RESULT_FILE=$results/$name setpriv --pdeathsig TERM -- "$@" >"$results/$name.log" 2>&1 </dev/null &
+    beside[$name]=$! begun[$name]=$EPOCHSECONDS
 }
 
+# ended NAME: waits for it, and shows what it printed.
 ended() {
-    local name=$1 code=0
+    local name=$1 code=0 end
     wait "${beside[$name]}" || code=$?
     unset "beside[$name]"
+    end=$(stat -c %Y "$results/$name" 2>/dev/null || echo "$EPOCHSECONDS")
+    echo "== $name, beside the others:"
     cat "$results/$name.log"
-    return "$code"
+    times+=("$name beside $((end - begun[$name])) s")
+    if ((code != 0)); then
+        failed+=("$name")
+    fi
 }
 
 # Cargo hides what passing tests print; it is kept, for what a machine cannot run says `SKIP: why` there.
@@ -94,31 +114,29 @@ ordinary_user() {
 
 # What threads do to each other, in every order; and undefined behaviour, as far as it shows. Each is built in its own way.
 loom() {
-    RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$target/loom scripts/cargo test --release --locked -p block --lib -- loom parking
+    RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=$target/loom nice -n 5 scripts/cargo test --release --locked -p block --lib -- loom parking
 }
-miri() { scripts/miri.sh | tee "$results/miri"; }
-vm() { RESULT_FILE=$results/vm tests/vm/run.sh; }
+miri() { nice -n 5 scripts/miri.sh | tee "$results/miri"; }
 
 phase setup scripts/setup.sh "$([[ $FULL == 1 ]] && echo bench || echo test)" || { finish; exit 1; }
 # Programs, libraries and the tests of each crate's edge at once: chosen apart, some crates would be built again with other features.
 phase build scripts/cargo build --release --locked --workspace --exclude xtask --lib --bins --test '*' || { finish; exit 1; }
-# The system tests often wait, for disks that are slow on purpose, and so do the guests: all else runs beside them, and lets them go first,
-# for what they wait for has its time limits. Those of mounts run beside those with other people's programs, and of caches, images and
-# devices.
+# The system tests often wait, for disks that are slow on purpose, and so do the guests: all else runs beside them. The tests of the crates'
+# edges have the shortest limits of time, and do not run beside the system tests; of these, those of mounts run beside those with other
+# people's programs, and of caches, images and devices.
 HOTSHELF=$(realpath "$target")/release/hotshelf
 export HOTSHELF
-begin vm vm
-begin mounts env RESULT_FILE="$results/mounts" tests/system/run.sh '[0-46][0-9]-'
-begin programs env RESULT_FILE="$results/programs" tests/system/run.sh '5[0-9]-'
-begin libraries env RESULT_FILE="$results/libraries" tests/system/run.sh '[7-9][0-9]-'
-renice --priority 5 --pid $$ >/dev/null
+begin vm tests/vm/run.sh
+begin check scripts/cargo xtask check --all
 phase edges edges
-phase check scripts/cargo xtask check --all
+begin mounts tests/system/run.sh '[0-46][0-9]-'
+begin others tests/system/run.sh '[57-9][0-9]-'
+ended check
 phase user ordinary_user
 phase loom loom
 phase miri miri
-for name in mounts programs libraries vm; do
-    phase "$name" ended "$name"
+for name in mounts others vm; do
+    ended "$name"
 done
 finish
 skips=$(cat "$results"/{edges,user,miri} 2>/dev/null | grep '^SKIP: ' | sed 's/^SKIP/skipped/')
@@ -128,7 +146,7 @@ else
     echo "nothing was skipped beside system tests"
 fi
 # A phase without a total broke off.
-for name in mounts programs libraries vm; do
+for name in mounts others vm; do
     cat "$results/$name" 2>/dev/null || echo "0 passed, 1 failed, 0 skipped"
 done | awk -v skipped="$(grep -c . <<<"$skips")" \
     '{ passed += $1; failed += $3; skipped += $5 } END { print passed " passed, " failed " failed, " skipped " skipped" }'

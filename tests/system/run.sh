@@ -25,7 +25,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 ROOT=$(cd "$here/../.." && pwd)
 HOTSHELF=${HOTSHELF:-${CARGO_TARGET_DIR:-$ROOT/target}/release/hotshelf}
 FULL=${FULL:-0}
-export ROOT HOTSHELF FULL LC_ALL=C
+# Nothing is written into the checkout, not even by Python.
+export ROOT HOTSHELF FULL LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 unset SCRATCH
 PATH="$PATH:/usr/sbin:/sbin"
 logs=${CARGO_TARGET_DIR:-$ROOT/target}/system-tests

@@ -190,7 +190,8 @@ fn a_shard_that_a_process_keeps_is_refused_in_time() {
     pages.repair_all();
     pages.evict_ahead(64, 64);
     let took = begun.elapsed();
-    assert!(took < std::time::Duration::from_millis(500), "{took:?}");
+    // Each of them would take half a second.
+    assert!(took < std::time::Duration::from_secs(2), "{took:?}");
     let mut byte = [0];
     assert!((0..8).all(|n| pages.read(name(0, n), 0, &mut byte) && byte == [1] && !pages.is_stuck(name(0, n))));
     assert!(pages.write(name(0, 3), 0, &[2], Marks::DIRTY, 1) && !pages.read(name(0, 9), 0, &mut byte) && !pages.is_stuck(name(0, 9)));

@@ -263,7 +263,7 @@ mod test {
         let begun = Instant::now();
         assert!(begin(&alive, 1, 0..1, 0..1).is_none(), "looks again");
         assert_eq!(pages_of(&begin(&alive, 1, 0..1, 0..8)), (0..1, 0..8), "its mark is gone");
-        assert!(begun.elapsed() < WAIT_MAX / 10);
+        assert!(begun.elapsed() < WAIT_MAX / 2);
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod test {
         let _first = begin(&hostile, 1, 0..4, 0..8);
         let begun = Instant::now();
         (0..20).for_each(|_| assert_eq!(pages_of(&begin(&waiter, 1, 0..2, 0..2)), (0..2, 0..2)));
-        assert!((200..2_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+        assert!((200..3_500).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn a_leader_that_panics_is_followed_by_another() {
     let begun = Instant::now();
     assert_eq!(open.sync(), Err(Errno::IO), "what it panicked over has failed");
     let synced = (0..1000).find_map(|_| open.sync().ok().map(|()| begun.elapsed()));
-    assert!(synced.is_some_and(|took| took < Duration::from_secs(1)), "{synced:?}");
+    assert!(synced.is_some_and(|took| took < Duration::from_secs(3)), "{synced:?}");
     assert_eq!(*file.0.lock(), b"written");
     drop(open);
     broken_world.is_broken.store(false, Ordering::Release);
