@@ -92,6 +92,16 @@ pub fn stamp_of(stat: &Stat) -> Stamp {
     }
 }
 
+/// Returns whether a file was last changed so long ago that its file system has written everything: kernels write data that is half a
+/// minute old. `now`: ns since 1970.
+fn is_long_ago(stamp: Stamp, now: u64) -> bool {
+    /// Kernels may be busy, and clocks of servers wrong.
+    const LONG_NS: i64 = 3600 * 1_000_000_000;
+    // Anybody may set the one time, and nobody the other.
+    let changed = stamp.mtime.max(stamp.ctime);
+    i64::try_from(now).is_ok_and(|now| now.saturating_sub(changed) > LONG_NS)
+}
+
 /// Returns nanoseconds since 1970, saturated to 64 bits.
 fn ns(seconds: i128, ns: i128) -> i64 {
     (seconds * 1_000_000_000 + ns).clamp(i64::MIN.into(), i64::MAX.into()) as i64
@@ -314,6 +324,10 @@ impl datapath::engine::Environment for CacheEnvironment {
     fn realtime_ns(&self) -> u64 {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+    }
+
+    fn is_durable_by_age(&self, stamp: Stamp) -> bool {
+        is_long_ago(stamp, self.realtime_ns())
     }
 
     fn is_clean(&self) -> bool {

@@ -40,6 +40,8 @@ pub(crate) struct File {
     pub(crate) is_refused: AtomicBool,
     /// Whether no name leads to the file.
     pub(crate) is_gone: AtomicBool,
+    /// Whether nobody has changed the file for long.
+    pub(crate) is_old: AtomicBool,
     /// What was reported, where a test expects a report.
     pub(crate) reports: Mutex<Option<Vec<String>>>,
 }
@@ -148,6 +150,9 @@ impl Environment for Files {
     }
     fn realtime_ns(&self) -> u64 {
         self.1.time() as u64
+    }
+    fn is_durable_by_age(&self, _: Stamp) -> bool {
+        self.1.is_old.load(Ordering::Relaxed)
     }
     fn may_keep(&self, key: FileKey, _: &Path) -> bool {
         key != FileKey(7) || !self.1.is_private.load(Ordering::Relaxed)

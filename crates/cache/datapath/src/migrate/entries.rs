@@ -90,8 +90,9 @@ impl Worker {
         let record = engine.records.get(no);
         let key = record.key().ok_or(Errno::NOENT)?;
         let is_first = self.log.as_ref().is_some_and(|log| log.cache.pages_of(key) == 0);
-        if is_first {
-            // The log has not recorded what happened to the file so far.
+        if is_first && !self.is_durable_by_age(engine, no, key) {
+            // The log has not recorded what happened to the file so far. After a loss of power the file might have older bytes than the
+            // SSD, with the same stamp.
             let below = self.found(engine, key)?.ok_or(Errno::NOENT)?;
             below.sync().map_err(|error| errno_of(&error))?;
             self.synced_below(engine, key)?;
@@ -114,6 +115,15 @@ impl Worker {
                 through,
             }
         })
+    }
+
+    /// Returns whether a file that the log knows nothing of is durable, as nobody has changed it for long. Then it need not be opened,
+    /// which takes longer than to read a small file where the file system is far away.
+    fn is_durable_by_age(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> bool {
+        let (own, is_cutting) = (engine.records.get(no).own(), self.cutting.is_some_and(|(cutting, _)| cutting == key));
+        let is_settled = |entry: &Entry| !entry.writing && !entry.through && entry.cut.is_none();
+        let is_untouched = !own.is_open() && !is_cutting && !self.know(key).is_untrimmed;
+        is_untouched && self.entry(key).as_ref().is_none_or(is_settled) && engine.world.is_durable_by_age(own.get())
     }
 
     /// Records that the backing file is durable, including its truncation. Its entry says so before any page counts as clean.
@@ -413,5 +423,26 @@ mod test {
         let open = crate::test_engine::opened(&engine);
         assert_eq!(open.read(0, &mut bytes), Ok(9000));
         assert_eq!(engine.counters().sum(crate::engine::Count::Misses), 0, "its pages are valid");
+    }
+
+    #[test]
+    fn a_file_that_nobody_has_changed_for_long_is_not_opened_for_its_entry() {
+        for is_old in [false, true] {
+            let (file, engine, open) = crate::test_engine::lead_with_ssd(Mode::WriteThrough);
+            file.is_old.store(is_old, Ordering::Relaxed);
+            let is_synced = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+            let seen = std::sync::Arc::clone(&is_synced);
+            *file.at_sync.lock() = Some(Box::new(move || {
+                seen.store(true, Ordering::Relaxed);
+                true
+            }));
+            let mut worker = Worker::begin(&engine);
+            worker.note(&engine, open.no()).expect("noted");
+            assert_eq!(is_synced.load(Ordering::Relaxed), !is_old);
+            // While a process changes the file, nobody knows how old its data are.
+            engine.records.get(open.no()).own().open(crate::engine::own_stamp::Writer::LockHolder);
+            worker.note(&engine, open.no()).expect("noted");
+            assert!(is_synced.load(Ordering::Relaxed));
+        }
     }
 }
