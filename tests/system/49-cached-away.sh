@@ -235,6 +235,7 @@ cmp "$MNT/dir/file" "$SCRATCH/near/file" || fail "the content after the side was
 # Names that are remembered are answered while the side is away, also after a restart, which keeps the deadline. All else fails soon.
 "$HOTSHELF" unmount "$MNT"
 ln -s dir/file "$behind/link"
+echo unread >"$behind/dir/unread"
 tree() { (cd "$MNT" && find . -printf '%p %y %s %T@ %l\n' | sort); }
 mounted --names memory --cache-ttl 1
 tree >"$SCRATCH/tree"
@@ -249,7 +250,8 @@ begun=$SECONDS
 [[ $(readlink "$MNT/link") == dir/file ]] || fail "a link while the side is away"
 fails_with 'No such file' stat "$MNT/dir/none"
 fails_with 'Connection timed out' mkdir "$MNT/made"
-fails_with 'Connection timed out' cat "$MNT/dir/file"
+fails_with 'Connection timed out' cat "$MNT/dir/unread"
+cmp "$MNT/dir/file" "$SCRATCH/near/file" || fail "what the cache has of a file is not served"
 refused 1 'does not reply' "$HOTSHELF" restart "$MNT"
 ((SECONDS - begun <= 8)) || fail "remembered names take $((SECONDS - begun)) s"
 side_goes_on

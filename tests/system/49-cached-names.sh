@@ -16,6 +16,7 @@ export XDG_STATE_HOME=$SCRATCH/state
 mkdir -p "$MNT" "$nas"
 clean() {
     if [[ -n ${server:-} ]]; then kill -CONT "$server" 2>/dev/null || true; fi
+    if [[ -n ${holder:-} ]]; then kill "$holder" 2>/dev/null || true; fi
     "$HOTSHELF" unmount "$MNT" 2>/dev/null || true
     umount -q "$nas" || true
     "$HOTSHELF" cache destroy "$cache" >/dev/null 2>&1 || true
@@ -97,33 +98,83 @@ kill -CONT "$server"
 cat "$MNT"/sub/[0-9]* | cmp - <(cd "$slow/dir" && cat sub/[0-9]*) || fail "files after the remount"
 
 # What the cache has of a file is read without opening it below: of a file that is looked at before the server stops, and of any once the
-# side is away.
+# side is away. The first and the second half of the files, so that the kernel has no pages of either. Another process keeps their inodes in
+# memory, as sshfs numbers those.
 "$HOTSHELF" unmount "$MNT"
+descriptors=()
+python3 -c 'import signal, sys; files = [open(path) for path in sys.argv[1:]]; signal.pause()' "$nas"/sub/[0-9]* &
+holder=$!
+is_held() { [[ $(find "/proc/$holder/fd" -lname '*/sub/*' | wc -l) == 40 ]]; }
+wait_until 20 is_held
 "$HOTSHELF" cache warm --cache "$cache" "$nas/sub" >/dev/null
 mount_names --deadline 2 --cache-ttl 1
-descriptors=()
-for file in "$MNT"/sub/[0-9]*; do
+for file in "$MNT"/sub/[12]*; do
     exec {descriptor}<"$file"
     descriptors+=("$descriptor")
 done
+stat "$MNT"/sub/[3-9]* >/dev/null
 kill -STOP "$server"
 for descriptor in "${descriptors[@]}"; do
     timeout 30 cat <&"$descriptor" || fail "a read from the cache waited for the server"
-    exec {descriptor}<&-
-done | cmp - <(cd "$slow/dir" && cat sub/[0-9]*) || fail "files that are not open below"
+done | cmp - <(cd "$slow/dir" && cat sub/[12]*) || fail "files that are not open below"
 for descriptor in "${descriptors[@]}"; do exec {descriptor}<&-; done
 ! timeout 30 cat "$MNT/never-read" >/dev/null 2>"$SCRATCH/error" || fail "the cache does not have this file, and it is read"
 grep -q 'timed out' "$SCRATCH/error" || fail "a file that the cache does not have: $(cat "$SCRATCH/error")"
 "$HOTSHELF" status "$MNT" | grep -q 'slow side: away' || fail "the side is not away: $("$HOTSHELF" status "$MNT")"
-timeout 30 bash -c "cat '$MNT'/sub/[0-9]*" | cmp - <(cd "$slow/dir" && cat sub/[0-9]*) || fail "files of a side that is away"
+timeout 30 bash -c "cat '$MNT'/sub/[3-9]*" | cmp - <(cd "$slow/dir" && cat sub/[3-9]*) || fail "files of a side that is away"
 kill -CONT "$server"
-wait_until 20 eval '"$HOTSHELF" status "$MNT" | grep -q "slow side: replies"'
+kill "$holder"
+replies() { "$HOTSHELF" status "$MNT" | grep -q 'slow side: replies'; }
+wait_until 20 replies
 # Another program changes a file: what the cache has is of another version, also where the size stays.
-printf '%s\n' 7 | tr 7 x >"$nas/sub/7"
-wait_until 20 eval '[[ $(cat "$MNT/sub/7") == x ]]' || fail "a file that was changed below: $(cat "$MNT/sub/7")"
+has() { [[ $(cat "$MNT/sub/7") == "$1" ]]; }
+echo x >"$nas/sub/7"
+wait_until 20 has x || fail "a file that was changed below: $(cat "$MNT/sub/7")"
 # Times have seconds there.
 echo 7 >"$nas/sub/7" && touch -d '2001-01-01' "$nas/sub/7"
-wait_until 20 eval '[[ $(cat "$MNT/sub/7") == 7 ]]' || fail "a file that was changed back below: $(cat "$MNT/sub/7")"
+wait_until 20 has 7 || fail "a file that was changed back below: $(cat "$MNT/sub/7")"
+# A program that has a file, of which it has read only what the cache has, sees what another program appends, as does one that opens it.
+"$HOTSHELF" unmount "$MNT"
+mount_names --deadline 2 --cache-ttl 1
+exec {descriptor}<"$MNT/sub/7"
+[[ $(cat <&"$descriptor") == 7 ]] || fail "a file that another program is about to change"
+echo appended >>"$nas/sub/7"
+has_all() { has $'7\nappended'; }
+wait_until 20 has_all || fail "a file that was appended to: $(cat "$MNT/sub/7")"
+got=$(cat <&"$descriptor") || fail "a file that was appended to while it was open cannot be read"
+[[ $got == appended ]] || fail "a file that was appended to while it was open: '$got'"
+has_all || fail "reads by an older descriptor changed what a file has: $(cat "$MNT/sub/7")"
+exec {descriptor}<&-
+# One that is replaced stays what it is for a program that has read it for a while.
+daemon=$(pgrep -nf "mount --cache $cache .*$MNT") || fail "no daemon"
+python3 - "$MNT/sub/8" "$nas/sub/8" "/proc/$daemon/fd" <<'PYTHON' || fail "a file that was replaced"
+import os, sys, time
+path, below, descriptors = sys.argv[1:]
+file = os.open(path, os.O_RDONLY)
+assert os.pread(file, 9, 0) == b"8\n"
+
+def is_open_below():
+    for name in os.listdir(descriptors):
+        try:
+            if os.readlink(f"{descriptors}/{name}") == below:
+                return True
+        except FileNotFoundError:
+            pass
+    return False
+
+end = time.monotonic() + 20
+while not is_open_below():
+    assert time.monotonic() < end, "a file that is read for long is not opened"
+    time.sleep(0.05)
+with open(f"{below}.new", "w") as new:
+    new.write("other\n")
+os.rename(f"{below}.new", below)
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+assert os.pread(file, 9, 0) == b"8\n", os.pread(file, 9, 0)
+PYTHON
+echo 8 >"$nas/sub/8"
+is_as_below() { look "$MNT" | cmp -s - <(look "$nas"); }
+wait_until 20 is_as_below || fail "changes by others: $(diff <(look "$MNT") <(look "$nas"))"
 
 # Own changes are seen at once.
 echo new >"$MNT/sub/new"
@@ -143,7 +194,6 @@ mv "$nas/sub/5" "$nas/sub/five"
 mount_names --cache-ttl 1
 # Names that are gone may still be listed once.
 ls -lR "$MNT" >/dev/null 2>&1 || true
-is_as_below() { look "$MNT" | cmp -s - <(look "$nas"); }
 wait_until 20 is_as_below || fail "changes while it was not mounted: $(diff <(look "$MNT") <(look "$nas"))"
 [[ $(cat "$MNT/sub/3") == 'changed below' ]] || fail "a file that was changed: $(cat "$MNT/sub/3")"
 echo 'changed again, and longer' >"$nas/sub/3"

@@ -90,6 +90,29 @@ impl<C: FileCache> DirectoryFs<C> {
         Some(self.remembered.as_ref()?.attributes(record.id()).filter(is_believed)?.what)
     }
 
+    /// Returns whether a known file is found again after another program has changed it: it is open below, or has a time of birth.
+    pub fn is_found_again(&self, number: u64) -> bool {
+        self.held(number).is_some() || self.nodes.known(number).is_some_and(|record| record.id().is_unique())
+    }
+
+    /// Reads the attributes of a known file now, with one question to the file system: less than an open takes. None: the cache has newer
+    /// data of the file, or it gives power to those who open it, or it is open for writing.
+    ///
+    /// # Errors
+    /// As [`DirectoryFs::node`], or as statx(2).
+    pub fn look_again(&self, caller: Caller, number: u64) -> Result<Option<Stat>> {
+        let is_held = self.nodes.held(number).is_some();
+        let node = self.node(caller, number)?;
+        let moment = self.moment();
+        // Opening its name has asked the server already.
+        let mut stat = if is_held { Stat::newest_of(node.as_fd())? } else { node.stat()? };
+        if stat.is_file() && self.correct(node.as_fd(), &mut stat)? || stat.has_power() || self.has_writers(number) {
+            return Ok(None);
+        }
+        self.remember_attributes(&node, &stat, moment);
+        Ok(Some(stat))
+    }
+
     /// Returns the number by which the cache knows the data of a known file, and the file's path below the top directory when it was last
     /// seen, if both are remembered.
     pub fn known_data(&self, number: u64) -> Option<(u64, PathBuf)> {

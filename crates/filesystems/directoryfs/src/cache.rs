@@ -55,8 +55,8 @@ pub trait FileCache: Send + Sync {
     /// Those of the cache if it cannot say whether it has newer data.
     fn correct(&self, file: BorrowedFd<'_>, stat: &mut Stat) -> Result<bool>;
 
-    /// Returns the number by which the cache knows the data of a regular file, as long as the file exists. None: it keeps no data of such
-    /// files.
+    /// Returns the number by which the cache knows the data of a regular file, as long as the file exists, where attributes alone decide
+    /// who may read it. None: see [`crate::DirectoryFs::remember_readable`].
     fn data_key(&self, _file: BorrowedFd<'_>) -> Option<u64> {
         None
     }

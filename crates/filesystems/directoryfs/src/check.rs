@@ -72,20 +72,6 @@ impl<C: FileCache> DirectoryFs<C> {
         }
     }
 
-    /// Reads the name of a known file and its attributes again now, if they are remembered and old. What has changed is given to `each`.
-    ///
-    /// # Errors
-    /// As [`DirectoryFs::node`] and openat(2): nothing new is known of the file.
-    pub fn check_file(&self, caller: Caller, number: u64, each: &mut dyn FnMut(Change)) -> Result<()> {
-        let Some(remembered) = &self.remembered else { return Ok(()) };
-        let record = self.nodes.known(number).ok_or(Errno::STALE)?;
-        if remembered.attributes(record.id()).is_none_or(|known| known.is_fresh) {
-            return Ok(());
-        }
-        let location = record.location.lock().clone();
-        self.check_name(&self.node(caller, location.parent)?, &location.name, each)
-    }
-
     /// Reads a directory and the attributes of its files again, unless that was done within the time to live.
     fn check(&self, caller: Caller, number: u64, each: &mut dyn FnMut(Change)) -> Result<()> {
         let Some(remembered) = &self.remembered else { return Ok(()) };

@@ -47,6 +47,16 @@ impl<C: FileCache> DirectoryFs<C> {
         }
     }
 
+    /// Remembers that this process may read an open file, and by which number the cache knows its data, if its attributes are remembered.
+    /// Where a server decides who may read, what others have read is not given to a user whom it might refuse.
+    pub fn remember_readable(&self, file: BorrowedFd<'_>, key: u64) {
+        let Some(remembered) = &self.remembered else { return };
+        let moment = remembered.moment();
+        if let Ok(stat) = Stat::of(file) {
+            remembered.add_to(InodeId::of(&stat), moment, |file| file.data_key = Some(key));
+        }
+    }
+
     /// Remembers by which number the cache knows the data of a file, whose attributes are remembered.
     pub(crate) fn remember_data_key(&self, id: InodeId, file: BorrowedFd<'_>, stat: &Stat, since: Moment) {
         let Some(remembered) = self.remembered.as_ref().filter(|_| stat.is_file()) else { return };

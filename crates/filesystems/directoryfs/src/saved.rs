@@ -14,7 +14,7 @@ use crate::identity::{EARLIER_MOUNT, InodeId};
 use crate::remembered::{DirectoryRecord, FileRecord, NameRecord, Remembered, Table, Target, XattrSet};
 
 /// The first bytes: a name and the version of the format.
-const MAGIC: &[u8; 8] = b"hsnames1";
+const MAGIC: &[u8; 8] = b"hsnames2";
 /// The magic number, the checksum of the rest, and the rest.
 const HEADER_BYTES: usize = 12;
 

@@ -291,3 +291,61 @@ fn a_listing_does_not_count_as_a_look_at_the_attributes() {
     checks(&fs);
     assert_eq!(fs.known_attributes(me(), number).map(|stat| stat.size), Some(3));
 }
+
+#[test]
+fn the_attributes_of_one_file_are_read_again_at_once() {
+    let temp = tempfile::tempdir().expect("a directory");
+    fs::create_dir(temp.path().join("sub")).expect("made");
+    fs::write(temp.path().join("sub/a"), "one").expect("written");
+    let fs = remembering(&temp, LONG);
+    let sub = fs.lookup(me(), ROOT, OsStr::new("sub")).expect("there").number;
+    fs.lookup(me(), sub, OsStr::new("a")).expect("there");
+    let saved = fs.save_names("here").expect("saved");
+    // What an earlier mount has remembered is old.
+    let fs = remembering(&temp, LONG);
+    assert!(fs.load_names(&saved, "here"));
+    let sub = fs.lookup(me(), ROOT, OsStr::new("sub")).expect("there").number;
+    let file = fs.lookup(me(), sub, OsStr::new("a")).expect("there").number;
+    assert!(fs.fresh_attributes(file).is_none() && fs.old_attributes(file).is_some_and(|stat| stat.size == 3));
+    fs::write(temp.path().join("sub/a"), "longer").expect("written");
+    let size = |stat: Option<crate::Stat>| stat.map(|stat| stat.size);
+    assert_eq!(size(fs.look_again(me(), file).expect("there")), Some(6));
+    assert_eq!(size(fs.fresh_attributes(file)), Some(6));
+    fs::write(temp.path().join("sub/a"), "longest").expect("written");
+    assert_eq!(size(fs.look_again(me(), file).expect("there")), Some(7), "also while it is held");
+    fs.add_writer(file);
+    assert_eq!(fs.look_again(me(), file), Ok(None), "who writes it knows its attributes");
+    fs.remove_writer(file);
+    assert!(fs.look_again(me(), 12345).is_err(), "nobody knows this number");
+    fs::remove_file(temp.path().join("sub/a")).expect("removed");
+    let other = remembering(&temp, LONG);
+    assert!(other.load_names(&saved, "here"));
+    let sub = other.lookup(me(), ROOT, OsStr::new("sub")).expect("there").number;
+    let file = other.lookup(me(), sub, OsStr::new("a")).expect("remembered").number;
+    assert_eq!(other.look_again(me(), file), Err(Errno::STALE));
+}
+
+#[test]
+fn the_key_of_the_data_is_remembered_with_the_attributes() {
+    let temp = tempfile::tempdir().expect("a directory");
+    fs::create_dir(temp.path().join("sub")).expect("made");
+    fs::write(temp.path().join("sub/a"), "one").expect("written");
+    let fs = remembering(&temp, LONG);
+    let sub = fs.lookup(me(), ROOT, OsStr::new("sub")).expect("there").number;
+    let file = fs.lookup(me(), sub, OsStr::new("a")).expect("there").number;
+    assert_eq!(fs.known_data(file), None);
+    let opened = fs::File::open(temp.path().join("sub/a")).expect("opened");
+    fs.remember_readable(std::os::fd::AsFd::as_fd(&opened), 7);
+    assert_eq!(fs.known_data(file), Some((7, "sub/a".into())));
+    let saved = fs.save_names("here").expect("saved");
+    let again = remembering(&temp, LONG);
+    assert!(again.load_names(&saved, "here"));
+    let sub = again.lookup(me(), ROOT, OsStr::new("sub")).expect("there").number;
+    let known = again.lookup(me(), sub, OsStr::new("a")).expect("there").number;
+    assert_eq!(again.known_data(known), Some((7, "sub/a".into())));
+    // Whoever changes the file has to open it again.
+    let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    fs.setattr(me(), file, &set).expect("changed");
+    fs.getattr(me(), file).expect("read");
+    assert_eq!(fs.known_data(file), None);
+}

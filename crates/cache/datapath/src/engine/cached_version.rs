@@ -98,20 +98,19 @@ impl CacheEngine {
         version.is_current().then_some(version)
     }
 
-    /// Returns the record of a file, if what is cached of it is this version, and whether it was made now. It counts as one more open file.
+    /// Returns the record of a file, if what is cached of it is this version, and whether it was made now. The record is kept until
+    /// [`CacheEngine::close_unopened`].
     fn record_of_version(&self, key: FileKey, path: &Path, mode: Mode, stamp: Stamp) -> Option<(FileNo, bool)> {
         let has_version = || self.ask(RequestKind::Version, NO_RECORD, key.0, version_of(stamp)) == Ok(1);
-        if self.records.find(key).is_none() && !(self.view.is_some() && has_version()) {
-            return None;
-        }
+        let is_on_ssd = self.records.find(key).is_none() && self.view.is_some() && has_version();
         let _held = self.lock_records().ok()?;
         let mut opens = self.opens.lock();
         let found = self.records.find(key);
         let no = match found {
             Some(no) => Some(no).filter(|no| is_of_version(self.records.get(*no), stamp)),
-            // The record that was found at first was freed.
-            None if self.view.is_none() => None,
-            None => self.free_record(key, &opens),
+            None if is_on_ssd => self.free_record(key, &opens),
+            // A record that was found at first may have been freed since.
+            None => None,
         }?;
         let record = self.records.get(no);
         if found.is_none() {
@@ -119,7 +118,7 @@ impl CacheEngine {
         }
         record.used().store(self.world.now_ms(), Ordering::Relaxed);
         record.set_open_by(self.me);
-        opens.entry(no).or_default().opens += 1;
+        opens.entry(no).or_default().kept += 1;
         Some((no, found.is_none()))
     }
 }
@@ -249,16 +248,39 @@ mod test {
     }
 
     #[test]
-    fn a_removed_file_stays_removed() {
+    fn a_version_takes_no_part_in_what_becomes_of_the_data() {
+        let (file, engine, open) = lead(Mode::WriteBack);
+        open.write(0, &[1; 100]).expect("written");
+        open.clean().expect("written back");
+        let version = version(&engine, file.stamp().expect("known")).expect("there");
+        // The length stays, and so does the stamp: what was written is read.
+        open.write(0, &[2; 10]).expect("written");
+        let mut byte = [0];
+        assert_eq!((version.read(0, &mut byte), byte), (Some(1), [2]));
+        let no = open.no();
+        drop(open);
+        assert!(engine.records.get(no).has(flag::HELD), "the last one that has it open gives it to the leader");
+        // Nor in how others use the file.
+        let open = opened(&engine, &file, Mode::WriteThrough);
+        assert_eq!(open.mode(), Mode::WriteThrough);
+        drop(open);
+        assert_eq!(opened(&engine, &file, Mode::WriteBack).mode(), Mode::WriteBack);
+        drop(version);
+        assert_eq!(engine.records.get(no).open_by().load(Ordering::Acquire), 0);
+    }
+
+    #[test]
+    fn a_removed_file_goes_with_the_last_one_that_has_it_open() {
         let (file, engine, open) = lead(Mode::WriteThrough);
         open.write(0, &[1; 100]).expect("written");
         let version = version(&engine, file.stamp().expect("known")).expect("there");
-        let no = open.no();
         open.unlinked();
         file.is_gone.store(true, Ordering::Relaxed);
-        drop(open);
         assert_eq!(version.read(0, &mut [0; 10]), None);
         drop(version);
-        assert!(engine.records.get(no).has(flag::UNLINKED), "nobody has looked whether it has another name");
+        let no = open.no();
+        assert!(engine.records.get(no).has(flag::UNLINKED));
+        drop(open);
+        assert!(!engine.pages.has_pages(pagecache::FileNo(no.0)));
     }
 }

@@ -12,8 +12,8 @@ use super::record::FileNo;
 pub(crate) struct RecordUsers {
     /// Number of open files.
     pub(super) opens: u32,
-    /// Number of [`KeptRecord`]s.
-    kept: u32,
+    /// Number of [`KeptRecord`]s, and of files that are read without being open.
+    pub(super) kept: u32,
 }
 
 /// Keeps a record from being given to another file, as an open file does. A record that another file gets is cleared, with the file's lock
@@ -39,6 +39,11 @@ impl CacheEngine {
     /// Closes a file once in this process. Returns whether no process has it open now.
     pub(super) fn close_record(&self, no: FileNo) -> bool {
         self.release_record(no, |users| &mut users.opens)
+    }
+
+    /// Ends the use of a record by a file that is read without being open.
+    pub(super) fn close_unopened(&self, no: FileNo) {
+        self.release_record(no, |users| &mut users.kept);
     }
 
     /// Takes one user of this kind away. Returns whether no process uses the record now.

@@ -191,7 +191,10 @@ impl CacheEngine {
         } else if !is_same_path && path.as_os_str().len() <= PATH_MAX {
             record.set_path(path);
         }
-        let may_trust_more = record.open_by().load(Ordering::Acquire) == 0 && !how.keeps_mode && !record.has(flag::MAPPED);
+        // A file that is only kept, or read without being open, does not decide how others use it.
+        let is_open_here = opens.get(&no).is_some_and(|users| users.opens > 0);
+        let is_open_elsewhere = record.open_by().load(Ordering::Acquire) & !(1 << self.me.0) != 0;
+        let may_trust_more = !is_open_here && !is_open_elsewhere && !how.keeps_mode && !record.has(flag::MAPPED);
         if found.is_some() && may_trust_more && how.mode < record.mode() {
             // The opens that trusted the cache less are closed. The check that follows finds changes made past the cache.
             record.set_mode(how.mode);
@@ -688,6 +691,10 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         let engine = &self.engine;
+        if !self.below.is_open() {
+            // Those who have it open decide what becomes of its data.
+            return engine.close_unopened(self.no);
+        }
         let is_last_here = engine.opens.lock().get(&self.no).is_some_and(|users| users.opens == 1);
         if is_last_here && !engine.stopping.load(Ordering::Acquire) && self.has_to_be_held() {
             // Do it while this process still has the file open, wherever it was moved. If it fails, the file is found by its name.

@@ -41,8 +41,7 @@ impl Open {
     /// Returns whether the file was removed, so that nobody needs its data after the last close.
     pub(super) fn is_removed(&self) -> bool {
         let record = self.record();
-        // Nobody knows whether the file has another name while it is not open.
-        if !record.has(flag::UNLINKED) || record.key() != Some(self.key) || !self.below.is_open() {
+        if !record.has(flag::UNLINKED) || record.key() != Some(self.key) {
             return false;
         }
         let is_removed = self.below.is_removed();

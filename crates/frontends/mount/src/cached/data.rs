@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use cachedfs::Instance;
 use directoryfs::{DataKeeper, FileCache, KeptData, NoCache, RemovedFile, Stat};
@@ -20,20 +20,11 @@ pub struct InstanceCache {
     /// The device number of the directory's file system. One that is mounted below may be a user's, who could forge the numbers by which
     /// the cache knows files: the cache takes no part in calls on it.
     pub device: u64,
-    is_lasting: Arc<OnceLock<bool>>,
+    /// Whether files keep their keys when the file system is mounted again.
+    pub is_lasting: bool,
 }
 
 impl InstanceCache {
-    /// Uses this cache for the files of the file system with this device number.
-    pub fn new(instance: Arc<Instance>, device: u64) -> InstanceCache {
-        InstanceCache { instance, device, is_lasting: Arc::default() }
-    }
-
-    /// Returns whether the files keep their keys when their file system is mounted again; false if that is not known yet.
-    pub fn is_lasting(&self) -> bool {
-        self.is_lasting.get().copied().unwrap_or(false)
-    }
-
     fn is_cached(&self, file: BorrowedFd<'_>) -> bool {
         rustix::fs::fstat(file).is_ok_and(|stat| stat.st_dev == self.device)
     }
@@ -132,11 +123,9 @@ impl FileCache for InstanceCache {
     }
 
     fn data_key(&self, file: BorrowedFd<'_>) -> Option<u64> {
-        if !self.is_cached(file) {
+        // The server of a FUSE file system does not know which user asks: the kernel decides by the attributes.
+        if self.is_lasting || !self.is_cached(file) {
             return None;
-        }
-        if self.is_lasting.get().is_none() {
-            let _ = self.is_lasting.set(cachedfs::is_lasting(file).ok()?);
         }
         cachedfs::data_key(file).ok()
     }

@@ -320,8 +320,6 @@ impl FileSystem for CachedFilesystem {
             {
                 return reply.filled(read);
             }
-        } else if let Some(read) = CachedShared::read_found(&handle, offset, reply.room(size), direct) {
-            return reply.filled(read);
         }
         if self.inner.side.is_away() && handle.get().is_some_and(|opened| !self.inner.has_all(&opened, offset, size)) {
             return reply.error(Errno::TIMEDOUT);

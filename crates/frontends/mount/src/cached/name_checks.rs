@@ -5,6 +5,7 @@ use std::sync::Arc;
 use directoryfs::Change;
 
 use super::shared::CachedShared;
+use crate::kernel_notifier::KernelNotifier;
 
 /// How many directories are read at the same time: most of the time goes into waiting for the slow side.
 const THREADS: usize = 4;
@@ -16,17 +17,17 @@ pub fn start(shared: &Arc<CachedShared>) {
     let threads = if shared.fs.remembers_names() { THREADS } else { 0 };
     for _ in 0..threads {
         let shared = Arc::clone(shared);
-        let run = move || while shared.fs.check_next(&mut |change| tell(&shared, change)) {};
+        let run = move || while shared.fs.check_next(&mut |change| tell(&shared.changed, change)) {};
         if let Err(error) = std::thread::Builder::new().name("hotshelf-names".into()).spawn(run) {
             tracing::warn!(%error, "names that are remembered are not read again: mount anew without --names");
         }
     }
 }
 
-/// Makes the kernel look at what has changed.
-pub fn tell(shared: &CachedShared, change: Change) {
+/// Makes the kernel look at what has changed. Never to be called by a thread that serves requests.
+fn tell(changed: &KernelNotifier, change: Change) {
     match change {
-        Change::Name { parent, name } => shared.changed.drop_name(parent, &name),
-        Change::Attributes(number) => shared.changed.invalidate_attributes(number),
+        Change::Name { parent, name } => changed.drop_name(parent, &name),
+        Change::Attributes(number) => changed.invalidate_attributes(number),
     }
 }

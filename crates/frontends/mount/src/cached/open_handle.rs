@@ -1,6 +1,7 @@
 //! Open files as the kernel knows them, some of which are opened on the slow side only when something needs them.
 
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use directoryfs::{Node, Stat};
 use fusedev::Caller;
@@ -28,8 +29,8 @@ pub struct OpenHandle<T, V> {
     opened: OnceLock<Arc<T>>,
     /// One thread at a time opens the file.
     promised: Mutex<Option<PromisedOpen>>,
-    /// What the cache has of the file; none if it has nothing of it.
-    version: OnceLock<Option<V>>,
+    /// What the cache has of the file, since when it has been read, and what the reply to open(2) relied on.
+    version: OnceLock<(V, Instant, PromisedOpen)>,
 }
 
 impl<T, V> OpenHandle<T, V> {
@@ -43,25 +44,25 @@ impl<T, V> OpenHandle<T, V> {
         OpenHandle { opened: OnceLock::new(), promised: Mutex::new(Some(open)), version: OnceLock::new() }
     }
 
-    /// Returns what the cache has of the file, if somebody has looked for it ([`OpenHandle::find_version`]) and the file is not open.
-    pub fn version(&self) -> Option<&V> {
-        if self.opened.get().is_some() { None } else { self.version.get()?.as_ref() }
-    }
-
-    /// Returns what the cache has of the file, if the file is not open; `find` looks for it, once.
-    pub fn find_version(&self, find: impl FnOnce(&PromisedOpen) -> Option<V>) -> Option<&V> {
+    /// Returns what the cache has of the file, and what the reply to open(2) relied on; `find` looks for it, at each call until it finds
+    /// something. None: the file is open or being opened, or the cache has nothing of it.
+    pub fn find_version(&self, find: impl FnOnce(&PromisedOpen) -> Option<V>) -> Option<(&V, &PromisedOpen)> {
         if self.opened.get().is_some() {
             return None;
         }
-        let version = match self.version.get() {
-            Some(version) => version,
-            None => {
-                let promised = self.promised.lock().clone()?;
-                let found = find(&promised);
-                self.version.get_or_init(|| found)
-            }
-        };
-        version.as_ref()
+        if self.version.get().is_none() {
+            // An open may wait for the slow side.
+            let promised = self.promised.try_lock()?.clone()?;
+            let found = find(&promised)?;
+            self.version.get_or_init(|| (found, Instant::now(), promised));
+        }
+        let (version, _, promised) = self.version.get()?;
+        Some((version, promised))
+    }
+
+    /// Returns whether the file has been read for this long without being open.
+    pub fn is_read_unopened_for(&self, time: Duration) -> bool {
+        self.opened.get().is_none() && self.version.get().is_some_and(|(_, since, _)| since.elapsed() >= time)
     }
 
     /// Returns the open file, if it is open already.
@@ -105,14 +106,17 @@ mod test {
     }
 
     #[test]
-    fn what_the_cache_has_is_looked_for_once_and_ends_with_the_open() {
+    fn what_the_cache_has_is_looked_for_until_it_is_found_and_ends_with_the_open() {
         let handle: OpenHandle<u32, u32> = OpenHandle::promised(promised());
-        assert_eq!(handle.version(), None);
-        assert_eq!(handle.find_version(|open| Some(open.number as u32)), Some(&7));
-        assert_eq!(handle.find_version(|_| None), Some(&7));
-        assert_eq!(handle.version(), Some(&7));
-        handle.open(|_| Ok(1)).expect("opened");
-        assert_eq!((handle.version(), handle.find_version(|_| Some(2))), (None, None));
-        assert_eq!(OpenHandle::<u32, u32>::of(5).find_version(|_| Some(2)), None);
+        let version =
+            |found: Option<u32>| handle.find_version(|open| found.map(|found| found + open.number as u32)).map(|(found, _)| *found);
+        assert_eq!(version(None), None);
+        assert!(!handle.is_read_unopened_for(Duration::ZERO));
+        assert_eq!((version(Some(1)), version(None), version(Some(2))), (Some(8), Some(8), Some(8)));
+        assert!(handle.is_read_unopened_for(Duration::ZERO) && !handle.is_read_unopened_for(Duration::from_secs(3600)));
+        assert_eq!(handle.open(|_| Ok(version(None).unwrap_or_default())).ok().as_deref(), Some(&8), "nobody waits for an open");
+        assert_eq!(version(Some(1)), None);
+        assert!(!handle.is_read_unopened_for(Duration::ZERO));
+        assert!(OpenHandle::<u32, u32>::of(5).find_version(|_| Some(2)).is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Mounting a cached directory, serving it and unmounting it.
 
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::names_file::{NamesFile, names_file, remember_names};
 use super::options::CachedOptions;
 use super::presence::Presence;
 use super::restart::{AcceptedRestart, RestartControl, RestartReply, RestartServer};
-use super::shared::CachedShared;
+use super::shared::{CachedShared, unopened_reads};
 use super::slow_side::SlowSide;
 use super::takeover_limit::TakeoverLimit;
 use super::{mount_counts, removed_files, restart};
@@ -217,7 +217,7 @@ fn serve_fresh(mount: &Mount, instance: &Arc<Instance>, ready: impl FnOnce()) ->
     let root = rustix::fs::open(&options.directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty());
     let root = root.map_err(failed)?;
     let (device, is_remote) = file_system_of(&root).map_err(failed)?;
-    let cache = InstanceCache::new(Arc::clone(instance), device);
+    let cache = cache_of(instance, &root, device).map_err(failed)?;
     let mut fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
     let ttl = remember_names(options, &mut fs, is_remote);
     let names = names_file(options);
@@ -238,6 +238,7 @@ fn serve_fresh(mount: &Mount, instance: &Arc<Instance>, ready: impl FnOnce()) ->
     let served = served.map_err(CachedMountError::Mount).and_then(|session| {
         removed_files::start(&inner, forgotten);
         name_checks::start(&inner);
+        unopened_reads::start(&inner);
         serve_session(mount, &inner, session, || {
             read_ahead::raise(&mount.mountpoint, if is_remote { READ_AHEAD_REMOTE } else { READ_AHEAD });
             presence = Presence::new(&options.cache, &mount.mountpoint);
@@ -285,7 +286,7 @@ fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<Unix
     let failed = |source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source });
     let root = rustix::io::fcntl_dupfd_cloexec(&directory.root, 0).map_err(failed)?;
     let (device, is_remote) = file_system_of(&root).map_err(failed)?;
-    let cache = InstanceCache::new(Arc::clone(&instance), device);
+    let cache = cache_of(&instance, &root, device).map_err(failed)?;
     let mut fs = DirectoryFs::take_over(directory, cache, options.session.flags.suid).map_err(failed)?;
     let ttl = remember_names(&options, &mut fs, is_remote);
     if let Some(names) = names {
@@ -300,6 +301,7 @@ fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<Unix
     publish_side(&inner, presence.as_ref());
     removed_files::start(&inner, forgotten);
     name_checks::start(&inner);
+    unopened_reads::start(&inner);
     let session = simple_session::resume(CachedFilesystem { inner: Arc::clone(&inner) }, &options.session, SUBTYPE, connection);
     let served = serve_session(mount, &inner, session, || {
         drop(limit);
@@ -480,6 +482,11 @@ fn replace_program(instance: &Instance, program: &CheckedProgram, handed: &Hande
 /// Returns the device number of a directory's file system, and whether errors of writes may come late there.
 fn file_system_of(root: &OwnedFd) -> Result<(u64, bool), Errno> {
     Ok((rustix::fs::fstat(root)?.st_dev, may_be_late(root)?))
+}
+
+/// Returns the cache's part in calls on a directory.
+fn cache_of(instance: &Arc<Instance>, root: &OwnedFd, device: u64) -> Result<InstanceCache, Errno> {
+    Ok(InstanceCache { instance: Arc::clone(instance), device, is_lasting: cachedfs::is_lasting(root.as_fd())? })
 }
 
 /// Raises the limit of open files to the hard limit: files that the kernel knows are held by descriptors, which take half of it.

@@ -5,7 +5,7 @@
 mod attributes;
 mod file_data;
 mod open_file;
-mod unopened_reads;
+pub mod unopened_reads;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -191,7 +191,7 @@ impl CachedShared {
         for (handle, open) in self.opened.all() {
             match open.open(|promised| self.keep_promise(promised)) {
                 Ok(opened) => files.push(self.hand_over_file(handle, &opened)?),
-                // Nobody has read it since.
+                // What the cache has of it may have been read.
                 Err(error) if is_of_lost_file(error) => {
                     tracing::warn!(handle, %error, "a file that was opened for reading is lost in the restart")
                 }

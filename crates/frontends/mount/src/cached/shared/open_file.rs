@@ -83,6 +83,10 @@ impl CachedShared {
             opened
         };
         let opened = self.fs.with_descriptors(|| self.fs.also_as_caller(caller, &mut open))?;
+        if !is_refused && self.fs.remembers_names() && flags & OFlags::RWMODE != OFlags::WRONLY {
+            // Without it, the next open asks the slow side.
+            let _ = cachedfs::data_key(opened.fd()).map(|key| self.fs.remember_readable(opened.fd(), key));
+        }
         let is_written_later = self.mode == Mode::WriteBack && flags.intersects(OFlags::WRONLY | OFlags::RDWR);
         if is_written_later && (is_refused || opened.prepare_to_write().is_err()) {
             // The daemon's user may not write the file, as root may not on NFS: after the last close the data would stay in the cache for
