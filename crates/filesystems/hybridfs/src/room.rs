@@ -11,6 +11,9 @@ use crate::open::FileHandle;
 use crate::pair::TieredFs;
 use crate::report::TierName;
 
+/// How often a writer that waits for room tries to move its file, which others use meanwhile: some 20 seconds.
+const MOVE_TRIES: u32 = 200;
+
 impl TieredFs {
     /// Waits until a write to this file can go on: other files are demoted, or this one is.
     pub(crate) fn make_room(&self, handle: &FileHandle, need: u64) -> Result<()> {
@@ -66,17 +69,17 @@ impl TieredFs {
     }
 
     fn move_waiting(&self, ino: u64, to: TierName) -> MoveOutcome {
-        let mut outcome = MoveOutcome::Busy;
-        for _ in 0..200 {
-            outcome = self.move_file(ino, to, MoveReason::Full, &mut |_, _| true);
-            match outcome {
-                MoveOutcome::Busy | MoveOutcome::Dropped if !self.mover.stopping() && !self.in_place(ino) => {
-                    self.mover.wait_for_any(Duration::from_millis(100));
-                }
-                _ => break,
+        let mut tries = 0;
+        loop {
+            let outcome = self.move_file(ino, to, MoveReason::Full, &mut |_, _| true);
+            let is_passing = matches!(outcome, MoveOutcome::Busy | MoveOutcome::Dropped) && !self.mover.stopping() && !self.in_place(ino);
+            // A move that goes on ends by itself, however large the file and slow the disk.
+            tries += u32::from(!self.mover.is_moving(ino));
+            if !is_passing || tries > MOVE_TRIES {
+                return outcome;
             }
+            self.mover.wait_for_any(Duration::from_millis(100));
         }
-        outcome
     }
 
     fn in_place(&self, ino: u64) -> bool {

@@ -264,6 +264,11 @@ impl Mover {
         self.state.lock().backoff.rests(ino, Instant::now())
     }
 
+    /// Returns whether a move of this file is running.
+    pub(crate) fn is_moving(&self, ino: u64) -> bool {
+        self.state.lock().running.contains_key(&ino)
+    }
+
     /// Whether a file is on its way to the HDD.
     pub(crate) fn is_leaving(&self) -> bool {
         self.state.lock().running.values().any(|progress| progress.to == TierName::Hdd)
