@@ -398,7 +398,7 @@ fn a_connection_writes_as_soon_as_the_device_does() {
 /// and undoes it whatever SQLite does to end it.
 #[test]
 fn whatever_request_fails_a_large_statement_that_failed_has_not_happened() {
-    let few = if std::env::var_os("FULL").is_some_and(|full| full == "1") { 1 } else { 150 };
+    let few = if std::env::var_os("FULL").is_some_and(|full| full == "1") { 1 } else { 300 };
     let mut rng = fastrand::Rng::with_seed(39);
     let update = "insert into u values(1, zeroblob(100)); update t set b = randomblob(9000000)";
     for (journal, locking) in [
