@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use shm::{AttachError, ProcessSlots, Region};
 use ssdcache::Shape;
 
-use crate::below::{CacheEnvironment, OpenLocals};
+use crate::below::{CacheEnvironment, ClockOffset, OpenLocals};
 use crate::config::Config;
 use crate::error::{Error, Kind};
 use crate::find::Listed;
@@ -380,6 +380,7 @@ impl Found {
             listed,
             opened,
             slow: Default::default(),
+            clock: ClockOffset::now(),
         });
         if let Some(error) = &without {
             around.report(&format!("the cache goes on without its SSD: {error}"));

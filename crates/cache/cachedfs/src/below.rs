@@ -235,6 +235,25 @@ pub struct CacheEnvironment {
     pub opened: OpenLocals,
     /// The file systems that may not reply.
     pub slow: SlowFileSystems,
+    /// Tells whether the clock was set since the process attached.
+    pub clock: ClockOffset,
+}
+
+/// The time of day, less the time since the machine started, when a process attached: seconds.
+#[derive(Debug)]
+pub struct ClockOffset(i64);
+
+impl ClockOffset {
+    /// Measures the offset as it is now.
+    pub fn now() -> ClockOffset {
+        use rustix::time::{ClockId, clock_gettime};
+        ClockOffset(clock_gettime(ClockId::Realtime).tv_sec - clock_gettime(ClockId::Boottime).tv_sec)
+    }
+
+    /// Returns whether nobody has set the clock since, as far as ages of files tell.
+    fn is_kept(&self) -> bool {
+        self.0.abs_diff(ClockOffset::now().0) < 60
+    }
 }
 
 /// The backing files that a process has open, by key.
@@ -327,7 +346,7 @@ impl datapath::engine::Environment for CacheEnvironment {
     }
 
     fn is_durable_by_age(&self, stamp: Stamp) -> bool {
-        is_long_ago(stamp, self.realtime_ns())
+        self.clock.is_kept() && is_long_ago(stamp, self.realtime_ns())
     }
 
     fn is_clean(&self) -> bool {
@@ -360,5 +379,24 @@ impl datapath::engine::Environment for CacheEnvironment {
             notes.remove(0);
         }
         notes.push(words.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_file_is_durable_an_hour_after_its_last_change() {
+        const HOUR: i64 = 3600 * 1_000_000_000;
+        let now = 100 * HOUR;
+        let stamp = |mtime, ctime| Stamp { size: 1, mtime, ctime };
+        assert!(is_long_ago(stamp(now - HOUR - 1, now - HOUR - 1), now as u64));
+        for recent in [stamp(0, now - HOUR), stamp(now - HOUR, 0), stamp(now + HOUR, 0), stamp(0, now)] {
+            assert!(!is_long_ago(recent, now as u64));
+        }
+        assert!(is_long_ago(stamp(i64::MIN, i64::MIN), now as u64) && !is_long_ago(stamp(0, 0), u64::MAX));
+        let clock = ClockOffset::now();
+        assert!(clock.is_kept() && !ClockOffset(clock.0 + 3600).is_kept() && !ClockOffset(clock.0 - 3600).is_kept());
     }
 }

@@ -101,11 +101,9 @@ impl<C: FileCache> DirectoryFs<C> {
     /// # Errors
     /// As [`DirectoryFs::node`], or as statx(2).
     pub fn look_again(&self, caller: Caller, number: u64) -> Result<Option<Stat>> {
-        let is_held = self.nodes.held(number).is_some();
         let node = self.node(caller, number)?;
         let moment = self.moment();
-        // Opening its name has asked the server already.
-        let mut stat = if is_held { Stat::newest_of(node.as_fd())? } else { node.stat()? };
+        let mut stat = Stat::newest_of(node.as_fd())?;
         if stat.is_file() && self.correct(node.as_fd(), &mut stat)? || stat.has_power() || self.has_writers(number) {
             return Ok(None);
         }

@@ -203,6 +203,11 @@ impl Node {
         self.record.set_cached(stat);
     }
 
+    /// Forgets which version of the file the kernel's pages are of.
+    pub fn forget_cached(&self) {
+        *self.record.cached.lock() = None;
+    }
+
     /// Returns whether the kernel's pages are of this version of the file.
     pub fn is_cached(&self, stat: &Stat) -> bool {
         self.record.is_cached(stat)

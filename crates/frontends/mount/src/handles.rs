@@ -53,6 +53,11 @@ impl<T> HandleTable<T> {
         self.map.read().iter().map(|(number, what)| (*number, Arc::clone(what))).collect()
     }
 
+    /// Returns the numbers of all handles.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.map.read().keys().copied().collect()
+    }
+
     /// Returns the object of a handle number.
     pub fn get(&self, number: u64) -> Result<Arc<T>, Errno> {
         self.map.read().get(&number).cloned().ok_or(Errno::BADF)

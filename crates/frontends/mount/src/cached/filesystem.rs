@@ -316,7 +316,7 @@ impl FileSystem for CachedFilesystem {
             }
             if opened.file.is_cached()
                 && let Some(Ok(read)) = opened.file.read_at_once(offset, reply.room(size))
-                && read == size
+                && (read == size || opened.file.len().is_ok_and(|end| end == offset + read as u64))
             {
                 return reply.filled(read);
             }

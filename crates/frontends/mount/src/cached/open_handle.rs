@@ -1,5 +1,6 @@
 //! Open files as the kernel knows them, some of which are opened on the slow side only when something needs them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -26,22 +27,28 @@ pub struct PromisedOpen {
 /// What a file handle of the kernel stands for: an open file, or one that is opened when something needs it. Until then it may be read from
 /// the cache alone, by a `V`.
 pub struct OpenHandle<T, V> {
+    /// What the cache has of the file, since when it has been read, and what the reply to open(2) relied on. Dropped before the open file,
+    /// whose close decides what becomes of the data of a removed one.
+    version: OnceLock<(V, Instant, PromisedOpen)>,
     opened: OnceLock<Arc<T>>,
     /// One thread at a time opens the file.
     promised: Mutex<Option<PromisedOpen>>,
-    /// What the cache has of the file, since when it has been read, and what the reply to open(2) relied on.
-    version: OnceLock<(V, Instant, PromisedOpen)>,
+    was_due: AtomicBool,
 }
 
 impl<T, V> OpenHandle<T, V> {
     /// Creates the handle of a file that is open.
     pub fn of(file: T) -> OpenHandle<T, V> {
-        OpenHandle { opened: OnceLock::from(Arc::new(file)), promised: Mutex::new(None), version: OnceLock::new() }
+        OpenHandle { opened: OnceLock::from(Arc::new(file)), ..OpenHandle::with(None) }
+    }
+
+    fn with(promised: Option<PromisedOpen>) -> OpenHandle<T, V> {
+        OpenHandle { version: OnceLock::new(), opened: OnceLock::new(), promised: Mutex::new(promised), was_due: AtomicBool::new(false) }
     }
 
     /// Creates the handle of a file that is opened when something needs it.
     pub fn promised(open: PromisedOpen) -> OpenHandle<T, V> {
-        OpenHandle { opened: OnceLock::new(), promised: Mutex::new(Some(open)), version: OnceLock::new() }
+        OpenHandle::with(Some(open))
     }
 
     /// Returns what the cache has of the file, and what the reply to open(2) relied on; `find` looks for it, at each call until it finds
@@ -60,9 +67,10 @@ impl<T, V> OpenHandle<T, V> {
         Some((version, promised))
     }
 
-    /// Returns whether the file has been read for this long without being open.
-    pub fn is_read_unopened_for(&self, time: Duration) -> bool {
-        self.opened.get().is_none() && self.version.get().is_some_and(|(_, since, _)| since.elapsed() >= time)
+    /// Returns whether the file has been read for this long without being open, at the first call of which that is true.
+    pub fn is_due_to_open(&self, time: Duration) -> bool {
+        let is_due = self.opened.get().is_none() && self.version.get().is_some_and(|(_, since, _)| since.elapsed() >= time);
+        is_due && !self.was_due.swap(true, Ordering::Relaxed)
     }
 
     /// Returns the open file, if it is open already.
@@ -111,12 +119,12 @@ mod test {
         let version =
             |found: Option<u32>| handle.find_version(|open| found.map(|found| found + open.number as u32)).map(|(found, _)| *found);
         assert_eq!(version(None), None);
-        assert!(!handle.is_read_unopened_for(Duration::ZERO));
+        assert!(!handle.is_due_to_open(Duration::ZERO));
         assert_eq!((version(Some(1)), version(None), version(Some(2))), (Some(8), Some(8), Some(8)));
-        assert!(handle.is_read_unopened_for(Duration::ZERO) && !handle.is_read_unopened_for(Duration::from_secs(3600)));
+        assert!(!handle.is_due_to_open(Duration::from_secs(3600)) && handle.is_due_to_open(Duration::ZERO), "it has been read");
+        assert!(!handle.is_due_to_open(Duration::ZERO), "once");
         assert_eq!(handle.open(|_| Ok(version(None).unwrap_or_default())).ok().as_deref(), Some(&8), "nobody waits for an open");
         assert_eq!(version(Some(1)), None);
-        assert!(!handle.is_read_unopened_for(Duration::ZERO));
         assert!(OpenHandle::<u32, u32>::of(5).find_version(|_| Some(2)).is_none());
     }
 }

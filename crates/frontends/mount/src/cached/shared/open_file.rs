@@ -124,9 +124,13 @@ impl CachedShared {
         let file = self.open_file(caller, &node, open_flags(flags))?;
         let now = self.fs.stat_of(&node)?;
         if (now.size, now.mtime, now.ctime) != (stat.size, stat.mtime, stat.ctime) {
-            // The kernel may have pages of the older version.
-            node.set_cached(&now);
-            self.direct_writes.drop_pages_later(number, 0, stat.size.max(now.size) as usize);
+            // The kernel may have pages of the older version: until they are gone, none are kept at another open.
+            node.forget_cached();
+            let (node, length) = (node.clone(), stat.size.max(now.size) as usize);
+            self.direct_writes.later(move |changed| {
+                changed.drop_pages(number, 0, length);
+                node.set_cached(&now);
+            });
         }
         Ok(self.note_open(caller, file, node, flags))
     }

@@ -118,8 +118,10 @@ impl CachedShared {
 
     /// Opens the files that have been read for a while without being open, while the slow side replies.
     fn open_long_read(&self) {
-        for (_, handle) in self.opened.all() {
-            if handle.is_read_unopened_for(UNOPENED_MAX) && !self.side.is_away() {
+        // One after the other, as a handle that is closed meanwhile has to be free.
+        for number in self.opened.numbers() {
+            let Ok(handle) = self.opened.get(number) else { continue };
+            if !self.side.is_away() && handle.is_due_to_open(UNOPENED_MAX) {
                 // If that fails, the next read that the cache cannot serve says so.
                 let _ = handle.open(|promised| self.keep_promise(promised));
             }
