@@ -145,7 +145,7 @@ got=$(cat <&"$descriptor") || fail "a file that was appended to while it was ope
 [[ $got == appended ]] || fail "a file that was appended to while it was open: '$got'"
 has_all || fail "reads by an older descriptor changed what a file has: $(cat "$MNT/sub/7")"
 exec {descriptor}<&-
-# One that is replaced stays what it is for a program that has read it for a while.
+# One that is replaced stays what it is for a program that has read it for a second.
 daemon=$(pgrep -nf "mount --cache $cache .*$MNT") || fail "no daemon"
 python3 - "$MNT/sub/8" "$nas/sub/8" "/proc/$daemon/fd" <<'PYTHON' || fail "a file that was replaced"
 import os, sys, time

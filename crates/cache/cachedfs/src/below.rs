@@ -244,7 +244,7 @@ pub struct CacheEnvironment {
 pub struct ClockOffset(i64);
 
 impl ClockOffset {
-    /// Measures the offset as it is now.
+    /// Measures the offset at this moment.
     pub fn now() -> ClockOffset {
         use rustix::time::{ClockId, clock_gettime};
         ClockOffset(clock_gettime(ClockId::Realtime).tv_sec - clock_gettime(ClockId::Boottime).tv_sec)

@@ -1,4 +1,4 @@
-//! What `hotshelf status` tells of the reads and writes of one cached mount.
+//! What `hotshelf status` shows of the reads and writes of one cached mount.
 //!
 //! The daemon is one process of the cache, whose counters are in the segment anyway. So when it begins it only notes in a file which ones
 //! are its own and where they stand; whoever wants to know what the mount did reads the counters. An idle mount writes nothing.

@@ -84,7 +84,7 @@ impl CachedShared {
         };
         let opened = self.fs.with_descriptors(|| self.fs.also_as_caller(caller, &mut open))?;
         if !is_refused && self.fs.remembers_names() && flags & OFlags::RWMODE != OFlags::WRONLY {
-            // Without it, the next open asks the slow side.
+            // Without it, the next open sends requests to the slow side.
             let _ = cachedfs::data_key(opened.fd()).map(|key| self.fs.remember_readable(opened.fd(), key));
         }
         let is_written_later = self.mode == Mode::WriteBack && flags.intersects(OFlags::WRONLY | OFlags::RDWR);

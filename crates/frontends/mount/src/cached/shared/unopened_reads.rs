@@ -1,4 +1,4 @@
-//! Reads of files that no call to the slow side has opened, from what the cache has of the version that their attributes tell of.
+//! Reads of files that no call to the slow side has opened, from what the cache has of the version that their attributes show.
 //!
 //! So a program reads what is cached without waiting for the slow side, and also while that does not reply.
 
@@ -27,7 +27,7 @@ pub struct UnopenedReads {
     pages: OpenFilePages,
 }
 
-/// Starts a thread that opens files that have been read for a while without being open. It ends when nobody uses `shared` any more; nobody
+/// Starts a thread that opens files that have been read for a second without being open. It ends when nobody uses `shared` any more; nobody
 /// waits for that, as the slow side may not reply. Without it (no memory for a thread) they stay so.
 pub fn start(shared: &Arc<CachedShared>) {
     if !shared.fs.remembers_names() {
@@ -116,7 +116,7 @@ impl CachedShared {
         reads.version.read_at(offset, to).filter(|_| is_current())
     }
 
-    /// Opens the files that have been read for a while without being open, while the slow side replies.
+    /// Opens the files that have been read for a second without being open, while the slow side replies.
     fn open_long_read(&self) {
         // One after the other, as a handle that is closed meanwhile has to be free.
         for number in self.opened.numbers() {
