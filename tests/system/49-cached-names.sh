@@ -156,7 +156,8 @@ assert os.pread(file, 9, 0) == b"8\n"
 def is_open_below():
     for name in os.listdir(descriptors):
         try:
-            if os.readlink(f"{descriptors}/{name}") == below:
+            flags = open(f"{descriptors}/../fdinfo/{name}").read().split("flags:")[1].split()[0]
+            if os.readlink(f"{descriptors}/{name}") == below and not int(flags, 8) & os.O_PATH:
                 return True
         except FileNotFoundError:
             pass

@@ -1,6 +1,6 @@
 #!/bin/bash
 # What hotshelf does on file systems that the host's kernel may lack: NFS as the slow side (the kernel's client and server, 4.2 and 3),
-# vfat as the slow side, and quotas of ext4. The last two are tests of tests/system, which run here once more.
+# quotas of ext4, and in the full run vfat as the slow side. The last two are tests of tests/system, which run here once more.
 # packages: nfs-kernel-server
 # memory: 1G
 # TIMEOUT: 600

@@ -345,8 +345,9 @@ impl datapath::engine::Environment for CacheEnvironment {
         (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
     }
 
-    fn is_durable_by_age(&self, stamp: Stamp) -> bool {
-        self.clock.is_kept() && is_long_ago(stamp, self.realtime_ns())
+    fn is_durable_by_age(&self, path: &Path, stamp: Stamp) -> bool {
+        // Only there is it worth the while, and no loss of power here takes a change back that the stamp did not show yet.
+        self.clock.is_kept() && is_long_ago(stamp, self.realtime_ns()) && crate::guarded::is_known_remote(path)
     }
 
     fn is_clean(&self) -> bool {

@@ -365,12 +365,27 @@ impl SlowFileSystems {
     }
 }
 
-/// Returns the mount point that a path leads through last, by the kernel's table: nothing on the way is looked at.
-fn mount_point_of(path: &Path) -> Option<PathBuf> {
+/// Returns the mount point that a path leads through last, and its device number, by the kernel's table: nothing on the way is looked at.
+fn mount_of(path: &Path) -> Option<(PathBuf, u64)> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    let points = points.map(|point| PathBuf::from(OsString::from_vec(unescape_octal(point))));
-    points.filter(|point| path.starts_with(point)).max_by_key(|point| point.as_os_str().len())
+    let mounts = table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let (major, minor) = std::str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+        let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+        Some((PathBuf::from(OsString::from_vec(unescape_octal(fields.nth(1)?))), device))
+    });
+    // Of two at one place, the later one hides the other.
+    mounts.filter(|(point, _)| path.starts_with(point)).max_by_key(|(point, _)| point.as_os_str().len())
+}
+
+fn mount_point_of(path: &Path) -> Option<PathBuf> {
+    Some(mount_of(path)?.0)
+}
+
+/// Returns whether a path is on a network file system or one in another process, as far as this process has opened files there. Asks the
+/// file system nothing.
+pub fn is_known_remote(path: &Path) -> bool {
+    mount_of(path).and_then(|(_, device)| FileSystem::known(device)).is_some_and(|system| is_remote(system.kind))
 }
 
 /// Undoes the escapes of proc(5), mountinfo: `\040` for space and its like.

@@ -49,6 +49,11 @@ static KNOWN: RwLock<BTreeMap<MountedAs, FileSystem>> = RwLock::new(BTreeMap::ne
 const KNOWN_MAX: usize = 256;
 
 impl FileSystem {
+    /// Returns the file system with this device number, if this process has opened a file there lately.
+    pub fn known(device: u64) -> Option<FileSystem> {
+        KNOWN.read().values().find(|system| system.device == device).copied()
+    }
+
     /// Returns the file system of an open file.
     ///
     /// # Errors
@@ -136,6 +141,7 @@ mod test {
         let system = FileSystem::of(file.as_fd()).expect("a file system");
         assert_eq!(system.kind, fstatfs(&file).expect("known").f_type as u64);
         assert_eq!(FileSystem::of(file.as_fd()), Ok(system));
+        assert!(!crate::guarded::is_known_remote(&std::env::temp_dir()), "files for a short time are on no server");
         match mounted_as(file.as_fd()) {
             Some(mounted) => assert_eq!(KNOWN.read().get(&mounted), Some(&system)),
             None => println!("SKIP: the numbers of mounts are used again before Linux 6.8"),

@@ -151,7 +151,7 @@ impl Environment for Files {
     fn realtime_ns(&self) -> u64 {
         self.1.time() as u64
     }
-    fn is_durable_by_age(&self, _: Stamp) -> bool {
+    fn is_durable_by_age(&self, _: &Path, _: Stamp) -> bool {
         self.1.is_old.load(Ordering::Relaxed)
     }
     fn may_keep(&self, key: FileKey, _: &Path) -> bool {

@@ -48,6 +48,11 @@ pub fn place(key: FileKey) -> PageIndex {
 }
 
 impl Entry {
+    /// Returns whether the cache does nothing to the backing file that the entry has to record.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.writing && !self.through && self.cut.is_none()
+    }
+
     /// Returns whether a power failure may undo a truncation of the backing file.
     pub(crate) fn owes_cut(&self) -> bool {
         self.cut.is_some_and(|cut| cut != CUT_BELOW)

@@ -163,8 +163,8 @@ pub trait Environment: Send + Sync {
     fn now_ms(&self) -> u32;
     /// Returns the time in nanoseconds since 1970; coarse resolution is enough.
     fn realtime_ns(&self) -> u64;
-    /// Returns whether what a file with this stamp has must be durable, as nobody has changed it for long.
-    fn is_durable_by_age(&self, _stamp: Stamp) -> bool {
+    /// Returns whether the content of a file with this path and stamp must be durable, as nobody has changed it for long.
+    fn is_durable_by_age(&self, _path: &std::path::Path, _stamp: Stamp) -> bool {
         false
     }
     /// Reports an event that the operator should know: a failing SSD, lost pages.

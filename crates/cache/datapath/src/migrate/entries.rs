@@ -120,10 +120,10 @@ impl Worker {
     /// Returns whether a file that the log knows nothing of is durable, as nobody has changed it for long. Then it need not be opened,
     /// which takes longer than to read a small file where the file system is far away.
     fn is_durable_by_age(&mut self, engine: &CacheEngine, no: FileNo, key: FileKey) -> bool {
-        let (own, is_cutting) = (engine.records.get(no).own(), self.cutting.is_some_and(|(cutting, _)| cutting == key));
-        let is_settled = |entry: &Entry| !entry.writing && !entry.through && entry.cut.is_none();
-        let is_untouched = !own.is_open() && !is_cutting && !self.know(key).is_untrimmed;
-        is_untouched && self.entry(key).as_ref().is_none_or(is_settled) && engine.world.is_durable_by_age(own.get())
+        let record = engine.records.get(no);
+        let is_cutting = self.cutting.is_some_and(|(cutting, _)| cutting == key) || self.know(key).is_untrimmed;
+        let is_untouched = !record.own().is_open() && !is_cutting && self.entry(key).as_ref().is_none_or(Entry::is_settled);
+        is_untouched && engine.world.is_durable_by_age(&record.path(), record.own().get())
     }
 
     /// Records that the backing file is durable, including its truncation. Its entry says so before any page counts as clean.
@@ -167,8 +167,8 @@ impl Worker {
     pub(super) fn has_version(&mut self, key: FileKey, version: u64) -> bool {
         let is_clean = self.log.as_ref().is_some_and(|log| log.cache.pages_of(key) > 0 && log.cache.dirty_of(key) == 0);
         let is_doubtful = self.known.get(&key).is_some_and(|known| known.is_doubtful);
-        let is_settled = |entry: &Entry| !entry.writing && !entry.through && entry.cut.is_none() && entry.size == entry.stamp.size;
-        is_clean && !is_doubtful && self.entry(key).is_some_and(|entry| is_settled(&entry) && version_of(entry.stamp) == version)
+        let is_of_version = |entry: &Entry| entry.is_settled() && entry.size == entry.stamp.size && version_of(entry.stamp) == version;
+        is_clean && !is_doubtful && self.entry(key).as_ref().is_some_and(is_of_version)
     }
 
     /// Remembers that the clean pages of a file on the SSD may be older than the backing file: the entry says that a write was begun, and

@@ -330,10 +330,9 @@ fn shared_state(
     }
     let changed: Arc<KernelNotifier> = Arc::default();
     let (forgotten, receiver) = std::sync::mpsc::sync_channel(removed_files::FORGOTTEN_MAX);
-    let (top, cache) = (fs.path().unwrap_or_else(|| options.directory.clone()), fs.cache().clone());
+    let top = fs.path().unwrap_or_else(|| options.directory.clone());
     let shared = CachedShared {
         fs,
-        cache,
         top,
         flags: options.session.flags,
         device,

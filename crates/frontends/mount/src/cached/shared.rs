@@ -31,8 +31,6 @@ pub use unopened_reads::UnopenedReads;
 pub struct CachedShared {
     /// The directory on the slow side.
     pub fs: DirectoryFs<InstanceCache>,
-    /// What the directory's calls say to the cache.
-    pub cache: InstanceCache,
     /// The path of the directory.
     pub top: PathBuf,
     /// The cache of file data.

@@ -132,7 +132,7 @@ impl CachedShared {
         let PromisedOpen { number, stat, .. } = promised;
         let (key, path) = self.fs.known_data(*number)?;
         let Stat { size, mtime, ctime, .. } = *stat;
-        let file = KnownFile { key, path: self.top.join(path), size, mtime, ctime, is_lasting: self.cache.is_lasting };
+        let file = KnownFile { key, path: self.top.join(path), size, mtime, ctime, is_lasting: self.fs.cache().is_lasting };
         let options = Options { mode: Some(self.mode), ..Options::default() };
         let version = self.instance.cached_version(&file, &options)?;
         Some(UnopenedReads { version, pages: self.pages.read_unopened(*number, &self.direct_writes) })
