@@ -10,7 +10,7 @@
 //! - [`AsyncReader`] are asynchronous reads.
 //! - `open_file.rs`: opening a file by its name. `file.rs`: the calls on an open file. `file/position.rs`: those that use its position.
 //!   `file/pinned.rs`: pages read in place. `plain.rs`: calls that go to the kernel unchanged.
-//! - `process_counts.rs`: what one process reads and writes.
+//! - `cached_version.rs`: reads of files that are not open. `process_counts.rs`: what one process reads and writes.
 //! - `advice.rs`, `stranded.rs`: what a user can do about a conflict.
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,6 @@
 //! A version is a length and the times of the last changes. What is cached of another version, or is newer than the backing file, is not
 //! read here.
 
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,54 +12,19 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use ssdcache::{FileKey, Mode, PAGE_BYTES, ViewLookup};
 
+use super::CacheEngine;
 use super::dirty_records::NO_RECORD;
+use super::not_open::NotOpen;
 use super::open::Open;
 use super::record::{FileNo, PATH_MAX, Record, flag};
 use super::request::RequestKind;
 use super::stamp::Stamp;
 use super::stream::Stream;
-use super::{BackingFile, CacheEngine};
 
 /// What the cache has of one version of a file.
 pub struct CachedVersion {
     open: Open,
     stamp: Stamp,
-}
-
-/// Stands for a backing file that is not open.
-struct NotOpen {
-    stamp: Stamp,
-}
-
-fn not_open<T>() -> io::Result<T> {
-    Err(Errno::STALE.into())
-}
-
-impl BackingFile for NotOpen {
-    fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<usize> {
-        not_open()
-    }
-    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
-        not_open()
-    }
-    fn sync(&self) -> io::Result<()> {
-        not_open()
-    }
-    fn set_len(&self, _: u64) -> io::Result<()> {
-        not_open()
-    }
-    fn punch(&self, _: u64, _: u64) -> io::Result<()> {
-        not_open()
-    }
-    fn set_mtime(&self, _: u64) -> io::Result<()> {
-        not_open()
-    }
-    fn stamp(&self) -> io::Result<Stamp> {
-        Ok(self.stamp)
-    }
-    fn is_open(&self) -> bool {
-        false
-    }
 }
 
 /// Returns a number for a version of a file, which the leader compares: a request has no room for more. The change time is left out, as
@@ -89,7 +53,7 @@ impl CacheEngine {
             return None;
         }
         let (no, is_new) = self.record_of_version(key, path, mode, stamp)?;
-        let below = Arc::new(NotOpen { stamp });
+        let below = Arc::new(NotOpen { stamp, error: Errno::STALE });
         let record = self.records.kept(no);
         let version = CachedVersion { open: Open { engine: Arc::clone(self), no, key, record, below, stream: Stream::default() }, stamp };
         if is_new {
@@ -118,7 +82,7 @@ impl CacheEngine {
         }
         record.used().store(self.world.now_ms(), Ordering::Relaxed);
         record.set_open_by(self.me);
-        opens.entry(no).or_default().kept += 1;
+        opens.entry(no).or_default().add(false);
         Some((no, found.is_none()))
     }
 }
@@ -155,7 +119,7 @@ impl CachedVersion {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::engine::OpenOptions;
+    use crate::engine::{BackingFile, OpenOptions};
     use crate::test_engine::{File, lead, lead_with_ssd, restart};
 
     const KEY: FileKey = FileKey(7);

@@ -13,7 +13,14 @@ pub(crate) struct RecordUsers {
     /// Number of open files.
     pub(super) opens: u32,
     /// Number of [`KeptRecord`]s, and of files that are read without being open.
-    pub(super) kept: u32,
+    kept: u32,
+}
+
+impl RecordUsers {
+    /// Adds a user: a file that is open, or one of which cached data is read without opening it.
+    pub(super) fn add(&mut self, is_open: bool) {
+        if is_open { self.opens += 1 } else { self.kept += 1 }
+    }
 }
 
 /// Keeps a record from being given to another file, as an open file does. A record that another file gets is cleared, with the file's lock

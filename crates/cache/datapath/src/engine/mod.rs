@@ -29,6 +29,7 @@ mod flush;
 pub(crate) mod kept_record;
 pub(crate) mod layout;
 pub(crate) mod log;
+mod not_open;
 pub(crate) mod open;
 pub(crate) mod own_stamp;
 mod past;

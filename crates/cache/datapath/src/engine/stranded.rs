@@ -1,50 +1,17 @@
 //! Stranded files: their dirty pages cannot be written until somebody decides. There is a conflict, or the file's location is unknown.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use ssdcache::Mode;
 
+use super::not_open::NotOpen;
 use super::open::Open;
 use super::record::flag;
 use super::status::FileStatus;
 use super::stream::Stream;
-use super::{BackingFile, CacheEngine, RequestKind, Stamp};
-
-/// Stands for a backing file that cannot be found: only its cached data can be read.
-struct Nowhere {
-    stamp: Stamp,
-}
-
-fn nowhere<T>() -> io::Result<T> {
-    Err(Errno::NOENT.into())
-}
-
-impl BackingFile for Nowhere {
-    fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<usize> {
-        nowhere()
-    }
-    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
-        nowhere()
-    }
-    fn sync(&self) -> io::Result<()> {
-        nowhere()
-    }
-    fn set_len(&self, _: u64) -> io::Result<()> {
-        nowhere()
-    }
-    fn punch(&self, _: u64, _: u64) -> io::Result<()> {
-        nowhere()
-    }
-    fn set_mtime(&self, _: u64) -> io::Result<()> {
-        nowhere()
-    }
-    fn stamp(&self) -> io::Result<Stamp> {
-        Ok(self.stamp)
-    }
-}
+use super::{BackingFile, CacheEngine, RequestKind};
 
 impl CacheEngine {
     /// Opens a stranded file for reading: cached data over the backing file's content. None: the number belongs to another file now.
@@ -54,9 +21,9 @@ impl CacheEngine {
         if record.key() != Some(seen.key) {
             return None;
         }
+        let below = below.unwrap_or_else(|| Arc::new(NotOpen { stamp: record.own().get(), error: Errno::NOENT }));
         record.set_open_by(self.me);
-        self.opens.lock().entry(seen.no).or_default().opens += 1;
-        let below = below.unwrap_or_else(|| Arc::new(Nowhere { stamp: record.own().get() }));
+        self.opens.lock().entry(seen.no).or_default().add(below.is_open());
         let kept = self.records.kept(seen.no);
         Some(Open { engine: Arc::clone(self), no: seen.no, key: seen.key, record: kept, below, stream: Stream::default() })
     }
