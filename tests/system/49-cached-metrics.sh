@@ -83,7 +83,8 @@ look "$MNT"
 for words in 'reads     memory [0-9]* pages (' 'latency   memory' 'saved     ' 'failures  0 timed out, 0 failed' 'page cache'; do
     grep -q "^  .*$words" "$SCRATCH/out" || fail "status does not say '$words': $(cat "$SCRATCH/out")"
 done
-"$HOTSHELF" status --prometheus >"$SCRATCH/metrics"
+# It fails if another mount of this machine has lost its daemon, which is not of this test.
+{ "$HOTSHELF" status --prometheus || true; } >"$SCRATCH/metrics"
 python3 - "$SCRATCH/metrics" "$MNT" "$other_mnt" "$below" <<'END' || fail "metrics: $(cat "$SCRATCH/metrics")"
 import re, sys
 path, mount, other, below = sys.argv[1:]

@@ -31,11 +31,16 @@ ended() {
     done
     fail "process $1 does not end"
 }
-gone() { [[ ! -e /proc/$1 || $(<"/proc/$1/stat") == *") Z "* ]]; }
-# Without a program to be started, which takes 50 ms here, and more when the host is busy.
-is_in() { [[ $'\n'$(<"$2/cgroup.procs")$'\n' == *$'\n'"$1"$'\n'* ]]; }
-any_in() { [[ -e $1/cgroup.procs && -n $(<"$1/cgroup.procs") ]]; }
-limited() { [[ -e $2/io.max && $(<"$2/io.max") == *"$1"* ]]; }
+# load FILE: sets `text` to what is in a file that may go away at any time, to nothing then; `$(<FILE)` would end the shell. Starts no
+# program, which takes 50 ms here, and more when the host is busy.
+load() {
+    text=
+    IFS= read -r -d '' text 2>/dev/null <"$1" || true
+}
+gone() { load "/proc/$1/stat" && [[ -z $text || $text == *") Z "* ]]; }
+is_in() { load "$2/cgroup.procs" && [[ $'\n'$text == *$'\n'"$1"$'\n'* ]]; }
+any_in() { load "$1/cgroup.procs" && [[ -n $text ]]; }
+limited() { load "$2/io.max" && [[ $text == *"$1"* ]]; }
 nothing_left() {
     step "is anything left: $1"
     [[ -z $(ls -A "$work") ]] || fail "$1: left in the directory: $(ls -A "$work")"
