@@ -38,6 +38,8 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(alias = "ssd-size")]
     pub ssd_size: Option<Size>,
+    /// Whether the SSD is drained: no process opens it, and the cache has its memory alone (`hotshelf cache drain`).
+    pub drained: bool,
     /// The file of such a controller's flight recorder, for other processes to read: `hotshelf queue record FILE`. Default: private memory
     /// of the leader.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,6 +98,7 @@ impl Default for Config {
             memory: None,
             ssd: None,
             ssd_size: None,
+            drained: false,
             record_file: None,
             mode: Mode::WriteBack,
             dirty_limit: Size::Percent(20),
@@ -178,6 +181,11 @@ impl Config {
         text.map_err(|error| Error::invalid(format!("the settings cannot be written as text: {error}")))
     }
 
+    /// Returns the SSD that processes open: none if it is drained.
+    pub fn used_ssd(&self) -> Option<&Path> {
+        self.ssd.as_deref().filter(|_| !self.drained)
+    }
+
     /// Reads a configuration file.
     ///
     /// # Errors
@@ -215,8 +223,10 @@ impl Config {
         if self.ssd_size.is_some() && self.ssd.is_none() {
             return Err(Error::invalid("[cache] ssd_size: without `ssd` there is nothing of that size"));
         }
-        if let Some(ssd) = &self.ssd {
-            self.check_ssd(ssd)?;
+        match &self.ssd {
+            Some(ssd) => self.check_ssd(ssd)?,
+            None if self.drained => return Err(Error::invalid("[cache] drained: without `ssd` there is nothing to drain")),
+            None => {}
         }
         if self.permissions.is_some_and(|bits| bits & !0o666 != 0 || bits & 0o600 != 0o600) {
             return Err(Error::invalid("[cache] permissions: 0o600, with bits of 0o066 for others"));

@@ -154,7 +154,9 @@ fn failure(status: &EngineStatus) -> Option<String> {
 
 fn ssd(status: &EngineStatus, path: &Path, running: &Config, failed: Option<&str>) -> Ssd {
     let (counters, state) = (status.counters(), status.ssd_state());
-    let Some(shape) = status.sizes().ssd else { return Ssd { path: path.to_owned(), failed: failed.map(str::to_owned), ..Ssd::default() } };
+    let Some(shape) = status.sizes().ssd else {
+        return Ssd { path: path.to_owned(), failed: failed.map(str::to_owned), drained: running.drained, ..Ssd::default() };
+    };
     let (data, written) = (counters.sum(Count::SsdData), counters.sum(Count::SsdWritten));
     Ssd {
         path: path.to_owned(),

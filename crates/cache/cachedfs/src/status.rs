@@ -144,6 +144,8 @@ pub struct Ssd {
     pub lost_pages: u64,
     /// The failure of the SSD, if it failed.
     pub failed: Option<String>,
+    /// Whether it is drained, and no process uses it.
+    pub drained: bool,
 }
 
 /// The reads and writes of a tier.

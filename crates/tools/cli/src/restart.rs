@@ -33,6 +33,7 @@ pub fn restart(args: &RestartArgs) -> anyhow::Result<bool> {
             Ok(true)
         }
         RestartReply::Failed { message } => bail!("{shown} was not restarted: {message}"),
+        RestartReply::Held => bail!("{shown} was not restarted: its daemon waits for something else"),
     }
 }
 

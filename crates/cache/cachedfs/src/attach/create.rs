@@ -55,7 +55,7 @@ fn plan(config: &Config) -> Result<Plan, Error> {
 
 /// Opens the SSD of a new instance. An unusable one is left out if nothing on it can be missed.
 fn first_ssd(config: &Config) -> Result<(Option<Ssd>, Option<Error>), Error> {
-    let Some(path) = &config.ssd else { return Ok((None, None)) };
+    let Some(path) = config.used_ssd() else { return Ok((None, None)) };
     let note = note_of(config);
     let said = note.as_ref().and_then(Note::read);
     match open_first(path, config, said) {
@@ -96,7 +96,7 @@ fn open_first(path: &Path, config: &Config, said: Option<NoteContent>) -> Result
 
 /// Returns the note about the SSD. There is none if several users share it, since no one user can keep it.
 pub(super) fn note_of(config: &Config) -> Option<Note> {
-    config.ssd.as_deref().filter(|_| config.group.is_none()).and_then(Note::of)
+    config.used_ssd().filter(|_| config.group.is_none()).and_then(Note::of)
 }
 
 /// Returns the limits of the leader.

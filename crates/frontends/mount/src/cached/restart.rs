@@ -33,7 +33,10 @@ use crate::socket_server::{SocketServer, send};
 use crate::wire::{MountStopper, Transport};
 
 const REQUEST: &[u8] = b"restart";
-const LINE_MAX: usize = 64 << 10;
+/// What the one asks who wants the cache for itself: see `hold.rs`.
+const HOLD: &[u8] = b"hold";
+/// How long a request or a reply may be.
+pub const LINE_MAX: usize = 64 << 10;
 /// How long a client may take to send its request.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 /// How long requests that are under way may take, in all, before the restart is given up.
@@ -47,7 +50,7 @@ const POLL: Duration = Duration::from_millis(1);
 const STUCK_MAX: Duration = Duration::from_secs(3);
 const SILENT: &str = "the slow side does not reply: try again when it does";
 /// How long the whole restart may take for the command.
-const REPLY_MAX: Duration = Duration::from_secs(90);
+pub const REPLY_MAX: Duration = Duration::from_secs(90);
 
 /// What the command is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +67,8 @@ pub enum RestartReply {
         /// Number of open files.
         files: usize,
     },
+    /// The daemon has left the cache, and waits for the word to go on.
+    Held,
     /// It is not, and why.
     Failed {
         /// A sentence.
@@ -75,8 +80,8 @@ pub enum RestartReply {
 pub struct AcceptedRestart {
     /// The connection of the command that waits.
     pub client: UnixStream,
-    /// The program that takes over.
-    pub program: CheckedProgram,
+    /// The program that takes over. None: this one goes on, when the one that waits has done its work.
+    pub program: Option<CheckedProgram>,
     /// When the mount ceased to reply, by the monotonic clock.
     pub paused_at_ns: u64,
     /// The open files and directories.
@@ -122,15 +127,16 @@ fn open_promised(shared: &CachedShared) -> Result<(), String> {
 }
 
 impl RestartControl {
-    /// Prepares a restart. When it returns without an error, nothing is under way, and the readers are paused.
-    fn prepare(&self) -> Result<(CheckedProgram, u64, HandedHandles), String> {
+    /// Prepares a restart, `with_program` by the program that is installed now. When it returns without an error, nothing is under way, and
+    /// the readers are paused.
+    fn prepare(&self, with_program: bool) -> Result<(Option<CheckedProgram>, u64, HandedHandles), String> {
         if self.transport.why_not().is_none() {
             return Err("its requests come over io_uring, which cannot be handed over: unmount, and mount with --uring off".into());
         }
         if self.shared.instance.config().private {
             return Err("its cache is private to the daemon, and would be lost: unmount, and mount again".into());
         }
-        let program = self.program.check(self.device.as_deref())?;
+        let program = if with_program { Some(self.program.check(self.device.as_deref())?) } else { None };
         self.refuse_silent_side()?;
         // The kernel ends the other threads when the program is replaced, and waits for those that are in a call.
         if let Some(name) = stuck_threads::wait_for_all(Instant::now() + STUCK_MAX) {
@@ -226,13 +232,17 @@ impl RestartControl {
             .set_write_timeout(Some(REQUEST_MAX))
             .and_then(|()| LineReader::new(client.try_clone()?, LINE_MAX).next(Some(Instant::now() + REQUEST_MAX), Some(REQUEST_MAX)));
         let prepared = match request {
-            Ok(Some(line)) if line.trim_ascii_end() == REQUEST => self.prepare(),
+            Ok(Some(line)) if line.trim_ascii_end() == REQUEST => self.prepare(true),
+            Ok(Some(line)) if line.trim_ascii_end() == HOLD => self.prepare(false),
             Ok(_) => Err("not a request that this version knows".into()),
             Err(error) => Err(format!("no request: {error}")),
         };
         match prepared {
             Ok((program, paused_at_ns, handles)) => {
-                tracing::info!(program = %program.path().display(), version = OWN_VERSION, "restarting: the mount is handed over");
+                match &program {
+                    Some(program) => tracing::info!(program = %program.path().display(), version = OWN_VERSION, "restarting"),
+                    None => tracing::info!("leaving the cache for a moment"),
+                }
                 *self.accepted.lock() = Some(AcceptedRestart { client, program, paused_at_ns, handles });
                 self.stopper.end();
                 true
@@ -276,13 +286,18 @@ impl RestartServer {
 /// # Errors
 /// The daemon cannot be reached, or ended.
 pub fn restart(cache: &Config, device: &str) -> std::io::Result<RestartReply> {
-    let (dir, name) = socket_of(cache, device).ok_or(ErrorKind::NotFound)?;
-    let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let deadline = Some(Instant::now() + REPLY_MAX);
-    let mut out = connect(&dir, &name, rustix::process::geteuid().as_raw(), deadline)?;
+    let mut out = connect_to(cache, device, deadline)?;
     out.write_all(REQUEST).and_then(|()| out.write_all(b"\n"))?;
     match LineReader::new(out, LINE_MAX).next(deadline, None)? {
         Some(line) => Ok(serde_json::from_slice(&line)?),
         None => Err(std::io::Error::new(ErrorKind::UnexpectedEof, "the daemon ended")),
     }
+}
+
+/// Connects to the daemon of a mount of this user.
+pub fn connect_to(cache: &Config, device: &str, deadline: Option<Instant>) -> std::io::Result<UnixStream> {
+    let (dir, name) = socket_of(cache, device).ok_or(ErrorKind::NotFound)?;
+    let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    connect(&dir, &name, rustix::process::geteuid().as_raw(), deadline)
 }

@@ -2,12 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use cachedfs::{Instance, Mode};
+use cachedfs::{Config, Instance};
 use directoryfs::{DirectoryFs, KeptData};
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, StatVfsMountFlags};
@@ -15,13 +14,15 @@ use rustix::io::Errno;
 
 use super::data::InstanceCache;
 use super::filesystem::CachedFilesystem;
-use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
-use super::handover::{FormatError, HandedMount};
+use super::handover::HandedMount;
+use super::handover::program::{OWN_VERSION, Program};
+use super::mount_error::CachedMountError;
 use super::name_checks;
-use super::names_file::{NamesFile, names_file, remember_names};
+use super::names_file::{names_file, remember_names};
 use super::options::CachedOptions;
 use super::presence::Presence;
 use super::restart::{AcceptedRestart, RestartControl, RestartReply, RestartServer};
+use super::session_end::{Mount, NextMount, Served, end};
 use super::shared::{CachedShared, unopened_reads};
 use super::slow_side::SlowSide;
 use super::takeover_limit::TakeoverLimit;
@@ -31,7 +32,7 @@ use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
 use crate::late_errors::may_be_late;
 use crate::read_ahead;
-use crate::session::{MountError, check_mountpoint};
+use crate::session::check_mountpoint;
 use crate::simple_session;
 use crate::source;
 use crate::wire::{PreparedMount, ServeEnd, UringMode, uring_offered};
@@ -43,65 +44,6 @@ const SUBTYPE: &str = "hotshelf-cached";
 const READ_AHEAD: u64 = 1 << 20;
 /// The same where the directory is on a network: 20 ms at 100 MB/s are 2 MB, and reading must not wait for each answer.
 const READ_AHEAD_REMOTE: u64 = 4 << 20;
-
-/// The reason why a cached directory is not mounted, or was not unmounted well.
-#[derive(Debug, thiserror::Error)]
-pub enum CachedMountError {
-    /// The mount.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// The directory on the slow side.
-    #[error("{0}")]
-    Directory(directoryfs::OpenError),
-    /// The directory would be hidden by its own mount.
-    #[error("{directory} and the mount point {mountpoint} contain each other: choose a mount point outside of the directory")]
-    Nested {
-        /// As given.
-        directory: PathBuf,
-        /// As given.
-        mountpoint: PathBuf,
-    },
-    /// A flag that the file system of the directory does not allow.
-    #[error(
-        "-o {flag}: the file system of {directory} is mounted no{flag}, and files of it get no power by this mount: leave the option out"
-    )]
-    Powerless {
-        /// As given.
-        directory: PathBuf,
-        /// The option of mount(8).
-        flag: &'static str,
-    },
-    /// Files may not be written back in the mode of the cache.
-    #[error(
-        "the cache is in mode {}, so that files of a mount cannot be written back: leave out --cache-mode, or change the mode with \
-         `hotshelf cache mode`",
-        cachedfs::mode_name(*.0)
-    )]
-    Mode(Mode),
-    /// The cache could not be attached to.
-    #[error(transparent)]
-    Cache(#[from] cachedfs::Error),
-    /// The slow side did not reply when the mount ended.
-    #[error(
-        "{directory} does not reply: the mount has ended without closing its files ({unfinished} calls are not finished). Data that is not \
-         written back stays in the cache: `hotshelf cache status` shows it, and it is written when the directory is mounted again"
-    )]
-    Unfinished {
-        /// As given.
-        directory: PathBuf,
-        /// Calls on the slow side that have not returned.
-        unfinished: usize,
-    },
-    /// The state of a mount that another program has served cannot be used.
-    #[error("the mount cannot be taken over: its state is unusable ({0})")]
-    Takeover(FormatError),
-    /// The mount could neither be handed over nor taken back.
-    #[error("the mount cannot be handed over: {0}")]
-    HandOver(std::io::Error),
-    /// The cache reported an error when the mount left it.
-    #[error("leaving the cache: {0}")]
-    Leave(cachedfs::Error),
-}
 
 /// Mounts a directory, calls `ready` once the mount replies to requests, and serves it until it is unmounted or SIGTERM comes.
 ///
@@ -121,8 +63,8 @@ pub fn run(options: &CachedOptions, ready: impl FnOnce()) -> Result<(), CachedMo
         return Err(CachedMountError::Mode(instance.mode()));
     }
     let mount = Mount { options: options.clone(), mountpoint, program };
-    match serve_fresh(&mount, &instance, ready)? {
-        Some(handed) => serve_on(mount.program, handed),
+    match serve_fresh(&mount, instance, ready)? {
+        Some(next) => serve_on(mount.program, next),
         None => Ok(()),
     }
 }
@@ -137,16 +79,7 @@ pub fn take_over(number: RawFd) -> Result<(), CachedMountError> {
     prepare_process();
     let handed = HandedMount::take(number).map_err(CachedMountError::Takeover)?;
     drop(limit);
-    serve_on(program, handed)
-}
-
-/// A mount that is served.
-struct Mount {
-    options: CachedOptions,
-    /// Without symbolic links.
-    mountpoint: PathBuf,
-    /// None if this process does not find its own program, and cannot be restarted.
-    program: Option<Program>,
+    serve_on(program, NextMount { handed, signals: None })
 }
 
 fn program_of_this_process() -> Option<Program> {
@@ -163,35 +96,36 @@ fn prepare_process() {
     allow_many_files();
 }
 
-/// Serves a mount until it ends, over restarts that fail.
-fn serve_on(program: Option<Program>, mut handed: HandedMount) -> Result<(), CachedMountError> {
+/// Serves a mount until it ends, over restarts that fail, and over times in which the cache is another's.
+fn serve_on(program: Option<Program>, mut next: NextMount) -> Result<(), CachedMountError> {
+    let handed = &next.handed;
     let mut mount = Mount { options: handed.options.clone(), mountpoint: handed.mountpoint.clone(), program };
     loop {
-        let mut client = handed.client.take().map(UnixStream::from);
-        let served = serve_taken_over(&mount, handed, &mut client);
+        let mut client = next.handed.client.take().map(UnixStream::from);
+        let served = serve_taken_over(&mount, next, &mut client);
         if let (Err(error), Some(client)) = (&served, &mut client) {
             restart::reply(client, &RestartReply::Failed { message: format!("the mount is lost: {error}") });
         }
         match served? {
-            Some(next) => handed = next,
+            Some(handed) => next = handed,
             None => return Ok(()),
         }
-        mount.options = handed.options.clone();
+        mount.options = next.handed.options.clone();
     }
 }
 
-/// How long the end of a mount waits for calls that close files.
-const CLOSING_MAX: Duration = Duration::from_secs(10);
+/// How long the cache may still be another's when a mount goes on.
+const ATTACH_MAX: Duration = Duration::from_secs(30);
 
-/// Detaches from the cache. A request that was replied to a moment ago may still be closing its file.
-fn leave(detach: impl Fn() -> Result<(), cachedfs::Error>) -> Result<(), cachedfs::Error> {
+/// Attaches to the cache. The command that had it for itself may be ending at this moment.
+fn attach_again(cache: &Config) -> Result<Arc<Instance>, cachedfs::Error> {
     let begun = Instant::now();
     loop {
-        match detach() {
-            Err(error) if error.errno() == rustix::io::Errno::BUSY.raw_os_error() && begun.elapsed() < CLOSING_MAX => {
+        match Instance::open(cache) {
+            Err(error) if error.errno() == Errno::BUSY.raw_os_error() && begun.elapsed() < ATTACH_MAX => {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            left => return left,
+            attached => return attached,
         }
     }
 }
@@ -211,13 +145,13 @@ fn refuse_powerless(options: &CachedOptions) -> Result<(), CachedMountError> {
 }
 
 /// Mounts and serves. Returns the mount if a restart failed: nobody serves it then.
-fn serve_fresh(mount: &Mount, instance: &Arc<Instance>, ready: impl FnOnce()) -> Result<Option<HandedMount>, CachedMountError> {
+fn serve_fresh(mount: &Mount, instance: Arc<Instance>, ready: impl FnOnce()) -> Result<Option<NextMount>, CachedMountError> {
     let options = &mount.options;
     let failed = |source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source });
     let root = rustix::fs::open(&options.directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty());
     let root = root.map_err(failed)?;
     let (device, is_remote) = file_system_of(&root).map_err(failed)?;
-    let cache = cache_of(instance, &root, device).map_err(failed)?;
+    let cache = cache_of(&instance, &root, device).map_err(failed)?;
     let mut fs = DirectoryFs::open(&options.directory, cache, options.session.flags.suid).map_err(CachedMountError::Directory)?;
     let ttl = remember_names(options, &mut fs, is_remote);
     let names = names_file(options);
@@ -232,7 +166,8 @@ fn serve_fresh(mount: &Mount, instance: &Arc<Instance>, ready: impl FnOnce()) ->
         tracing::info!("requests come over io_uring and have no deadline (--uring off gives them one)");
     }
     let side = SlowSide::new(&options.directory, root, deadline, options.offline, options.mode);
-    let (inner, forgotten) = shared_state(options, instance, fs, side, (device, is_remote), ttl);
+    let (inner, forgotten) = shared_state(options, &instance, fs, side, (device, is_remote), ttl);
+    drop(instance);
     let mut presence = None;
     let served = simple_session::begin(CachedFilesystem { inner: Arc::clone(&inner) }, &session, SUBTYPE, &mount.mountpoint);
     let served = served.map_err(CachedMountError::Mount).and_then(|session| {
@@ -263,8 +198,9 @@ fn publish_side(inner: &CachedShared, presence: Option<&Presence>) {
 }
 
 /// Serves a mount that another program has served, or that this one could not hand over. Returns it if a restart failed.
-fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<UnixStream>) -> Result<Option<HandedMount>, CachedMountError> {
+fn serve_taken_over(mount: &Mount, next: NextMount, client: &mut Option<UnixStream>) -> Result<Option<NextMount>, CachedMountError> {
     let limit = TakeoverLimit::start();
+    let NextMount { handed, signals } = next;
     let HandedMount {
         paused_at_ns,
         version,
@@ -280,7 +216,7 @@ fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<Unix
     } = handed;
     let elapsed_ms = || restart::monotonic_ns().saturating_sub(paused_at_ns) / 1_000_000;
     tracing::debug!(elapsed_ms = elapsed_ms(), "the new program runs");
-    let instance = Instance::open(&options.cache)?;
+    let instance = attach_again(&options.cache)?;
     let names_file = names_file(&options);
     tracing::debug!(elapsed_ms = elapsed_ms(), "it has attached to the cache");
     let failed = |source| CachedMountError::Directory(directoryfs::OpenError { path: options.directory.clone(), source });
@@ -295,6 +231,7 @@ fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<Unix
     // Only mounts whose requests do not come over io_uring are handed over.
     let side = SlowSide::new(&options.directory, root, options.deadline, options.offline, options.mode);
     let (inner, forgotten) = shared_state(&options, &instance, fs, side, (device, is_remote), ttl);
+    drop(instance);
     let files_count = files.len();
     inner.take_over_handles(files, listings);
     let presence = presence.and_then(|locked| Presence::resume(&options.cache, &mount.mountpoint, locked));
@@ -305,6 +242,10 @@ fn serve_taken_over(mount: &Mount, handed: HandedMount, client: &mut Option<Unix
     let session = simple_session::resume(CachedFilesystem { inner: Arc::clone(&inner) }, &options.session, SUBTYPE, connection);
     let served = serve_session(mount, &inner, session, || {
         drop(limit);
+        // They are watched again.
+        if signals.is_some_and(|signals| signals.has_come()) {
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+        }
         let pause_ms = elapsed_ms();
         tracing::info!(before = version, after = OWN_VERSION, pause_ms, files = files_count, "the mount is taken over");
         // A restart that failed has told the command so.
@@ -351,9 +292,6 @@ fn shared_state(
     (Arc::new(shared), receiver)
 }
 
-/// How serving ended: with the connection and the restart that goes ahead, or none if the mount is gone.
-type Served = Option<(Arc<OwnedFd>, AcceptedRestart)>;
-
 fn serve_session(
     mount: &Mount,
     inner: &Arc<CachedShared>,
@@ -364,117 +302,20 @@ fn serve_session(
     let (stopper, transport) = (session.stopper(), session.transport());
     let mut server = None;
     let ready = || {
-        ready();
+        // Whoever is told that the mount is ready may use it.
         server = mount.program.clone().and_then(|program| {
             let (shared, device) = (Arc::clone(inner), source::device_at(&mount.mountpoint));
             let control = RestartControl { shared, stopper, transport, program, device, accepted: Arc::clone(&accepted) };
             let started = RestartServer::start(&mount.options.cache, control);
             started.inspect_err(|error| tracing::warn!(%error, "no socket for `hotshelf restart`")).ok()
         });
+        ready();
     };
     let served = simple_session::serve_prepared(session, &mount.mountpoint, &inner.changed, ready);
     drop(server);
     match served? {
         ServeEnd::Stopped(device) => Ok(accepted.lock().take().map(|accepted| (device, accepted))),
         ServeEnd::Unmounted => Ok(None),
-    }
-}
-
-/// Ends serving: leaves the cache, or hands the mount over to the new program. Returns the mount if that fails.
-fn end(
-    mount: &Mount,
-    inner: Arc<CachedShared>,
-    presence: Option<Presence>,
-    names: Option<NamesFile>,
-    served: Result<Served, CachedMountError>,
-) -> Result<Option<HandedMount>, CachedMountError> {
-    inner.fs.end_checks();
-    if let Ok(Some((device, accepted))) = served {
-        return hand_over(mount, inner, presence, &device, accepted).map(Some);
-    }
-    // What calls that have not returned will change is not known.
-    if let Some(file) = names.filter(|_| inner.side.report().unfinished == 0) {
-        file.save(&inner.fs);
-    }
-    let ended = close_and_leave(&inner, &mount.options.directory);
-    inner.side.withdraw();
-    // `hotshelf unmount` looks at the cache as soon as the presence ends: this process must not be in it any more.
-    drop(inner);
-    drop(presence);
-    served?;
-    ended.map(|()| None)
-}
-
-/// Closes all files and leaves the cache. If the slow side does not reply, that is left to the end of the process.
-fn close_and_leave(inner: &Arc<CachedShared>, directory: &Path) -> Result<(), CachedMountError> {
-    let closed = Arc::clone(inner);
-    let close = move || {
-        closed.opened.clear();
-        closed.listings.clear();
-        closed.fs.close();
-        leave(|| closed.instance.detach())
-    };
-    match inner.side.run_while_side_replies(close) {
-        Some(left) => left.map_err(CachedMountError::Leave),
-        None => {
-            let unfinished = inner.side.report().unfinished;
-            Err(CachedMountError::Unfinished { directory: directory.to_owned(), unfinished })
-        }
-    }
-}
-
-/// Replaces the program of this process. Returns only if that fails, with the mount.
-fn hand_over(
-    mount: &Mount,
-    inner: Arc<CachedShared>,
-    presence: Option<Presence>,
-    device: &OwnedFd,
-    accepted: AcceptedRestart,
-) -> Result<HandedMount, CachedMountError> {
-    let AcceptedRestart { client, program, paused_at_ns, handles: (files, listings) } = accepted;
-    let (instance, changed) = (Arc::clone(&inner.instance), Arc::clone(&inner.changed));
-    let elapsed_ms = || restart::monotonic_ns().saturating_sub(paused_at_ns) / 1_000_000;
-    tracing::debug!(elapsed_ms = elapsed_ms(), files = files.len(), "nothing is under way");
-    inner.opened.clear();
-    inner.listings.clear();
-    tracing::debug!(elapsed_ms = elapsed_ms(), "the files are closed");
-    let names = inner.fs.hand_over_names();
-    let directory = inner.fs.hand_over().map_err(|error| CachedMountError::HandOver(error.into()))?;
-    drop(inner);
-    let mut handed = HandedMount {
-        paused_at_ns,
-        version: OWN_VERSION.into(),
-        mountpoint: mount.mountpoint.clone(),
-        options: mount.options.clone(),
-        device: device.try_clone().map_err(CachedMountError::HandOver)?,
-        presence: presence.and_then(Presence::hand_over),
-        client: Some(client.into()),
-        directory,
-        names,
-        files,
-        listings,
-    };
-    let error = replace_program(&instance, &program, &handed);
-    // Threads that were kept back end.
-    changed.open();
-    tracing::error!(%error, "no restart: the new program cannot be started, the mount is served on");
-    if let Some(client) = handed.client.take() {
-        restart::reply(&mut client.into(), &RestartReply::Failed { message: format!("the new program cannot be started: {error}") });
-    }
-    handed.set_passed_on(false).map_err(CachedMountError::HandOver)?;
-    Ok(handed)
-}
-
-/// Leaves the cache and replaces the program. Returns only if that fails.
-fn replace_program(instance: &Instance, program: &CheckedProgram, handed: &HandedMount) -> std::io::Error {
-    if let Err(error) = leave(|| instance.detach_for_restart()) {
-        return std::io::Error::other(format!("leaving the cache: {error}"));
-    }
-    tracing::debug!(elapsed_ms = restart::monotonic_ns().saturating_sub(handed.paused_at_ns) / 1_000_000, "the cache is left");
-    fusedev::delay_ending_signals(true);
-    match handed.pass_on() {
-        Ok(memory) => program.replace(&memory),
-        Err(error) => error,
     }
 }
 

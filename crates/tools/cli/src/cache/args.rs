@@ -79,9 +79,16 @@ pub enum CacheCommand {
                       read-only      no writes\n\
                       pass-through   the cache is not used")]
     Mode(ModeArgs),
-    /// Change the size of the SSD file, or of the memory, of a cache that is not in use
-    #[command(after_help = "Example:\n  hotshelf cache resize /ssd/cache --size 200GiB\n  hotshelf cache resize fast --memory 8GiB")]
+    /// Change the size of the SSD file, or of the memory
+    #[command(after_help = "Example:\n  hotshelf cache resize /ssd/cache --size 200GiB\n  hotshelf cache resize fast --memory 8GiB\n\n\
+                      While it is mounted programs wait until it has the new size: less than a second to grow, and as long as copying \
+                      what is kept to shrink. Other programs that use the cache have to end first.")]
     Resize(ResizeArgs),
+    /// Write back what only the SSD has and stop using it, so that it can be taken away while the cache stays in use
+    #[command(after_help = "Example:\n  hotshelf cache drain /ssd/cache\n  umount /ssd\n  hotshelf cache drain --undo /ssd/cache\n\n\
+                      The cache has its memory alone until --undo. Its mounts go on, programs wait for a moment. `hotshelf cache \
+                      destroy` removes a drained SSD for good.")]
+    Drain(DrainArgs),
     /// Check the SSD of a cache that is not in use
     #[command(after_help = "Example:\n  hotshelf cache check /ssd/cache\n  hotshelf cache check /ssd/cache --repair")]
     Check(CheckArgs),
@@ -371,6 +378,23 @@ pub struct ResizeArgs {
     /// Only say what would be done, or what prevents it
     #[arg(long)]
     pub dry_run: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Holds the arguments of `hotshelf cache drain`.
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// Names the cache that is meant.
+    #[command(flatten)]
+    pub this: This,
+    /// Use the SSD of the cache again
+    #[arg(long)]
+    pub undo: bool,
+    /// Make the SSD's file, of this size, if another SSD is there now and has none
+    #[arg(long, requires = "undo")]
+    pub size: Option<Size>,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,

@@ -10,6 +10,9 @@ use super::{locate, serve};
 /// Removes the SSD file or what marks the device, the segment if one was left, and the settings.
 pub fn destroy(args: &DestroyArgs) -> anyhow::Result<bool> {
     let located = locate::this(&args.this)?;
+    if located.config.drained && Instance::is_running(&located.config) {
+        return remove_drained(args, &located);
+    }
     // One that was killed may have left pages in memory: they are as dirty as those on the SSD.
     if args.discard {
         serve::refuse_if_used(&located)?
@@ -40,6 +43,28 @@ pub fn destroy(args: &DestroyArgs) -> anyhow::Result<bool> {
         say!("{} would be removed{settings}", located.shown());
     } else {
         say!("{} is gone", located.shown());
+    }
+    Ok(true)
+}
+
+/// Removes the SSD of a cache that is in use without it. The settings stay for its mounts.
+fn remove_drained(args: &DestroyArgs, located: &locate::Located) -> anyhow::Result<bool> {
+    let ssd = located.ssd("remove")?;
+    if args.dry_run {
+        image::check_removal(ssd, args.discard)?;
+    } else {
+        image::remove(ssd, args.discard)?;
+    }
+    if args.json {
+        say!("{}", json!({ "name": located.config.name, "dry_run": args.dry_run, "ssd": ssd, "settings": null }));
+    } else if args.dry_run {
+        say!("{} would be removed; its settings would stay as long as it is in use", located.shown());
+    } else {
+        say!(
+            "{0} is gone; the cache {1} has memory alone, and its settings stay as long as it is in use",
+            located.shown(),
+            located.config.name
+        );
     }
     Ok(true)
 }

@@ -4,7 +4,9 @@ pub mod args;
 mod check;
 mod create;
 mod destroy;
+mod drain;
 mod evict;
+mod exclusive;
 pub mod files;
 pub mod locate;
 mod prometheus;
@@ -45,6 +47,7 @@ pub fn cache(args: &CacheArgs) -> anyhow::Result<bool> {
         CacheCommand::Evict(args) => evict::evict(args),
         CacheCommand::Mode(args) => work::mode(args),
         CacheCommand::Resize(args) => resize::resize(args),
+        CacheCommand::Drain(args) => drain::drain(args),
         CacheCommand::Check(args) => check::check(args),
         CacheCommand::Destroy(args) => destroy::destroy(args),
     }

@@ -112,8 +112,8 @@ pub fn refuse_if_used(located: &Located) -> anyhow::Result<()> {
     bail!("{} is in use by process {}: {how}", located.shown(), users.join(", "));
 }
 
-/// The same, and what programs that died left in memory goes, too, if it is nothing that is needed: it would not fit what is to be
-/// made of the SSD. Dirty pages of the SSD are there still.
+/// [`refuse_if_used`], and what programs that died left in memory goes, too, if it is nothing that is needed: it would not fit what is to
+/// be made of the SSD. Dirty pages of the SSD are there still.
 pub fn take_down(located: &Located) -> anyhow::Result<()> {
     refuse_if_needed(located)?;
     Ok(Instance::destroy(&located.config, true)?)

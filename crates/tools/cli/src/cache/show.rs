@@ -84,6 +84,9 @@ fn memory(status: &Status) {
 
 fn ssd(ssd: &Ssd, in_use: bool, uptime_s: u64) {
     say!("  ssd       {}", ssd.path.display());
+    if ssd.drained {
+        say!("            drained: not used until `hotshelf cache drain --undo {}`", ssd.path.display());
+    }
     if let Some(failed) = &ssd.failed {
         say!("            failed: {failed}");
     }

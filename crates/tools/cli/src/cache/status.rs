@@ -84,7 +84,7 @@ fn resting(config: &Config) -> anyhow::Result<Status> {
     let contents = match image::inspect(path) {
         Ok(contents) => contents,
         Err(error) => {
-            status.ssd = Some(Ssd { path: path.clone(), failed: Some(error.to_string()), ..Ssd::default() });
+            status.ssd = Some(Ssd { path: path.clone(), failed: Some(error.to_string()), drained: config.drained, ..Ssd::default() });
             return Ok(status);
         }
     };
@@ -102,6 +102,7 @@ fn resting(config: &Config) -> anyhow::Result<Status> {
         recovery_pages: contents.pages,
         damaged_pages: contents.damaged_segments,
         lost_pages: contents.suspect_pages,
+        drained: config.drained,
         ..Ssd::default()
     });
     Ok(status)
