@@ -78,6 +78,10 @@ impl Instance {
 }
 
 impl CachedVersion {
+    pub(crate) fn version(&self) -> &datapath::engine::CachedVersion {
+        &self.version
+    }
+
     /// Reads at byte `at`, as pread does. None: the cache does not have all of it, or has another version by now. Then open the file.
     pub fn read_at(&self, at: u64, to: &mut [u8]) -> Option<usize> {
         self.version.read(at, to)

@@ -419,6 +419,11 @@ impl File {
         self.cached.is_some()
     }
 
+    /// Returns the file in the cache, if this process has it open there.
+    pub(crate) fn cached_open(&self) -> Option<&datapath::engine::Open> {
+        self.cached.as_ref().and_then(|(_, here)| here.get()).map(|cached| &cached.open)
+    }
+
     /// Returns the mode that is in force.
     pub fn mode(&self) -> Mode {
         let here = self.cached.as_ref().and_then(|(_, here)| here.get());

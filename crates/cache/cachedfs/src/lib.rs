@@ -19,6 +19,7 @@ mod attach;
 mod below;
 mod cached;
 mod cached_version;
+mod changes;
 mod config;
 mod descriptor;
 mod error;

@@ -334,6 +334,7 @@ impl Worker {
             }
             drop(engine.records.lock().take_over());
             engine.records.reap(dead);
+            engine.forget_listener(dead);
             // Its death has closed its files, of which some may have dirty pages.
             self.hold_others(engine);
             engine.processes.clear(dead);

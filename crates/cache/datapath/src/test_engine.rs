@@ -196,6 +196,24 @@ fn lead_over(mode: Mode, ssd: Option<ssdcache::Shape>) -> (Arc<File>, Arc<CacheE
     (file, engine, open.expect("opened"))
 }
 
+/// Returns the file of number 7 as two processes have it open, the first of which leads.
+pub(crate) fn two_processes(mode: Mode) -> (Open, Open) {
+    let (file, engine, first) = lead(mode);
+    let parts = Parts {
+        region: Arc::clone(engine.header.region()),
+        processes: Arc::clone(&engine.processes),
+        device: None,
+        plain: None,
+        world: Arc::clone(&engine.world),
+        limits: Limits::new(0),
+    };
+    let other = CacheEngine::attach(parts).expect("attached");
+    other.follow_inline(&engine);
+    let options = OpenOptions { mode, ..OpenOptions::default() };
+    let second = other.open(FileKey(7), Path::new("/file"), options, file as Arc<dyn BackingFile>);
+    (first, second.expect("opened"))
+}
+
 /// Forgets what the segment has of a file, as after a loss of power, and leads.
 pub(crate) fn restart(engine: &Arc<CacheEngine>, no: FileNo) {
     engine.drop_frames(no, 0..u64::MAX).expect("dropped");

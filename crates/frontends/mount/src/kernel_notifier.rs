@@ -77,8 +77,12 @@ impl KernelNotifier {
 
     /// Sends a notice, which consists of these parts.
     fn send(&self, ino: u64, code: i32, parts: &[&[u8]]) {
-        let Some(device) = self.device.get() else { return };
         let _under_way = self.pass();
+        self.write(ino, code, parts);
+    }
+
+    fn write(&self, ino: u64, code: i32, parts: &[&[u8]]) {
+        let Some(device) = self.device.get() else { return };
         let header = notice_header(code, parts.iter().map(|part| part.len()).sum());
         let message: Vec<IoSlice<'_>> = std::iter::once(&header[..]).chain(parts.iter().copied()).map(IoSlice::new).collect();
         match rustix::io::writev(device, &message) {
@@ -120,6 +124,22 @@ impl KernelNotifier {
     /// serves requests.
     pub fn drop_all_pages(&self, ino: u64) {
         self.invalidate(ino, 0, 0);
+    }
+
+    /// Makes the kernel drop all pages and the attributes of the files that `find` returns, unless notices are kept back: then `find` is
+    /// not called, and the result is false. Never to be called by a thread that serves requests.
+    pub fn try_drop_all_pages(&self, find: impl FnOnce() -> Vec<u64>) -> bool {
+        let mut gate = self.gate.lock();
+        if gate.is_closed {
+            return false;
+        }
+        gate.under_way += 1;
+        drop(gate);
+        let _under_way = NoticeUnderWay(self);
+        for ino in find() {
+            self.write(ino, INVAL_INODE, &[&ino.to_ne_bytes(), &0_i64.to_ne_bytes(), &0_i64.to_ne_bytes()]);
+        }
+        true
     }
 
     /// The kernel's pages of this part are not right any more, nor the attributes. Waits for pages that are locked: never to be called by

@@ -99,6 +99,11 @@ impl CachedVersion {
         (read == len && self.is_current()).then_some(read)
     }
 
+    /// Returns the file as one that is not open.
+    pub(super) fn as_open(&self) -> &Open {
+        &self.open
+    }
+
     /// Returns whether the version is the one that all processes of the instance use.
     fn is_current(&self) -> bool {
         let open = &self.open;

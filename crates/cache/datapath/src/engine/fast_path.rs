@@ -93,6 +93,10 @@ impl FoundPage<'_> {
             return false;
         }
         self.open.note_time(record, now_ns);
-        self.frame.write_marked(self.offset(), from, Marks::DIRTY, counters) && !self.open.was_truncated(before)
+        let is_written = self.frame.write_marked(self.offset(), from, Marks::DIRTY, counters) && !self.open.was_truncated(before);
+        if is_written {
+            self.open.notify_of_change();
+        }
+        is_written
     }
 }

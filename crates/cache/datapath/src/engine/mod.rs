@@ -21,6 +21,7 @@
 mod async_reader;
 pub(crate) mod cached_version;
 mod catalogue;
+mod change_notices;
 mod counters;
 mod dirty_records;
 mod fast_path;
@@ -48,6 +49,7 @@ mod status;
 mod stranded;
 mod stream;
 mod write;
+mod write_times;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,6 +68,7 @@ use ssdcache::{FileKey, Mode, PAGE_BYTES, View};
 pub use async_reader::{AsyncReader, AsyncReaderOptions, Outcome, SubmitResult};
 pub use cached_version::CachedVersion;
 pub use catalogue::{CATALOGUE, CUT_BELOW, Entry, place};
+pub use change_notices::ListeningRound;
 pub use counters::{Count, Counters, Tier, bucket_ns, percentile};
 pub use fast_path::FoundPage;
 use kept_record::RecordUsers;
@@ -293,6 +296,8 @@ pub struct CacheEngine {
     /// The engine that owns the inline leader, if that is another one.
     led_by: OnceLock<Weak<CacheEngine>>,
     pub(crate) stopping: AtomicBool,
+    /// The process slots of listeners that did not look at a change in time, and have not since.
+    stuck_listeners: std::sync::atomic::AtomicU64,
 }
 
 impl CacheEngine {
@@ -328,7 +333,7 @@ impl CacheEngine {
         let me = processes.attach().map_err(|error| EngineAttachError::NoProcessSlot(error.to_string()))?;
         let attached = CacheEngine::assemble(&region, layout, &processes, me);
         let (pages, view) = attached.inspect_err(|_| processes.detach(me))?;
-        Ok(Arc::new(CacheEngine {
+        let engine = Arc::new(CacheEngine {
             records: Records::new(&region, layout.records, layout.sizes.files, &processes, me),
             requests: Requests { region: Arc::clone(&region), at: layout.requests, files: layout.sizes.files },
             hints: Hints { region: Arc::clone(&region), at: layout.hints },
@@ -350,7 +355,11 @@ impl CacheEngine {
             is_inline: AtomicBool::new(false),
             led_by: OnceLock::new(),
             stopping: AtomicBool::new(false),
-        }))
+            stuck_listeners: std::sync::atomic::AtomicU64::new(0),
+        });
+        // Whoever had this process slot may have died.
+        engine.forget_listener(me);
+        Ok(engine)
     }
 
     fn assemble(
@@ -550,6 +559,7 @@ impl CacheEngine {
         if self.stopping.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.set_listening(false);
         self.ring();
         self.processes.nudge();
         self.close_all_records();

@@ -557,7 +557,11 @@ impl Open {
             let _ = record.size().compare_exchange(size, change.now.size, Ordering::AcqRel, Ordering::Acquire);
         }
         let stamp = || self.below.stamp().map_err(|error| OpenFileError::Failed(errno_of(&error)));
-        record.own().adopt(change, Writer::LockHolder, stamp)
+        let is_adopted = record.own().adopt(change, Writer::LockHolder, stamp)?;
+        if is_content {
+            self.engine.notify_of_foreign_change(record);
+        }
+        Ok(is_adopted)
     }
 
     /// Marks a conflict for the owner to decide. The leader records it, so that it survives a restart.
@@ -575,7 +579,9 @@ impl Open {
     /// Returns the error of the leader.
     pub fn discard(&self) -> Result<(), Errno> {
         let _held = self.engine.lock_file_to(self.no, true)?;
-        self.engine.give_up(self.no, Some(&*self.below))
+        let outcome = self.engine.give_up(self.no, Some(&*self.below));
+        self.engine.notify_of_foreign_change(self.record());
+        outcome
     }
 
     /// Marks the file as unlinked: at its last close its data need not be kept.

@@ -66,6 +66,7 @@ impl Drop for PastCall<'_> {
     fn drop(&mut self) {
         // The count is zero if a process died meanwhile.
         let _ = self.0.record().past().fetch_update(Ordering::AcqRel, Ordering::Relaxed, |count| count.checked_sub(1));
+        self.0.notify_of_change();
     }
 }
 

@@ -5,7 +5,8 @@
 //!  32 lock  36 truncations (odd: one goes on)  40 mode  44 the SSD's number of it, plus 1
 //!  48 errors (count, errno, over)              56 stamp: size, mtime, ctime (ns)
 //!  80 rule, used         88 written (ns)     96 check of the key
-//! 104 windows of our writers (own_stamp.rs)        112 calls past the cache        128 path
+//! 104 windows of our writers (own_stamp.rs)        112 calls past the cache        116 paths set
+//! 120 process slots that are to look at a change      128 path
 //! ```
 //!
 //! Every process of the group can write these words, so each is checked where it is read. A length is a [`Length`], never beyond what
@@ -234,7 +235,7 @@ impl Records {
 
 impl<'a> Record<'a> {
     #[inline(always)]
-    fn u64(self, at: usize) -> &'a AtomicU64 {
+    pub(super) fn u64(self, at: usize) -> &'a AtomicU64 {
         &self.wide[at / 8]
     }
 
@@ -423,10 +424,7 @@ impl<'a> Record<'a> {
     pub(crate) fn path(self) -> PathBuf {
         use std::os::unix::ffi::OsStringExt;
         for _ in 0..PATH_READS {
-            // Twice: a path of the same length may have been set between the two readings of the length.
-            if let Some(bytes) = self.path_now()
-                && self.path_now().as_ref() == Some(&bytes)
-            {
+            if let Some(bytes) = self.path_now() {
                 return std::ffi::OsString::from_vec(bytes).into();
             }
             (0..PATH_SPINS).for_each(|_| std::hint::spin_loop());
@@ -436,11 +434,18 @@ impl<'a> Record<'a> {
 
     /// Returns the bytes of the path, if no process set it meanwhile.
     fn path_now(self) -> Option<Vec<u8>> {
+        let count = self.path_changes().load(Ordering::Acquire);
         let len = self.u32(24).load(Ordering::Acquire);
         let mut bytes = vec![0; (len as usize).min(PATH_MAX)];
         self.region.read(self.at + PATH_AT, &mut bytes);
         fence(Ordering::Acquire);
-        (len != 0 && self.u32(24).load(Ordering::Relaxed) == len).then_some(bytes)
+        let is_same = self.u32(24).load(Ordering::Relaxed) == len && self.path_changes().load(Ordering::Relaxed) == count;
+        (len != 0 && is_same).then_some(bytes)
+    }
+
+    /// Counts the paths that were set, since one of the same length may replace another while it is read.
+    fn path_changes(self) -> &'a AtomicU32 {
+        self.u32(116)
     }
 
     /// Sets the path, under the lock of the table or before other processes know the record.
@@ -449,6 +454,8 @@ impl<'a> Record<'a> {
         let bytes = path.as_os_str().as_bytes();
         let bytes = &bytes[..bytes.len().min(PATH_MAX)];
         self.u32(24).store(0, Ordering::Relaxed);
+        // Who sees this count sees no length from before.
+        self.path_changes().fetch_add(1, Ordering::Release);
         fence(Ordering::Release);
         self.region.write(self.at + PATH_AT, bytes);
         // Erase the rest of a longer path.

@@ -12,7 +12,7 @@ use super::counters::{Count, Tier};
 use super::layout::Word;
 use super::open::{Open, errno_of};
 use super::own_stamp::Writer;
-use super::record::{FILE_BYTES_MAX, Record, flag};
+use super::record::{FILE_BYTES_MAX, flag};
 use super::stall::STALLED;
 use super::{RequestKind, Retries};
 
@@ -27,9 +27,6 @@ const ROOMS: u32 = 1000;
 fn end_of(at: u64, from: &[u8]) -> Result<u64, Errno> {
     at.checked_add(from.len() as u64).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::FBIG)
 }
-
-/// No coarse clock of the kernel ticks less often, in nanoseconds (`CONFIG_HZ` of 100).
-const TICK_NS: u64 = 10_000_000;
 
 /// The result of an attempt to insert a page for a writer.
 enum InsertStep {
@@ -55,48 +52,19 @@ impl Open {
         }
     }
 
-    /// Records the time of a write. A plain store: an atomic read-modify-write would wait until the copy has left the store buffer. Both
-    /// clocks tick together, so each write reads only one.
-    #[inline(always)]
-    pub(super) fn note_time(&self, record: Record<'_>, now_ns: u64) {
-        // A time that was noted exactly may be ahead of this clock.
-        if record.written().load(Ordering::Relaxed).wrapping_sub(now_ns) > TICK_NS {
-            record.written().store(now_ns, Ordering::Relaxed);
-            record.used().store(self.engine.world.now_ms(), Ordering::Relaxed);
-        }
-    }
-
-    /// Moves the time of the last write forward to `now_ns`, which a finer clock than the engine's gave, if it is not later than `seen_ns`:
-    /// so a program that has seen that time sees that the file changed since.
-    pub fn note_exact_time(&self, seen_ns: u64, now_ns: u64) {
-        let written = self.record().written();
-        let last = written.load(Ordering::Relaxed);
-        if last != 0 && last <= seen_ns && last < now_ns {
-            // Otherwise another writer has just noted another time.
-            let _ = written.compare_exchange(last, now_ns, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-
-    /// Records the time of a truncation or hole in a file with unwritten times: the leader gives them to the backing file. Returns the
-    /// times before and now.
-    fn note_change(&self, record: Record<'_>) -> [u64; 2] {
-        let last = record.written().load(Ordering::Relaxed);
-        if last == 0 {
-            return [0; 2];
-        }
-        // Later than the time that programs may have seen, also within a tick of the clock.
-        let now = self.engine.world.realtime_ns().max(last.saturating_add(1));
-        record.written().store(now, Ordering::Relaxed);
-        record.used().store(self.engine.world.now_ms(), Ordering::Relaxed);
-        [last, now]
-    }
-
     /// Does the same as [`Open::write`] where the fast path ([`super::FoundPage::write`]) does not apply.
     ///
     /// # Errors
     /// As [`Open::write`].
     #[inline(never)]
     pub fn write_long(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
+        let outcome = self.write_unnotified(at, from);
+        // Also after an error: part of it may be written.
+        self.notify_of_change();
+        outcome
+    }
+
+    fn write_unnotified(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
         if from.is_empty() {
             return Ok(0);
         }
@@ -124,6 +92,12 @@ impl Open {
     /// # Errors
     /// As [`Open::write`].
     pub fn append(&self, from: &[u8]) -> Result<u64, Errno> {
+        let outcome = self.append_unnotified(from);
+        self.notify_of_change();
+        outcome
+    }
+
+    fn append_unnotified(&self, from: &[u8]) -> Result<u64, Errno> {
         self.check()?;
         let _held = self.engine.lock_file(self.no)?;
         let at = self.size();
@@ -402,6 +376,12 @@ impl Open {
     /// # Errors
     /// EROFS in read-only mode, EFBIG, or the error of the backing file.
     pub fn set_len(&self, len: u64) -> Result<(), Errno> {
+        let outcome = self.set_len_unnotified(len);
+        self.notify_of_change();
+        outcome
+    }
+
+    fn set_len_unnotified(&self, len: u64) -> Result<(), Errno> {
         if self.mode() == Mode::ReadOnly {
             return Err(Errno::ROFS);
         }
@@ -434,6 +414,12 @@ impl Open {
     /// # Errors
     /// As [`Open::set_len`].
     pub fn punch(&self, at: u64, len: u64) -> Result<(), Errno> {
+        let outcome = self.punch_unnotified(at, len);
+        self.notify_of_change();
+        outcome
+    }
+
+    fn punch_unnotified(&self, at: u64, len: u64) -> Result<(), Errno> {
         if self.mode() == Mode::ReadOnly {
             return Err(Errno::ROFS);
         }

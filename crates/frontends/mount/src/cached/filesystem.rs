@@ -241,7 +241,11 @@ impl FileSystem for CachedFilesystem {
             } else {
                 inner.fs.set_cached(ino, &promised.stat);
             }
-            let fh = inner.opened.add(OpenHandle::promised(promised));
+            let handle = OpenHandle::promised(promised);
+            if is_kept && inner.listener.has_others() {
+                inner.watch_version(&handle);
+            }
+            let fh = inner.opened.add(handle);
             if !reply.try_opened(fh, fopen) {
                 inner.opened.remove(fh);
             }

@@ -1,10 +1,12 @@
 //! A directory as a mount whose file data goes through a cache (`hotshelf mount --cache`).
 
+mod change_listener;
 mod data;
 mod filesystem;
 mod handover;
 mod hold;
 mod kernel_pages;
+mod listener_thread;
 mod mount_counts;
 mod mount_error;
 mod mounted;

@@ -67,6 +67,11 @@ impl<T, V> OpenHandle<T, V> {
         Some((version, promised))
     }
 
+    /// Returns what the cache has of the file, if it is read from that without being open.
+    pub fn version(&self) -> Option<(&V, &PromisedOpen)> {
+        self.version.get().filter(|_| self.opened.get().is_none()).map(|(version, _, promised)| (version, promised))
+    }
+
     /// Returns whether the file has been read for this long without being open, at the first call of which that is true.
     pub fn is_due_to_open(&self, time: Duration) -> bool {
         let is_due = self.opened.get().is_none() && self.version.get().is_some_and(|(_, since, _)| since.elapsed() >= time);

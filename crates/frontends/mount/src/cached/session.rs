@@ -26,7 +26,7 @@ use super::session_end::{Mount, NextMount, Served, end};
 use super::shared::{CachedShared, unopened_reads};
 use super::slow_side::SlowSide;
 use super::takeover_limit::TakeoverLimit;
-use super::{mount_counts, removed_files, restart};
+use super::{change_listener, mount_counts, removed_files, restart};
 use crate::direct_writes::DirectWrites;
 use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
@@ -174,6 +174,7 @@ fn serve_fresh(mount: &Mount, instance: Arc<Instance>, ready: impl FnOnce()) -> 
         removed_files::start(&inner, forgotten);
         name_checks::start(&inner);
         unopened_reads::start(&inner);
+        change_listener::start(&inner, false);
         serve_session(mount, &inner, session, || {
             read_ahead::raise(&mount.mountpoint, if is_remote { READ_AHEAD_REMOTE } else { READ_AHEAD });
             presence = Presence::new(&options.cache, &mount.mountpoint);
@@ -239,6 +240,7 @@ fn serve_taken_over(mount: &Mount, next: NextMount, client: &mut Option<UnixStre
     removed_files::start(&inner, forgotten);
     name_checks::start(&inner);
     unopened_reads::start(&inner);
+    change_listener::start(&inner, true);
     let session = simple_session::resume(CachedFilesystem { inner: Arc::clone(&inner) }, &options.session, SUBTYPE, connection);
     let served = serve_session(mount, &inner, session, || {
         drop(limit);
@@ -288,6 +290,7 @@ fn shared_state(
         is_remote,
         forgotten,
         side,
+        listener: Default::default(),
     };
     (Arc::new(shared), receiver)
 }

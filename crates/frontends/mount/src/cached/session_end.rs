@@ -64,6 +64,7 @@ pub fn end(
     served: Result<Served, CachedMountError>,
 ) -> Result<Option<NextMount>, CachedMountError> {
     inner.fs.end_checks();
+    inner.end_listening();
     if let Ok(Some((device, accepted))) = served {
         return hand_over(mount, inner, presence, &device, accepted).map(Some);
     }

@@ -17,6 +17,7 @@ use directoryfs::{DirectoryFs, KeptData, Listing};
 
 use super::data::InstanceCache;
 use super::kernel_pages::KernelPages;
+use super::listener_thread::ListenerThread;
 use super::open_handle::OpenHandle;
 use super::slow_side::SlowSide;
 use crate::direct_writes::DirectWrites;
@@ -59,4 +60,6 @@ pub struct CachedShared {
     pub forgotten: SyncSender<KeptData>,
     /// Whether the slow side replies, and what is done while it does not.
     pub side: SlowSide,
+    /// Listens to changes by other processes of the cache.
+    pub listener: Arc<ListenerThread>,
 }

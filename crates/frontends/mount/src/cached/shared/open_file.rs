@@ -113,7 +113,14 @@ impl CachedShared {
 
     /// Adds a file that was opened just now. Returns the number by which the kernel shall know it.
     pub fn add(&self, opener: Caller, file: File, node: Node, flags: i32) -> u64 {
-        self.opened.add(OpenHandle::of(self.note_open(opener, file, node, flags)))
+        let opened = self.note_open(opener, file, node, flags);
+        let file = Arc::clone(&opened.file);
+        let handle = self.opened.add(OpenHandle::of(opened));
+        // A change that came before it was in the table was not found there.
+        if file.has_change() {
+            self.instance.wake_listeners();
+        }
+        handle
     }
 
     /// Opens a file whose open(2) was replied to already.

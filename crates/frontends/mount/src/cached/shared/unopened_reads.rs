@@ -27,6 +27,13 @@ pub struct UnopenedReads {
     pages: OpenFilePages,
 }
 
+impl UnopenedReads {
+    /// Returns whether another process has changed the file since the last call.
+    pub fn take_change(&self) -> bool {
+        self.version.take_change()
+    }
+}
+
 /// Starts a thread that opens files that have been read for a second without being open. It ends when nobody uses `shared` any more; nobody
 /// waits for that, as the slow side may not reply. Without it (no memory for a thread) they stay so.
 pub fn start(shared: &Arc<CachedShared>) {
@@ -126,6 +133,11 @@ impl CachedShared {
                 let _ = handle.open(|promised| self.keep_promise(promised));
             }
         }
+    }
+
+    /// Makes the cache tell this process of changes of a file whose pages the kernel keeps, so that it may ask for none.
+    pub fn watch_version(&self, handle: &Handle) {
+        handle.find_version(|promised| self.find_version(promised));
     }
 
     fn find_version(&self, promised: &PromisedOpen) -> Option<UnopenedReads> {

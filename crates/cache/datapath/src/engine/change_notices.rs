@@ -1,0 +1,267 @@
+//! Notifies other processes at once that a file has changed, so that a mount makes the kernel drop its pages of it.
+//!
+//! A process that wants to be notified is a *listener*: it sets its bit in the header. A writer sets, in the file's record, the bits of all
+//! listeners that have the file open, wakes them, and waits until each has looked: then a read through their mounts returns the change. A
+//! listener looks in rounds, which it counts, so that the writer knows when a round that started later has ended. A listener that makes no
+//! progress is waited for once: its bits stay set.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use shm::futex;
+
+use super::CacheEngine;
+use super::cached_version::CachedVersion;
+use super::layout::{Header, Word};
+use super::open::Open;
+use super::record::Record;
+
+/// How long a writer waits for listeners.
+const WAIT_MAX: Duration = Duration::from_millis(20);
+/// How often a writer yields the CPU before it sleeps between looks.
+const YIELDS: u32 = 20;
+const PAUSE: Duration = Duration::from_micros(50);
+
+impl Header {
+    /// Returns the bits of the processes that listen.
+    #[inline(always)]
+    fn listeners(&self) -> &AtomicU64 {
+        self.wide(Word::Listeners)
+    }
+
+    /// Returns the count of the rounds that a listener has started and ended.
+    fn rounds(&self, process: u32) -> &AtomicU32 {
+        self.region().u32(Word::Rounds as usize + 4 * process as usize)
+    }
+}
+
+/// A round of a listener: what it finds changed is looked at before this is dropped.
+#[must_use = "a writer waits for its end"]
+pub struct ListeningRound<'a>(&'a CacheEngine);
+
+impl Drop for ListeningRound<'_> {
+    fn drop(&mut self) {
+        self.0.header.rounds(self.0.me.0.into()).fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl CacheEngine {
+    fn own_bit(&self) -> u64 {
+        1 << self.me.0
+    }
+
+    /// Makes this process a listener, or ends that.
+    pub fn set_listening(&self, listens: bool) {
+        if listens {
+            self.header.listeners().fetch_or(self.own_bit(), Ordering::SeqCst);
+        } else {
+            self.header.listeners().fetch_and(!self.own_bit(), Ordering::SeqCst);
+        }
+    }
+
+    /// Returns a count that changes with each change of which listeners are notified.
+    pub fn change_count(&self) -> u32 {
+        self.header.word(Word::ChangeCount).load(Ordering::SeqCst)
+    }
+
+    /// Waits until the count is not `seen` any more, or for so long.
+    pub fn wait_for_changes(&self, seen: u32, at_most: Duration) {
+        futex::wait(self.header.word(Word::ChangeCount), seen, Some(at_most));
+    }
+
+    /// Wakes all processes that listen.
+    pub fn wake_listeners(&self) {
+        let count = self.header.word(Word::ChangeCount);
+        count.fetch_add(1, Ordering::SeqCst);
+        futex::wake(count, u32::MAX);
+    }
+
+    /// Returns whether other processes are attached. Makes system calls.
+    pub fn has_other_processes(&self) -> bool {
+        let all = (0..shm::ProcessSlots::COUNT as u8).map(shm::ProcessSlot);
+        all.filter(|process| *process != self.me).any(|process| self.processes.is_alive(process))
+    }
+
+    /// Begins a round in which this process looks at its files: see [`Open::take_change`].
+    pub fn begin_round(&self) -> ListeningRound<'_> {
+        let rounds = self.header.rounds(self.me.0.into());
+        // One process that had this slot may have died in a round.
+        let step = if rounds.load(Ordering::SeqCst).is_multiple_of(2) { 1 } else { 2 };
+        rounds.fetch_add(step, Ordering::SeqCst);
+        ListeningRound(self)
+    }
+
+    /// Ends what a process in this slot listened to before: it has died.
+    pub(crate) fn forget_listener(&self, process: shm::ProcessSlot) {
+        self.header.listeners().fetch_and(!(1 << process.0), Ordering::SeqCst);
+    }
+
+    /// Notifies the other listeners that have the file open that it has changed, and waits until they have looked.
+    #[inline(always)]
+    pub(crate) fn notify_of_change(&self, record: Record<'_>) {
+        if self.header.listeners().load(Ordering::Relaxed) & !self.own_bit() != 0 {
+            self.notify_others(record);
+        }
+    }
+
+    #[cold]
+    fn notify_others(&self, record: Record<'_>) {
+        // The change comes before the look at the processes that have the file open: a later open reads the change.
+        fence(Ordering::SeqCst);
+        let others = self.header.listeners().load(Ordering::SeqCst) & record.open_by().load(Ordering::SeqCst) & !self.own_bit();
+        let new = self.mark_changed(record, others);
+        // One that has looked since the last time makes progress again.
+        let stuck = self.stuck_listeners.fetch_and(!new, Ordering::Relaxed) & !new;
+        let late = self.wait_for_rounds(others & !stuck);
+        if late != 0 {
+            self.stuck_listeners.fetch_or(late, Ordering::Relaxed);
+        }
+    }
+
+    /// Notifies all listeners, this process too, that another program has changed a file. Nothing waits for them.
+    pub(crate) fn notify_of_foreign_change(&self, record: Record<'_>) {
+        let listeners = self.header.listeners().load(Ordering::SeqCst);
+        if listeners != 0 {
+            self.mark_changed(record, listeners & record.open_by().load(Ordering::SeqCst));
+        }
+    }
+
+    /// Sets the bits of these listeners, and wakes them. Returns those that were not set.
+    fn mark_changed(&self, record: Record<'_>, listeners: u64) -> u64 {
+        if listeners == 0 {
+            return 0;
+        }
+        let new = listeners & !record.changed_for().fetch_or(listeners, Ordering::SeqCst);
+        if new != 0 {
+            self.wake_listeners();
+        }
+        new
+    }
+
+    /// Waits until each of these listeners has ended a round that began later than now. Returns those that have not.
+    fn wait_for_rounds(&self, listeners: u64) -> u64 {
+        let mut waiting: Vec<(u32, u32)> = Vec::new();
+        for process in (0..u64::BITS).filter(|process| listeners & 1 << process != 0) {
+            let now = self.header.rounds(process).load(Ordering::SeqCst);
+            waiting.push((process, now.wrapping_add(if now.is_multiple_of(2) { 2 } else { 3 })));
+        }
+        let mut looks = 0;
+        let begun = Instant::now();
+        loop {
+            let has_ended = |process, target| self.header.rounds(process).load(Ordering::SeqCst).wrapping_sub(target).cast_signed() >= 0;
+            waiting.retain(|(process, target)| !has_ended(*process, *target));
+            if waiting.is_empty() || begun.elapsed() > WAIT_MAX {
+                return waiting.iter().fold(0, |late, (process, _)| late | 1 << process);
+            }
+            looks += 1;
+            if looks < YIELDS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Returns the process slots that are to look at a change of the file, and have not yet.
+    #[inline]
+    fn changed_for(self) -> &'a AtomicU64 {
+        self.u64(120)
+    }
+}
+
+impl Open {
+    /// Returns whether the file was changed since the last call, in this process, for one of its open files. Called in a round.
+    pub fn take_change(&self) -> bool {
+        let bit = self.engine.own_bit();
+        let changed = self.record().changed_for();
+        changed.load(Ordering::SeqCst) & bit != 0 && changed.fetch_and(!bit, Ordering::SeqCst) & bit != 0
+    }
+
+    /// Returns whether the file was changed, and nobody has looked.
+    pub fn has_change(&self) -> bool {
+        self.record().changed_for().load(Ordering::SeqCst) & self.engine.own_bit() != 0
+    }
+
+    /// Notifies the other listeners that this process has changed the file.
+    #[inline(always)]
+    pub(super) fn notify_of_change(&self) {
+        self.engine.notify_of_change(self.record());
+    }
+}
+
+impl CachedVersion {
+    /// Returns whether the file was changed, as [`Open::take_change`] does.
+    pub fn take_change(&self) -> bool {
+        self.as_open().take_change()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use ssdcache::Mode;
+
+    use super::*;
+    use crate::test_engine::two_processes;
+
+    #[test]
+    fn a_writer_returns_when_each_listener_that_has_the_file_open_has_looked() {
+        let (writer, reader) = two_processes(Mode::WriteBack);
+        let engine = Arc::clone(&reader.engine);
+        writer.write(0, &[1; 100]).expect("written");
+        assert!(!reader.has_change(), "nobody listens");
+        engine.set_listening(true);
+        let stop = Arc::new(AtomicBool::new(false));
+        let looks = {
+            let (engine, stop) = (Arc::clone(&engine), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut found = 0;
+                while !stop.load(Ordering::SeqCst) {
+                    let seen = engine.change_count();
+                    let round = engine.begin_round();
+                    found += u32::from(reader.take_change());
+                    drop(round);
+                    engine.wait_for_changes(seen, Duration::from_secs(10));
+                }
+                (found, reader)
+            })
+        };
+        type Change = fn(&Open) -> Result<(), rustix::io::Errno>;
+        let changes: [Change; 4] = [
+            |open| open.write(0, &[2; 100]).map(drop),
+            |open| open.append(&[3; 10]).map(drop),
+            |open| open.set_len(50),
+            |open| open.punch(0, 20),
+        ];
+        for change in changes {
+            change(&writer).expect("changed");
+            assert_eq!(writer.record().changed_for().load(Ordering::SeqCst), 0, "it has looked");
+        }
+        stop.store(true, Ordering::SeqCst);
+        engine.wake_listeners();
+        let (found, reader) = looks.join().expect("no panic");
+        assert_eq!(found, 4);
+        // One that does not look any more is waited for once.
+        writer.write(0, &[4; 100]).expect("written");
+        let begun = Instant::now();
+        (0..1000).for_each(|_| _ = writer.write(0, &[5; 100]).expect("written"));
+        assert!(begun.elapsed() < WAIT_MAX * 100 && reader.has_change());
+        assert!(reader.take_change() && !reader.take_change());
+        engine.set_listening(false);
+        writer.write(0, &[6; 100]).expect("written");
+        assert!(!reader.has_change(), "it does not listen any more");
+    }
+
+    #[test]
+    fn a_listener_that_died_is_forgotten() {
+        let (writer, reader) = two_processes(Mode::WriteBack);
+        reader.engine.set_listening(true);
+        let _ = std::mem::ManuallyDrop::new(reader.engine.begin_round());
+        writer.engine.forget_listener(reader.engine.process_slot());
+        writer.write(0, &[1; 100]).expect("written");
+        assert!(!reader.has_change());
+        // Whoever gets its slot begins with an even count.
+        drop(reader.engine.begin_round());
+        assert!(writer.engine.header.rounds(reader.engine.process_slot().0.into()).load(Ordering::SeqCst).is_multiple_of(2));
+    }
+}
