@@ -326,7 +326,7 @@ static int topology(int cpu, const char *what) {
 }
 
 /* The first CPU that this process may use, or the first of another core; -1: there is none. */
-static int processor(int second) {
+static int cpu(int second) {
     cpu_set_t may;
     int first = -1, any = -1;
     if (sched_getaffinity(getpid(), sizeof may, &may) != 0)
@@ -374,10 +374,10 @@ static void *work(void *of) {
 static void make_worker(struct worker *w, struct step *step, int number, char *memory) {
     w->step = step;
     w->number = number;
-    w->cpu = processor(number != 0);
+    w->cpu = cpu(number != 0);
     if (w->cpu < 0) {
         errno = ENODEV;
-        die("there is one processor only");
+        die("there is one cpu only");
     }
     make_buffer(&w->caller);
     open_kernel(&w->caller);
@@ -409,7 +409,7 @@ static pid_t worker_process(struct step *step, int first, int threads, const cha
 
 /* Calls a second: by wall-clock time; and by CPU time, as if no other program used the CPUs. */
 struct rate {
-    double clock, processor;
+    double clock, cpu;
 };
 
 static struct rate rate(struct step *step, int call, int who) {
@@ -424,7 +424,7 @@ static struct rate rate(struct step *step, int call, int who) {
     for (int i = 0; i < 3; i++)
         if (step->done[i] > 0) {
             sum.clock += (double)step->done[i] / ns * 1e9;
-            sum.processor += (double)step->done[i] / step->took_ns[i] * 1e9;
+            sum.cpu += (double)step->done[i] / step->took_ns[i] * 1e9;
         }
     return sum;
 }
@@ -447,9 +447,9 @@ static void measure_scale(const char *config, int rounds) {
             struct rate both = rate(step, call, 1 | 4), other = rate(step, call, 4);
             one[round] = (first.clock + second.clock) / 2;
             threads[0][round] = two.clock * 2 / (first.clock + second.clock);
-            threads[1][round] = two.processor * 2 / (first.processor + second.processor);
+            threads[1][round] = two.cpu * 2 / (first.cpu + second.cpu);
             processes[0][round] = both.clock * 2 / (first.clock + other.clock);
-            processes[1][round] = both.processor * 2 / (first.processor + other.processor);
+            processes[1][round] = both.cpu * 2 / (first.cpu + other.cpu);
         }
         printf("call=%s mib=%zu one=%.0f two_threads=%.2f two_processes=%.2f by_processor_time=%.2f,%.2f%s\n", names[i], pages / 256,
                median(one, rounds), median(threads[0], rounds), median(processes[0], rounds), median(threads[1], rounds),

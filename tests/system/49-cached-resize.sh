@@ -94,6 +94,8 @@ done
 grep -q 'drained: not used until' "$SCRATCH/out" || fail "the status does not say that it is drained: $(cat "$SCRATCH/out")"
 change drain "$cache"
 grep -q 'drained already' "$SCRATCH/out" || fail "drained twice: $(cat "$SCRATCH/out")"
+change drain "$cache" --json
+python3 -c 'import json, sys; said = json.load(open(sys.argv[1])); assert said["drained"] and not said["changed"], said' "$SCRATCH/out"
 change drain --undo "$cache"
 has_open "$(daemon_of "$MNT")" "$cache" || fail "the SSD is not open again"
 change drain --undo "$cache"
@@ -104,8 +106,14 @@ change attach "$cache"
 fails_with 'is in use by process' "$HOTSHELF" cache resize "$cache" --size 64MiB
 fails_with 'is in use by process' "$HOTSHELF" cache drain "$cache"
 change detach "$cache"
-fails_with 'No space left' "$HOTSHELF" cache resize "$cache" --size 3GiB
+fails_with 'MiB are free' "$HOTSHELF" cache resize "$cache" --size 3GiB
 fails_with 'too few for a cache' "$HOTSHELF" cache resize "$cache" --size 4KiB
+fails_with 'more than this machine has' "$HOTSHELF" cache resize "$cache" --memory 900TiB
+# Its output on a mount: it would wait for itself.
+fails_with 'send its output elsewhere' sh -c "'$HOTSHELF' cache drain '$cache' 3>'$MNT/out'"
+fails_with 'send its output elsewhere' sh -c "'$HOTSHELF' cache resize '$cache' --size 64MiB 3<'$MNT/file'"
+fails_with 'cannot be used while its cache changes' env XDG_STATE_HOME="$MNT/state" "$HOTSHELF" cache drain "$cache"
+"$HOTSHELF" cache resize "$cache" --size 64MiB --dry-run | grep -q 'would have 64.00 MiB' || fail "a dry run of a mounted cache"
 [[ $(stat -c %s "$cache") == $((48 << 20)) && $(cache_field 'status["ssd"]["drained"]') == False ]] || fail "something was changed"
 
 touch "$SCRATCH/enough"
@@ -152,11 +160,28 @@ cmp "$other_mnt/file" "$other/file" || fail "the other mount"
 hits=$(cache_field '[tier["hits"] for tier in status["tiers"] if tier["name"] == "ssd"][0]')
 ((hits > 0)) || fail "nothing is read from the SSD that came back"
 
+# The settings say that it is drained, and it is not: a command was killed between the two. What is only on the SSD is not lost, and the
+# next command does it.
+settings=/etc/hotshelf/caches/$name.toml
+sed -i 's/^drained = false/drained = true/' "$settings"
+echo only on the SSD | dd of="$MNT/dirty" conv=fsync,notrunc status=none
+kill -9 "$(daemon_of "$MNT")" "$(daemon_of "$other_mnt")"
+umount -l "$other_mnt"
+drop_dead_mount
+rm -f "/dev/shm/hotshelf-0/$name.segment"
+mount_first
+[[ $(cat "$MNT/dirty") == "only on the SSD" ]] || fail "an SSD with unwritten data is left out"
+"$HOTSHELF" mount --cache "$cache" --uring off "$other" "$other_mnt"
+change drain "$cache"
+! has_open "$(daemon_of "$MNT")" "$cache" || fail "drained, and the SSD is open"
+change drain --undo "$cache"
+
 # Another SSD takes its place, and has no cache yet.
 change drain "$cache"
 umount "$SCRATCH/ssdfs"
 mkfs.ext4 -qF "$SCRATCH/ssdfs.img"
 mount -o loop "$SCRATCH/ssdfs.img" "$SCRATCH/ssdfs"
+fails_with 'is not there: bring it back' "$HOTSHELF" cache drain --undo "$cache"
 change drain --undo "$cache" --size 80MiB
 [[ $(stat -c %s "$cache") == $((80 << 20)) ]] || fail "the new SSD has another size"
 cmp "$MNT/file" "$slow/file" || fail "a file with a new SSD"
@@ -174,7 +199,7 @@ def hold():
     said = client.makefile().readline()
     assert said == '"held"\n', said
     return client
-for goodbye in b"", b"nonsense\n", b'{"settings": "[cache]\\nname = 7"}\n':
+for goodbye in b"", b"nonsense\n", b'"change"\n', b'{"go_on": {"settings": "[cache]\\nname = 7"}}\n':
     client = hold()
     reader = subprocess.Popen(["cat", mnt + "/dirty"], stdout=subprocess.PIPE)
     try:
@@ -188,7 +213,7 @@ for goodbye in b"", b"nonsense\n", b'{"settings": "[cache]\\nname = 7"}\n':
     waits.wait(20)
     client.sendall(goodbye)
     client.close()
-    assert reader.communicate(timeout=30)[0] == b"dirty\n"
+    assert reader.communicate(timeout=30)[0] == b"only on the SSD\n"
 # Told to end while nobody serves the mount: it goes on, and unmounts.
 client = hold()
 os.kill(int(daemon), 15)
@@ -200,7 +225,7 @@ is_unmounted() { ! is_mounted "$MNT"; }
 wait_until 20 is_unmounted
 timeout 20 tail --pid="$pid" -f /dev/null || fail "the daemon was told to end, and goes on"
 mount_first
-[[ $(cat "$MNT/dirty") == dirty ]] || fail "mounted again"
+[[ $(cat "$MNT/dirty") == "only on the SSD" ]] || fail "mounted again"
 
 # The SSD is removed for good, with its mounts in use; the settings go when they are not.
 fails_with 'is in use by process' "$HOTSHELF" cache destroy "$cache"
@@ -213,6 +238,24 @@ cmp "$MNT/file" "$slow/file" && echo new >"$MNT/new" && cmp "$other_mnt/file" "$
 [[ $(cat "$slow/new") == new ]] || fail "what was written without the SSD"
 change destroy "$cache"
 [[ ! -e /etc/hotshelf/caches/$name.toml ]] || fail "the settings are there still"
+
+# Shared memory that has room for the cache's once: the old one goes before the new one is made.
+mkdir "$SCRATCH/run" "$SCRATCH/small"
+mount -t tmpfs -o size=150M tmpfs "$SCRATCH/run"
+"$HOTSHELF" cache create "$SCRATCH/small/cache" --name "$name" --size 64MiB --memory 16MiB >/dev/null
+echo "runtime_dir = \"$SCRATCH/run\"" >>"/etc/hotshelf/caches/$name.toml"
+"$HOTSHELF" mount --cache "$SCRATCH/small/cache" --uring off "$slow" "$MNT"
+cmp "$MNT/file" "$slow/file" || fail "with little shared memory"
+for words in "--size 96MiB" "--memory 20MiB"; do
+    # shellcheck disable=SC2086
+    change resize "$SCRATCH/small/cache" $words
+    cmp "$MNT/file" "$slow/file" || fail "with little shared memory, after resize $words"
+done
+fails_with 'No space left' "$HOTSHELF" cache resize "$SCRATCH/small/cache" --memory 200MiB
+cmp "$MNT/file" "$slow/file" || fail "with little shared memory, after a refused resize"
+"$HOTSHELF" unmount "$MNT"
+"$HOTSHELF" cache destroy "$SCRATCH/small/cache" >/dev/null
+umount "$SCRATCH/run"
 
 # An ordinary user's own cache and mount.
 if command -v fusermount3 >/dev/null && [[ $(stat -c %a /dev/fuse) == 666 ]]; then

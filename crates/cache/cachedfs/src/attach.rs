@@ -89,6 +89,8 @@ impl Attachment {
             return private(config)?.attach();
         }
         let place = InstancePaths::of(config)?;
+        // A new segment may need that memory.
+        forget_removed();
         let held = place.hold()?;
         let found = find_or_make(config, place.clone()).inspect_err(|_| {
             // No segment was created: the directory must not keep the other files.
@@ -345,6 +347,22 @@ static KEPT: Mutex<Vec<(Arc<Region>, Arc<ProcessSlots>)>> = Mutex::new(Vec::new(
 /// Returns the segment at that path, if this process had it before.
 fn kept(segment: &Path) -> Option<(Arc<Region>, Arc<ProcessSlots>)> {
     KEPT.lock().iter().find(|(region, _)| is_there(region, segment)).cloned()
+}
+
+/// Gives the memory of segments back that this process has left: `is_over` says of which.
+fn forget(is_over: impl Fn(&Region) -> bool) {
+    // An attachment has the process slots, too.
+    KEPT.lock().retain(|(region, processes)| Arc::strong_count(processes) > 1 || !is_over(region));
+}
+
+/// Gives the memory back of the segment at that path, if this process has left it.
+pub fn forget_left(segment: &Path) {
+    forget(|region| is_there(region, segment));
+}
+
+/// Gives the memory back of segments that were removed.
+pub fn forget_removed() {
+    forget(|region| region.fd().is_some_and(|fd| fstat(fd).is_ok_and(|stat| stat.st_nlink == 0)));
 }
 
 fn keep(place: &InstancePaths, region: &Arc<Region>, processes: &Arc<ProcessSlots>) {

@@ -38,7 +38,9 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[serde(alias = "ssd-size")]
     pub ssd_size: Option<Size>,
-    /// Whether the SSD is drained: no process opens it, and the cache has its memory alone (`hotshelf cache drain`).
+    /// Whether the SSD is drained: no process opens it, and the cache has its memory alone (`hotshelf cache drain`). It is opened all the
+    /// same if it may have what no file has.
+    #[serde(skip_serializing_if = "is_false")]
     pub drained: bool,
     /// The file of such a controller's flight recorder, for other processes to read: `hotshelf queue record FILE`. Default: private memory
     /// of the leader.
@@ -120,6 +122,10 @@ impl Default for Config {
     }
 }
 
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 /// The settings of files whose path matches.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -179,11 +185,6 @@ impl Config {
     pub fn to_text(&self) -> Result<String, Error> {
         let text = toml::to_string(&std::collections::BTreeMap::from([("cache", self)]));
         text.map_err(|error| Error::invalid(format!("the settings cannot be written as text: {error}")))
-    }
-
-    /// Returns the SSD that processes open: none if it is drained.
-    pub fn used_ssd(&self) -> Option<&Path> {
-        self.ssd.as_deref().filter(|_| !self.drained)
     }
 
     /// Reads a configuration file.

@@ -394,6 +394,11 @@ impl Instance {
         Instance::look(config).is_ok_and(|status| status.is_some_and(|status| status.processes.iter().any(|process| process.alive)))
     }
 
+    /// Gives back the memory of a segment that this process has left. It is kept for the case that the process attaches again.
+    pub fn forget_left(config: &Config) {
+        crate::attach::forget_left(&Instance::segment_path(config));
+    }
+
     /// Removes the segment of an instance without attached processes. Its SSD stays.
     ///
     /// # Errors

@@ -42,6 +42,7 @@ fn plan(config: &Config) -> Result<Plan, Error> {
     let mut running = config.clone();
     let (ssd, without) = first_ssd(config)?;
     running.ssd = config.ssd.as_deref().map(crate::user_space_nvme::absolute);
+    running.drained = is_drained(config);
     let frames = u32::try_from((memory(config)? / 4096).max(FRAMES_MIN)).map_err(|_| Error::invalid("[cache] memory: at most 16 TiB"))?;
     running.memory = Some(Size::Bytes(u64::from(frames) * 4096));
     let sizes = Sizes { frames: Frames::new(frames), ssd: ssd.as_ref().map(|ssd| ssd.shape), files: config.files };
@@ -53,9 +54,16 @@ fn plan(config: &Config) -> Result<Plan, Error> {
     Ok(Plan { limits: limits(config, &sizes, u64::from(frames) * 4096), sizes, ssd, without, settings, running })
 }
 
+/// Returns whether the SSD is drained. One that may have what no file has is used: a command that drains may have been killed before the
+/// cache ceased to use it.
+fn is_drained(config: &Config) -> bool {
+    let said = || note_of(config).as_ref().and_then(Note::read);
+    config.drained && !matches!(said(), Some(NoteContent::Dirty | NoteContent::Lost))
+}
+
 /// Opens the SSD of a new instance. An unusable one is left out if nothing on it can be missed.
 fn first_ssd(config: &Config) -> Result<(Option<Ssd>, Option<Error>), Error> {
-    let Some(path) = config.used_ssd() else { return Ok((None, None)) };
+    let Some(path) = config.ssd.as_deref().filter(|_| !is_drained(config)) else { return Ok((None, None)) };
     let note = note_of(config);
     let said = note.as_ref().and_then(Note::read);
     match open_first(path, config, said) {
@@ -96,7 +104,7 @@ fn open_first(path: &Path, config: &Config, said: Option<NoteContent>) -> Result
 
 /// Returns the note about the SSD. There is none if several users share it, since no one user can keep it.
 pub(super) fn note_of(config: &Config) -> Option<Note> {
-    config.used_ssd().filter(|_| config.group.is_none()).and_then(Note::of)
+    config.ssd.as_deref().filter(|_| config.group.is_none()).and_then(Note::of)
 }
 
 /// Returns the limits of the leader.

@@ -152,7 +152,7 @@ pub(super) fn free_bytes(at: &Path) -> Result<u64, Error> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-fn no_space(dir: &Path, free: u64) -> Error {
+pub(super) fn no_space(dir: &Path, free: u64) -> Error {
     let what = format!("{}: only {} MiB are free there: give a smaller --size", dir.display(), free >> 20);
     Error::new(Kind::System, Errno::NOSPC, what)
 }

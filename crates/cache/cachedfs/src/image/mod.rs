@@ -20,7 +20,7 @@ pub use check::{Checked, Finding, check};
 pub use create::{Made, Options, create};
 pub(crate) use inspect::hex;
 pub use inspect::{SsdContents, inspect};
-pub use resize::{Resized, plan_resize, resize};
+pub use resize::{Resized, check_size, plan_resize, resize};
 
 /// What lies in a file or on a device, by the marks that its kind leaves; none: zeroes.
 ///

@@ -45,6 +45,37 @@ pub fn plan_resize(path: &Path, size: Size) -> Result<Resized, Error> {
     resize_or_plan(path, size, true, &mut |_, _| {})
 }
 
+/// Returns the bytes that a cache's file has and would have, if that can be: for a cache in use, which [`plan_resize`] refuses. None: a
+/// device, of which nothing is known.
+///
+/// # Errors
+/// A size that cannot be, or more than is free.
+pub fn check_size(path: &Path, size: Size) -> Result<Option<(u64, u64)>, Error> {
+    if crate::user_space_nvme::is_meant(path) {
+        return Ok(None);
+    }
+    let found = std::fs::metadata(path).map_err(|error| failed(path, "finding", &error))?;
+    if !found.is_file() {
+        return Ok(None);
+    }
+    let path = std::fs::canonicalize(path).map_err(|error| failed(path, "finding", &error))?;
+    let bytes = new_bytes(path.parent().unwrap_or(Path::new("/")), found.len(), size)?;
+    Ok(Some((found.len(), bytes)))
+}
+
+/// Returns the new size of a file in this directory that has `before` bytes, and checks that there is room: in place to grow, beside the
+/// old file otherwise.
+fn new_bytes(dir: &Path, before: u64, size: Size) -> Result<u64, Error> {
+    let free = create::free_bytes(dir)?;
+    let bytes = size.of(free.saturating_add(before)) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+    create::shape(bytes)?;
+    let fits_in_place = bytes > before && bytes - before <= free;
+    if bytes > free && !fits_in_place {
+        return Err(create::no_space(dir, free));
+    }
+    Ok(bytes)
+}
+
 fn resize_or_plan(path: &Path, size: Size, dry_run: bool, progress: Progress<'_>) -> Result<Resized, Error> {
     let old = Disk::alone(path)?;
     if !old.is_file() {
@@ -56,9 +87,8 @@ fn resize_or_plan(path: &Path, size: Size, dry_run: bool, progress: Progress<'_>
     }
     let path = &std::fs::canonicalize(path).map_err(|error| failed(path, "finding", &error))?;
     let dir = path.parent().unwrap_or(Path::new("/"));
-    let free = create::free_bytes(dir)?;
-    let bytes = size.of(free + old.bytes) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
-    let shape = create::shape(bytes)?;
+    let bytes = new_bytes(dir, old.bytes, size)?;
+    let (free, shape) = (create::free_bytes(dir)?, create::shape(bytes)?);
     if bytes > free && bytes > old.bytes && bytes - old.bytes <= free {
         if !dry_run {
             old.file().and_then(|file| create::allocate(file, bytes, progress)).map_err(|error| old.failed("allocating", &error))?;
@@ -78,10 +108,6 @@ fn resize_or_plan(path: &Path, size: Size, dry_run: bool, progress: Progress<'_>
         return Err(own(contents.dirty_pages));
     }
     if dry_run {
-        if bytes > free {
-            let text = format!("{}: the new file needs {bytes} bytes beside the old one, and {free} are free", path.display());
-            return Err(Error::new(Kind::Device, Errno::NOSPC, text));
-        }
         return Ok(Resized { bytes_before: old.bytes, bytes, pages: contents.pages + contents.catalogue_pages, left_out: 0 });
     }
     let unnamed = Unnamed::new(dir, path)?;

@@ -39,6 +39,7 @@ mod read;
 mod read_around;
 mod reads_in_flight;
 pub(crate) mod record;
+mod record_path;
 mod removed;
 mod request;
 mod residency;

@@ -13,9 +13,8 @@
 //! pages can name. An errno is checked to be one. A key counts only with its check, which no word of another record has. A record with a
 //! word that no correct process writes is *broken*: calls on its file fail with EIO, and no other file is affected ([`Record::is_sound`]).
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use shm::{OwnedLock, ProcessSlot, ProcessSlots, Region, SharedRef, SharedSlice};
@@ -33,10 +32,7 @@ pub const PATH_MAX: usize = RECORD_BYTES - 128;
 /// Offset of the key's check.
 const CHECK: usize = 96;
 /// Offset of the path.
-const PATH_AT: usize = 128;
-/// How often a path is read that other processes are setting, and the pauses before each further attempt.
-const PATH_READS: u32 = 32;
-const PATH_SPINS: u32 = 64;
+pub(super) const PATH_AT: usize = 128;
 /// Stands for the key in the check of a record that was freed. No key has this value.
 const GIVEN_BACK: u64 = 0;
 /// The longest file that is cached, bytes, for a page's name has 40 bits. A longer file bypasses the cache.
@@ -141,8 +137,8 @@ pub(crate) struct Records {
 pub(crate) struct Record<'a> {
     wide: &'a Wide,
     narrow: &'a Narrow,
-    region: &'a Region,
-    at: usize,
+    pub(super) region: &'a Region,
+    pub(super) at: usize,
 }
 
 /// A record whose position is resolved.
@@ -240,7 +236,7 @@ impl<'a> Record<'a> {
     }
 
     #[inline(always)]
-    fn u32(self, at: usize) -> &'a AtomicU32 {
+    pub(super) fn u32(self, at: usize) -> &'a AtomicU32 {
         &self.narrow[at / 4]
     }
 
@@ -419,50 +415,6 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Returns the path as one call of `set_path` set it, without the lock. It is empty if the file has none in the segment, or if the
-    /// process that sets it does not finish meanwhile.
-    pub(crate) fn path(self) -> PathBuf {
-        use std::os::unix::ffi::OsStringExt;
-        for _ in 0..PATH_READS {
-            if let Some(bytes) = self.path_now() {
-                return std::ffi::OsString::from_vec(bytes).into();
-            }
-            (0..PATH_SPINS).for_each(|_| std::hint::spin_loop());
-        }
-        PathBuf::new()
-    }
-
-    /// Returns the bytes of the path, if no process set it meanwhile.
-    fn path_now(self) -> Option<Vec<u8>> {
-        let count = self.path_changes().load(Ordering::Acquire);
-        let len = self.u32(24).load(Ordering::Acquire);
-        let mut bytes = vec![0; (len as usize).min(PATH_MAX)];
-        self.region.read(self.at + PATH_AT, &mut bytes);
-        fence(Ordering::Acquire);
-        let is_same = self.u32(24).load(Ordering::Relaxed) == len && self.path_changes().load(Ordering::Relaxed) == count;
-        (len != 0 && is_same).then_some(bytes)
-    }
-
-    /// Counts the paths that were set, since one of the same length may replace another while it is read.
-    fn path_changes(self) -> &'a AtomicU32 {
-        self.u32(116)
-    }
-
-    /// Sets the path, under the lock of the table or before other processes know the record.
-    pub(crate) fn set_path(self, path: &Path) {
-        use std::os::unix::ffi::OsStrExt;
-        let bytes = path.as_os_str().as_bytes();
-        let bytes = &bytes[..bytes.len().min(PATH_MAX)];
-        self.u32(24).store(0, Ordering::Relaxed);
-        // Who sees this count sees no length from before.
-        self.path_changes().fetch_add(1, Ordering::Release);
-        fence(Ordering::Release);
-        self.region.write(self.at + PATH_AT, bytes);
-        // Erase the rest of a longer path.
-        self.region.fill(self.at + PATH_AT + bytes.len()..self.at + RECORD_BYTES, 0);
-        self.u32(24).store(bytes.len() as u32, Ordering::Release);
-    }
-
     /// Sets the whole record to zero.
     pub(crate) fn clear(self) {
         self.region.fill(self.at..self.at + RECORD_BYTES, 0);
@@ -506,6 +458,8 @@ mod test {
     use std::sync::Arc;
 
     use shm::{PageSize, ProcessSlots, Region};
+
+    use std::path::{Path, PathBuf};
 
     use super::*;
 

@@ -2,6 +2,7 @@
 
 mod change_listener;
 mod data;
+mod ending_signals;
 mod filesystem;
 mod handover;
 mod hold;

@@ -24,6 +24,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use super::ending_signals::EndingSignals;
 use super::handover::HandedHandles;
 use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
 use super::shared::CachedShared;
@@ -86,6 +87,8 @@ pub struct AcceptedRestart {
     pub paused_at_ns: u64,
     /// The open files and directories.
     pub handles: HandedHandles,
+    /// What asks this process to end from now on.
+    pub signals: EndingSignals,
 }
 
 /// Restarts a mount that is being served.
@@ -243,7 +246,8 @@ impl RestartControl {
                     Some(program) => tracing::info!(program = %program.path().display(), version = OWN_VERSION, "restarting"),
                     None => tracing::info!("leaving the cache for a moment"),
                 }
-                *self.accepted.lock() = Some(AcceptedRestart { client, program, paused_at_ns, handles });
+                let signals = EndingSignals::remember();
+                *self.accepted.lock() = Some(AcceptedRestart { client, program, paused_at_ns, handles, signals });
                 self.stopper.end();
                 true
             }

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use cachedfs::Instance;
 
+use super::ending_signals::EndingSignals;
 use super::handover::HandedMount;
 use super::handover::program::{CheckedProgram, OWN_VERSION, Program};
-use super::hold::{self, EndingSignals};
+use super::hold::{self, HoldEnd};
 use super::mount_error::CachedMountError;
 use super::names_file::NamesFile;
 use super::options::CachedOptions;
@@ -66,7 +67,7 @@ pub fn end(
     inner.fs.end_checks();
     inner.end_listening();
     if let Ok(Some((device, accepted))) = served {
-        return hand_over(mount, inner, presence, &device, accepted).map(Some);
+        return hand_over(mount, inner, presence, &device, accepted);
     }
     // What calls that have not returned will change is not known.
     if let Some(file) = names.filter(|_| inner.side.report().unfinished == 0) {
@@ -107,8 +108,8 @@ fn hand_over(
     presence: Option<Presence>,
     device: &OwnedFd,
     accepted: AcceptedRestart,
-) -> Result<NextMount, CachedMountError> {
-    let AcceptedRestart { client, program, paused_at_ns, handles: (files, listings) } = accepted;
+) -> Result<Option<NextMount>, CachedMountError> {
+    let AcceptedRestart { client, program, paused_at_ns, handles: (files, listings), signals } = accepted;
     let (instance, changed) = (Arc::clone(&inner.instance), Arc::clone(&inner.changed));
     let elapsed_ms = || restart::monotonic_ns().saturating_sub(paused_at_ns) / 1_000_000;
     tracing::debug!(elapsed_ms = elapsed_ms(), files = files.len(), "nothing is under way");
@@ -132,11 +133,11 @@ fn hand_over(
         listings,
     };
     let Some(program) = program else {
-        let next = let_others_have_it(instance, handed);
+        let next = let_others_have_it(instance, handed, signals);
         changed.open();
         return next;
     };
-    let error = replace_program(&instance, &program, &handed);
+    let error = replace_program(&instance, &program, &handed, &signals);
     // Threads that were kept back end.
     changed.open();
     tracing::error!(%error, "no restart: the new program cannot be started, the mount is served on");
@@ -144,30 +145,45 @@ fn hand_over(
         restart::reply(&mut client.into(), &RestartReply::Failed { message: format!("the new program cannot be started: {error}") });
     }
     handed.set_passed_on(false).map_err(CachedMountError::HandOver)?;
-    Ok(NextMount { handed, signals: None })
+    Ok(Some(NextMount { handed, signals: Some(signals) }))
 }
 
-/// Leaves the cache, and waits until the command that wants it for itself has done its work.
-fn let_others_have_it(instance: Arc<Instance>, mut handed: HandedMount) -> Result<NextMount, CachedMountError> {
-    let signals = EndingSignals::remember();
+/// Leaves the cache, and waits until the command that wants it for itself has done its work. None: the daemon was told to end meanwhile.
+fn let_others_have_it(
+    instance: Arc<Instance>,
+    mut handed: HandedMount,
+    signals: EndingSignals,
+) -> Result<Option<NextMount>, CachedMountError> {
     leave(|| instance.detach_for_restart()).map_err(CachedMountError::Leave)?;
-    // With it, this process closes the SSD.
+    // With them, this process closes the SSD, and gives back memory that the changed cache may need.
     drop(instance);
+    Instance::forget_left(&handed.options.cache);
     let mut client = handed.client.take().map(UnixStream::from);
-    if let Some(cache) = client.as_mut().and_then(|client| hold::wait_to_go_on(client, &handed.options.cache)) {
-        handed.options.cache = cache;
+    let end = client.as_mut().map_or(HoldEnd::Alone, |client| hold::wait_to_go_on(client, &handed.options.cache, &signals));
+    match end {
+        HoldEnd::Changed(cache) => handed.options.cache = *cache,
+        HoldEnd::Unchanged => {}
+        HoldEnd::Alone => client = None,
+        HoldEnd::End => {
+            tracing::warn!("told to end while the cache is another's: the mount ends without being unmounted");
+            return Ok(None);
+        }
     }
     handed.client = client.map(OwnedFd::from);
-    Ok(NextMount { handed, signals: Some(signals) })
+    Ok(Some(NextMount { handed, signals: Some(signals) }))
 }
 
 /// Leaves the cache and replaces the program. Returns only if that fails.
-fn replace_program(instance: &Instance, program: &CheckedProgram, handed: &HandedMount) -> std::io::Error {
+fn replace_program(instance: &Instance, program: &CheckedProgram, handed: &HandedMount, signals: &EndingSignals) -> std::io::Error {
     if let Err(error) = leave(|| instance.detach_for_restart()) {
         return std::io::Error::other(format!("leaving the cache: {error}"));
     }
     tracing::debug!(elapsed_ms = restart::monotonic_ns().saturating_sub(handed.paused_at_ns) / 1_000_000, "the cache is left");
     fusedev::delay_ending_signals(true);
+    if signals.has_come() {
+        // The new program finds it pending.
+        let _ = signal_hook::low_level::raise(signal_hook::consts::SIGTERM);
+    }
     match handed.pass_on() {
         Ok(memory) => program.replace(&memory),
         Err(error) => error,

@@ -94,7 +94,7 @@ fn config(args: &CreateArgs) -> anyhow::Result<Config> {
 }
 
 /// What no machine like this one can give is not what was meant.
-fn sizes_make_sense(config: &Config) -> anyhow::Result<()> {
+pub fn sizes_make_sense(config: &Config) -> anyhow::Result<()> {
     let ram = cachedfs::machine_memory_bytes();
     if let Some(memory) = config.memory.filter(|memory| memory.of(ram) > ram) {
         let (wanted, there) = (size(memory.of(ram)), size(ram));

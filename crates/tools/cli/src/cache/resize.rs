@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use cachedfs::image::{self, Resized};
-use cachedfs::{Config, Size};
+use cachedfs::{Config, Instance, Size, Status};
 use serde_json::json;
 
 use super::args::ResizeArgs;
-use super::exclusive::{Changed, exclusively};
-use super::{bar, locate, serve, settings, size};
+use super::exclusive::{Change, Changed, exclusively, mounts_of};
+use super::locate::{self, Located};
+use super::{bar, create, serve, size};
 
 /// Another size of the SSD file, of the memory, or both.
 pub fn resize(args: &ResizeArgs) -> anyhow::Result<bool> {
@@ -17,17 +18,11 @@ pub fn resize(args: &ResizeArgs) -> anyhow::Result<bool> {
         anyhow::bail!("{} has no settings to write the memory's size to: `hotshelf cache create` makes them", located.shown());
     }
     let config = Config { memory: args.memory.or(located.config.memory), ..located.config.clone() };
-    let changed = if args.dry_run {
-        serve::refuse_if_needed(&located)?;
-        let planned = args.size.map(|size| Ok::<_, anyhow::Error>(image::plan_resize(located.ssd("resize")?, size)?)).transpose()?;
-        Changed { outcome: planned, mounts: 0, pause: Duration::ZERO }
-    } else {
-        let change = || Ok((args.size.map(|size| resize_ssd(&located, size)).transpose()?, config.clone()));
-        exclusively(&located, change, |wanted| match (&located.file, args.memory) {
-            (Some(file), Some(memory)) => settings::change(file, "memory", &format!("\"{memory}\""), wanted),
-            _ => Ok(()),
-        })?
-    };
+    // What is known to be wrong is said before anybody has to wait.
+    config.check()?;
+    create::sizes_make_sense(&config)?;
+    let checked = args.size.map(|size| Ok::<_, anyhow::Error>(image::check_size(located.ssd("resize")?, size)?)).transpose()?.flatten();
+    let changed = if args.dry_run { plan(args, &located, checked)? } else { change(args, &located, config.clone())? };
     let (resized, pause) = (&changed.outcome, changed.pause_shown());
     if args.json {
         say_lines!(
@@ -62,19 +57,48 @@ pub fn resize(args: &ResizeArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Gives the SSD another size, with a bar.
-fn resize_ssd(located: &locate::Located, size: Size) -> anyhow::Result<Resized> {
+/// Changes the sizes.
+fn change(args: &ResizeArgs, located: &Located, config: Config) -> anyhow::Result<Changed<Option<Resized>>> {
+    let has_failed = |status: Status| status.ssd.is_some_and(|ssd| ssd.failed.is_some());
+    if Instance::look(&located.config)?.is_some_and(has_failed) {
+        anyhow::bail!("{0} has failed: take it out with `hotshelf cache drain {0}` first", located.shown());
+    }
     let bar = bar("{bar:30} {pos}/{len} pages {eta} left")?;
-    let resized = image::resize(located.ssd("resize")?, size, &mut |done, of| {
-        bar.set_length(of);
-        bar.set_position(done);
-    });
-    bar.finish_and_clear();
-    Ok(resized?)
+    let resize = |size: Size| {
+        let resized = image::resize(located.ssd("resize")?, size, &mut |done, of| {
+            bar.set_length(of);
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        Ok::<_, anyhow::Error>(resized?)
+    };
+    let change = Change {
+        config,
+        setting: args.memory.map(|memory| ("memory", format!("\"{memory}\""))),
+        make: Box::new(|| args.size.map(resize).transpose()),
+        undo: Box::new(|resized: &Option<Resized>| {
+            if let Some(before) = resized.as_ref().map(|resized| Size::Bytes(resized.bytes_before)) {
+                let _ = resize(before);
+            }
+        }),
+    };
+    exclusively(located, change)
+}
+
+/// Returns what would be changed; `checked` has the bytes of the SSD's file before and after.
+fn plan(args: &ResizeArgs, located: &Located, checked: Option<(u64, u64)>) -> anyhow::Result<Changed<Option<Resized>>> {
+    let mounts = mounts_of(located).len();
+    let planned = |outcome| Ok(Changed { outcome, mounts, pause: Duration::ZERO });
+    if mounts == 0 {
+        serve::refuse_if_needed(located)?;
+        return planned(args.size.map(|size| Ok::<_, anyhow::Error>(image::plan_resize(located.ssd("resize")?, size)?)).transpose()?);
+    }
+    let pages = Instance::look(&located.config)?.and_then(|status| status.ssd).map_or(0, |ssd| ssd.pages);
+    planned(checked.map(|(bytes_before, bytes)| Resized { bytes_before, bytes, pages, left_out: 0 }))
 }
 
 /// Says which memory size it would have, if another size is requested.
-fn memory_planned(args: &ResizeArgs, located: &locate::Located) -> bool {
+fn memory_planned(args: &ResizeArgs, located: &Located) -> bool {
     if let Some(memory) = args.memory {
         say!("{}: would have memory {memory}, from the next start on", located.shown());
     }

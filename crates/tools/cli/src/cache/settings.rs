@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use cachedfs::Config;
@@ -20,6 +20,25 @@ pub fn write(file: &Path, config: &Config) -> anyhow::Result<()> {
         file.display()
     );
     replace(file, &text)
+}
+
+/// The text of a settings file, to be put back if the settings cannot be used.
+pub struct SavedSettings {
+    file: PathBuf,
+    text: String,
+}
+
+impl SavedSettings {
+    /// Reads the text of a settings file.
+    pub fn of(file: &Path) -> anyhow::Result<SavedSettings> {
+        let text = std::fs::read_to_string(file).with_context(|| format!("{}: the settings cannot be read", file.display()))?;
+        Ok(SavedSettings { file: file.to_owned(), text })
+    }
+
+    /// Writes the text back to its file.
+    pub fn restore(&self) -> anyhow::Result<()> {
+        replace(&self.file, &self.text)
+    }
 }
 
 /// Changes one of them, and nothing else of what people wrote there.

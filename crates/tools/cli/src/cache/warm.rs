@@ -101,7 +101,7 @@ fn one(file: &File, done: &mut Done, pace: &Pace, bar: &ProgressBar, interrupted
         done.refused_bytes += length;
         return Ok(());
     }
-    let has_ssd = file.instance().config().used_ssd().is_some() && file.instance().without_ssd().is_none();
+    let has_ssd = file.instance().config().ssd.is_some() && file.instance().without_ssd().is_none();
     let mut left = Vec::new();
     let mut at = 0;
     while let Some(window) = next_window(file, at, length) {
