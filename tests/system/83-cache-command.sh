@@ -124,7 +124,7 @@ if [[ $(id -u) == 0 ]]; then
     nothing_made "$SCRATCH/small"
     cache create "$SCRATCH/small/c" --size 80% --name small >/dev/null || fail "a share of what is free"
     cache resize "$SCRATCH/small/c" --size 90% >/dev/null || fail "there is no room for two, but to grow"
-    refused 1 'No space left' cache resize "$SCRATCH/small/c" --size 1GiB
+    refused 1 'MiB are free there' cache resize "$SCRATCH/small/c" --size 1GiB
     cache check "$SCRATCH/small/c" >/dev/null || fail "a refused resize left something else"
     mount -o remount,ro "$SCRATCH/small"
     refused 1 'read-only file system' cache check "$SCRATCH/small/c"
