@@ -90,12 +90,50 @@ for mode in write-through write-back; do
     done
     HOTSHELF_CONFIG=/etc/hotshelf/caches/$name.toml python3 "$SCRATCH/doors.py" "$slow" "$MNT" "$other_mnt" "$library" "$RANDOM" ||
         fail "$mode: a change is not seen"
-    # Over a restart of the daemon that reads, too.
+    # Over a restart of the daemon that reads, too; whoever wrote meanwhile may have left the cache since.
     exec 3<"$other_mnt/file"
     cat <&3 >/dev/null
     "$HOTSHELF" restart "$other_mnt" >/dev/null
     echo after the restart >"$MNT/file"
     [[ $(cat /proc/self/fd/3) == "after the restart" && $(stat -Lc %s /proc/self/fd/3) == 18 ]] || fail "$mode: after a restart"
+
+    # A page that is dirty by a mapping does not bring back what another mount has cut off, and other pages of it are not lost.
+    python3 - "$MNT/file" "$other_mnt/file" <<'END' || fail "$mode: a mapping beside a truncation"
+import mmap, os, sys
+first, second = (os.open(path, os.O_RDWR) for path in sys.argv[1:])
+for size in 100, 5000:
+    os.ftruncate(first, 0)
+    os.ftruncate(first, 1 << 18)
+    mapped = mmap.mmap(second, 1 << 18)
+    mapped[40 * 4096] = 77
+    os.ftruncate(first, size)
+    assert [os.fstat(fd).st_size for fd in (first, second)] == [size] * 2
+    os.fsync(second)
+    assert [os.fstat(fd).st_size for fd in (first, second)] == [size] * 2
+    os.ftruncate(first, 1 << 18)
+    assert os.pread(first, 1 << 18, 0) == bytes(1 << 18)
+    # A fault does not look at the attributes, as the kernel has them.
+    os.fstat(second)
+    mapped[40 * 4096] = 78
+    os.pwrite(first, b"beside it", 4096)
+    assert mapped[40 * 4096] == 78 and os.pread(first, 1, 40 * 4096) == b"N"
+    mapped.close()
+END
+    # What a mount that has the file open costs writers, and what two of them cost each other.
+    python3 - "$MNT/file" "$other_mnt/file" <<'END' || fail "$mode: two writers"
+import os, sys, threading, time
+first, second = (os.open(path, os.O_RDWR) for path in sys.argv[1:])
+def write(fd, at):
+    for n in range(300):
+        os.pwrite(fd, b"%4d" % n, at)
+for writers in [(first, 0)], [(first, 0), (second, 8192)]:
+    threads = [threading.Thread(target=write, args=writer) for writer in writers]
+    begun = time.monotonic()
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    took = time.monotonic() - begun
+    print(f"NOTE: {len(writers)} writers: {took / 300 * 1e6:.0f} us a write")
+END
 
     stopped=$(pgrep -f -- "mount --cache $cache .* $other_mnt") || fail "no daemon"
     kill -STOP "$stopped"

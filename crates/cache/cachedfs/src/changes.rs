@@ -29,10 +29,10 @@ impl Instance {
         }
     }
 
-    /// Ends the waits of all processes.
-    pub fn wake_listeners(&self) {
+    /// Ends the wait of this process.
+    pub fn wake_listener(&self) {
         self.while_attached(|part| {
-            part.engine.wake_listeners();
+            part.engine.wake_listener();
             Some(())
         });
     }

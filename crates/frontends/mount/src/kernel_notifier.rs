@@ -126,9 +126,9 @@ impl KernelNotifier {
         self.invalidate(ino, 0, 0);
     }
 
-    /// Makes the kernel drop all pages and the attributes of the files that `find` returns, unless notices are kept back: then `find` is
-    /// not called, and the result is false. Never to be called by a thread that serves requests.
-    pub fn try_drop_all_pages(&self, find: impl FnOnce() -> Vec<u64>) -> bool {
+    /// Calls `send` with a function that makes the kernel drop all pages and the attributes of a file, unless notices are kept back: then
+    /// the result is false. Never to be called by a thread that serves requests.
+    pub fn try_send(&self, send: impl FnOnce(&dyn Fn(u64))) -> bool {
         let mut gate = self.gate.lock();
         if gate.is_closed {
             return false;
@@ -136,9 +136,7 @@ impl KernelNotifier {
         gate.under_way += 1;
         drop(gate);
         let _under_way = NoticeUnderWay(self);
-        for ino in find() {
-            self.write(ino, INVAL_INODE, &[&ino.to_ne_bytes(), &0_i64.to_ne_bytes(), &0_i64.to_ne_bytes()]);
-        }
+        send(&|ino| self.write(ino, INVAL_INODE, &[&ino.to_ne_bytes(), &0_i64.to_ne_bytes(), &0_i64.to_ne_bytes()]));
         true
     }
 

@@ -39,6 +39,14 @@ impl File {
         self.write_by(at, from, Open::write_long)
     }
 
+    /// Writes what lies within the file, which keeps its length: what the kernel writes back from a mapping of it.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_within(&self, at: u64, from: &[u8]) -> Result<usize, Error> {
+        self.write_by(at, from, Open::write_within)
+    }
+
     #[inline(always)]
     fn write_by(&self, at: u64, from: &[u8], write: impl Fn(&Open, u64, &[u8]) -> Result<usize, Errno>) -> Result<usize, Error> {
         let mut from = from;

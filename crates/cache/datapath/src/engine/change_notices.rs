@@ -2,8 +2,8 @@
 //!
 //! A process that wants to be notified is a *listener*: it sets its bit in the header. A writer sets, in the file's record, the bits of all
 //! listeners that have the file open, wakes them, and waits until each has looked: then a read through their mounts returns the change. A
-//! listener looks in rounds, which it counts, so that the writer knows when a round that started later has ended. A listener that makes no
-//! progress is waited for once: its bits stay set.
+//! listener clears its bit in a round, in which it also makes the kernel drop its pages, and counts the beginnings and ends of rounds: a
+//! writer that finds the bit clear waits for the end of the round that is going on. A listener without progress is waited for once.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -16,17 +16,20 @@ use super::layout::{Header, Word};
 use super::open::Open;
 use super::record::Record;
 
-/// How long a writer waits for listeners.
+/// How long a writer waits for listeners, and how long at a time.
 const WAIT_MAX: Duration = Duration::from_millis(20);
-/// How often a writer yields the CPU before it sleeps between looks.
-const YIELDS: u32 = 20;
-const PAUSE: Duration = Duration::from_micros(50);
+const SLICE: Duration = Duration::from_micros(250);
 
 impl Header {
     /// Returns the bits of the processes that listen.
     #[inline(always)]
     fn listeners(&self) -> &AtomicU64 {
         self.wide(Word::Listeners)
+    }
+
+    /// Returns the count of the changes of which a listener was notified, on which it sleeps.
+    fn notices(&self, process: u32) -> &AtomicU32 {
+        self.region().u32(Word::Notices as usize + 4 * process as usize)
     }
 
     /// Returns the count of the rounds that a listener has started and ended.
@@ -41,7 +44,9 @@ pub struct ListeningRound<'a>(&'a CacheEngine);
 
 impl Drop for ListeningRound<'_> {
     fn drop(&mut self) {
-        self.0.header.rounds(self.0.me.0.into()).fetch_add(1, Ordering::SeqCst);
+        let rounds = self.0.header.rounds(self.0.me.0.into());
+        rounds.fetch_add(1, Ordering::SeqCst);
+        futex::wake(rounds, u32::MAX);
     }
 }
 
@@ -59,19 +64,23 @@ impl CacheEngine {
         }
     }
 
-    /// Returns a count that changes with each change of which listeners are notified.
+    /// Returns a count that changes with each change of which this process is notified.
     pub fn change_count(&self) -> u32 {
-        self.header.word(Word::ChangeCount).load(Ordering::SeqCst)
+        self.header.notices(self.me.0.into()).load(Ordering::SeqCst)
     }
 
     /// Waits until the count is not `seen` any more, or for so long.
     pub fn wait_for_changes(&self, seen: u32, at_most: Duration) {
-        futex::wait(self.header.word(Word::ChangeCount), seen, Some(at_most));
+        futex::wait(self.header.notices(self.me.0.into()), seen, Some(at_most));
     }
 
-    /// Wakes all processes that listen.
-    pub fn wake_listeners(&self) {
-        let count = self.header.word(Word::ChangeCount);
+    /// Wakes the thread of this process that listens.
+    pub fn wake_listener(&self) {
+        self.wake(self.me.0.into());
+    }
+
+    fn wake(&self, process: u32) {
+        let count = self.header.notices(process);
         count.fetch_add(1, Ordering::SeqCst);
         futex::wake(count, u32::MAX);
     }
@@ -109,12 +118,19 @@ impl CacheEngine {
         // The change comes before the look at the processes that have the file open: a later open reads the change.
         fence(Ordering::SeqCst);
         let others = self.header.listeners().load(Ordering::SeqCst) & record.open_by().load(Ordering::SeqCst) & !self.own_bit();
-        let new = self.mark_changed(record, others);
-        // One that has looked since the last time makes progress again.
-        let stuck = self.stuck_listeners.fetch_and(!new, Ordering::Relaxed) & !new;
-        let late = self.wait_for_rounds(others & !stuck);
-        if late != 0 {
-            self.stuck_listeners.fetch_or(late, Ordering::Relaxed);
+        self.mark_changed(record, others);
+        let begun = Instant::now();
+        for process in bits(others) {
+            let rounds = self.header.rounds(process).load(Ordering::SeqCst);
+            let is_stuck = self.stuck_listeners.load(Ordering::Relaxed) & 1 << process != 0;
+            if is_stuck && self.stuck_at[process as usize].load(Ordering::Relaxed) == rounds {
+                continue;
+            }
+            self.stuck_listeners.fetch_and(!(1 << process), Ordering::Relaxed);
+            if !self.has_looked(record, process, begun) {
+                self.stuck_at[process as usize].store(self.header.rounds(process).load(Ordering::SeqCst), Ordering::Relaxed);
+                self.stuck_listeners.fetch_or(1 << process, Ordering::Relaxed);
+            }
         }
     }
 
@@ -126,37 +142,42 @@ impl CacheEngine {
         }
     }
 
-    /// Sets the bits of these listeners, and wakes them. Returns those that were not set.
-    fn mark_changed(&self, record: Record<'_>, listeners: u64) -> u64 {
-        if listeners == 0 {
-            return 0;
+    /// Sets the bits of these listeners, and wakes them.
+    fn mark_changed(&self, record: Record<'_>, listeners: u64) {
+        if listeners != 0 {
+            record.changed_for().fetch_or(listeners, Ordering::SeqCst);
+            bits(listeners).for_each(|process| self.wake(process));
         }
-        let new = listeners & !record.changed_for().fetch_or(listeners, Ordering::SeqCst);
-        if new != 0 {
-            self.wake_listeners();
-        }
-        new
     }
 
-    /// Waits until each of these listeners has ended a round that began later than now. Returns those that have not.
-    fn wait_for_rounds(&self, listeners: u64) -> u64 {
-        let mut waiting: Vec<(u32, u32)> = Vec::new();
-        for process in (0..u64::BITS).filter(|process| listeners & 1 << process != 0) {
-            let now = self.header.rounds(process).load(Ordering::SeqCst);
-            waiting.push((process, now.wrapping_add(if now.is_multiple_of(2) { 2 } else { 3 })));
-        }
-        let mut looks = 0;
-        let begun = Instant::now();
+    /// Waits until a listener has looked at a change, as long after `begun` as a writer may wait. Returns whether it has.
+    fn has_looked(&self, record: Record<'_>, process: u32, begun: Instant) -> bool {
+        let rounds = self.header.rounds(process);
+        let mut own_round = None;
         loop {
-            let has_ended = |process, target| self.header.rounds(process).load(Ordering::SeqCst).wrapping_sub(target).cast_signed() >= 0;
-            waiting.retain(|(process, target)| !has_ended(*process, *target));
-            if waiting.is_empty() || begun.elapsed() > WAIT_MAX {
-                return waiting.iter().fold(0, |late, (process, _)| late | 1 << process);
+            let now = rounds.load(Ordering::SeqCst);
+            let is_taken = record.changed_for().load(Ordering::SeqCst) & 1 << process == 0;
+            // After the look at the bit: it is cleared in a round.
+            let then = rounds.load(Ordering::SeqCst);
+            if is_taken && (then.is_multiple_of(2) || then != now) {
+                return true;
             }
-            looks += 1;
-            if looks < YIELDS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+            let Some(left) = WAIT_MAX.checked_sub(begun.elapsed()) else { return false };
+            futex::wait(rounds, then, Some(left.min(SLICE)));
+            // The listener of this process may wait for a page that the kernel keeps locked until this write ends, and that one for ours.
+            let own = self.header.rounds(self.me.0.into()).load(Ordering::SeqCst);
+            match own_round {
+                Some((round, since)) if round == own && !own.is_multiple_of(2) && Instant::now() > since + SLICE => return true,
+                Some((round, _)) if round == own => {}
+                _ => own_round = Some((own, Instant::now())),
+            }
         }
     }
+}
+
+/// Returns the numbers of the bits that are set.
+fn bits(set: u64) -> impl Iterator<Item = u32> {
+    (0..u64::BITS).filter(move |bit| set & 1 << bit != 0)
 }
 
 impl<'a> Record<'a> {
@@ -238,14 +259,17 @@ mod test {
             assert_eq!(writer.record().changed_for().load(Ordering::SeqCst), 0, "it has looked");
         }
         stop.store(true, Ordering::SeqCst);
-        engine.wake_listeners();
+        engine.wake_listener();
         let (found, reader) = looks.join().expect("no panic");
         assert_eq!(found, 4);
-        // One that does not look any more is waited for once.
-        writer.write(0, &[4; 100]).expect("written");
-        let begun = Instant::now();
-        (0..1000).for_each(|_| _ = writer.write(0, &[5; 100]).expect("written"));
-        assert!(begun.elapsed() < WAIT_MAX * 100 && reader.has_change());
+        // One that does not look any more is waited for once, also with a bit that it had taken before.
+        for _ in 0..2 {
+            let begun = Instant::now();
+            (0..1000).for_each(|_| _ = writer.write(0, &[5; 100]).expect("written"));
+            assert!(begun.elapsed() < WAIT_MAX * 100 && reader.has_change());
+            assert!(reader.take_change());
+        }
+        writer.write(0, &[5; 100]).expect("written");
         assert!(reader.take_change() && !reader.take_change());
         engine.set_listening(false);
         writer.write(0, &[6; 100]).expect("written");

@@ -122,15 +122,15 @@ pub(crate) enum Word {
     SsdRoom = 360,
     /// Whether the SSD may have dirty pages of files without records, as after a recovery.
     Unrecorded = 364,
-    /// Counts changes of which listeners were notified, which sleep on it (change_notices.rs).
-    ChangeCount = 368,
     /// The process slots of the processes that listen to changes.
     Listeners = 376,
     /// The first of 64 counts, one for each process slot, of the rounds in which it looked at changes.
     Rounds = 512,
+    /// The first of 64 counts, one for each process slot, of changes of which it was notified; it sleeps on its own (change_notices.rs).
+    Notices = 768,
 }
 
-const _: () = assert!(Word::Rounds as usize + 4 * ProcessSlots::COUNT <= PAGE && PAGE.is_multiple_of(8));
+const _: () = assert!(Word::Notices as usize + 4 * ProcessSlots::COUNT <= PAGE && PAGE.is_multiple_of(8));
 
 /// Value of `SsdFailed`: the SSD is not used any more; it worked before, or nothing on it was needed. Not a value that a stray write
 /// leaves.

@@ -299,6 +299,8 @@ pub struct CacheEngine {
     pub(crate) stopping: AtomicBool,
     /// The process slots of listeners that did not look at a change in time, and have not since.
     stuck_listeners: std::sync::atomic::AtomicU64,
+    /// The counts of their rounds at that time.
+    stuck_at: [std::sync::atomic::AtomicU32; ProcessSlots::COUNT],
 }
 
 impl CacheEngine {
@@ -357,6 +359,7 @@ impl CacheEngine {
             led_by: OnceLock::new(),
             stopping: AtomicBool::new(false),
             stuck_listeners: std::sync::atomic::AtomicU64::new(0),
+            stuck_at: [const { std::sync::atomic::AtomicU32::new(0) }; ProcessSlots::COUNT],
         });
         // Whoever had this process slot may have died.
         engine.forget_listener(me);

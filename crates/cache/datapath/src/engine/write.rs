@@ -97,6 +97,32 @@ impl Open {
         outcome
     }
 
+    /// Writes what of `from` lies within the file, which keeps its length: what the kernel writes back from a mapping. Another process may
+    /// have shortened the file since.
+    ///
+    /// # Errors
+    /// As [`Open::write`].
+    pub fn write_within(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
+        let outcome = self.write_within_unnotified(at, from);
+        self.notify_of_change();
+        outcome
+    }
+
+    fn write_within_unnotified(&self, at: u64, from: &[u8]) -> Result<usize, Errno> {
+        self.check()?;
+        let _held = self.engine.lock_file(self.no)?;
+        let within = usize::try_from(self.size().saturating_sub(at)).unwrap_or(usize::MAX).min(from.len());
+        let from = &from[..within];
+        let end = end_of(at, from)?;
+        match self.mode() {
+            Mode::ReadOnly => return Err(Errno::ROFS),
+            _ if from.is_empty() => {}
+            Mode::WriteBack => self.write_frames(at, from, end, Marks::DIRTY)?,
+            Mode::WriteThrough | Mode::WriteAround | Mode::PassThrough => self.write_through(at, from, end)?,
+        }
+        Ok(within)
+    }
+
     fn append_unnotified(&self, from: &[u8]) -> Result<u64, Errno> {
         self.check()?;
         let _held = self.engine.lock_file(self.no)?;

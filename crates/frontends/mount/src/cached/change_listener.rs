@@ -23,7 +23,6 @@ pub fn start(shared: &Arc<CachedShared>, was_away: bool) {
         while !listener.has_ended() {
             let Some(shared) = weak.upgrade() else { return };
             let seen = shared.instance.change_count();
-            listener.set_has_others(shared.instance.is_shared());
             let is_sent = shared.drop_changed_pages(drops_all);
             drops_all &= !is_sent;
             let instance = Arc::clone(&shared.instance);
@@ -44,17 +43,16 @@ impl CachedShared {
     /// Ends the thread that listens to changes, before the cache is left.
     pub fn end_listening(&self) {
         self.instance.listen_to_changes(false);
-        self.listener.end(|| self.instance.wake_listeners());
+        self.listener.end(|| self.instance.wake_listener());
     }
 
     /// Makes the kernel drop its pages of the open files that others have changed, or of all. Returns false if no notice may be sent now:
     /// then nothing is done.
     fn drop_changed_pages(&self, all: bool) -> bool {
-        let mut is_sent = true;
-        // Nobody else may have changed a file.
-        let all = all && self.listener.has_others();
-        self.instance.look_at_changes(|| is_sent = self.changed.try_drop_all_pages(|| self.take_changed_files(all)));
-        is_sent
+        let look = |drop_pages: &dyn Fn(u64)| {
+            self.instance.look_at_changes(|| self.take_changed_files(all).into_iter().for_each(drop_pages));
+        };
+        self.changed.try_send(look)
     }
 
     /// Returns the inode numbers of open files that others have changed since the last call, or of all.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::data::ClosedData;
 use super::open_handle::OpenHandle;
-use super::shared::{CachedShared, O_ACCMODE, O_APPEND, O_DSYNC, O_EXCL, O_WRONLY, OpenCachedFile, open_flags, to_wire_attr};
+use super::shared::{CachedShared, O_ACCMODE, O_APPEND, O_DSYNC, O_EXCL, O_WRONLY, OpenCachedFile, WritePlace, open_flags, to_wire_attr};
 use crate::direct_writes::CompletedDirectWrite;
 use crate::filesystem::{caller, kind, label_or_unsupported, rdev_from_fuse, set_request_sizes, xattr_reply};
 use crate::late_errors::keep_error;
@@ -43,7 +43,9 @@ fn try_empty(reply: ReplyEmpty, outcome: Result<(), Errno>) -> bool {
 
 impl CachedFilesystem {
     fn opened(&self, fh: u64) -> Result<Arc<OpenCachedFile>, Errno> {
-        self.inner.opened.get(fh)?.open(|promised| self.inner.keep_promise(promised))
+        let opened = self.inner.opened.get(fh)?.open(|promised| self.inner.keep_promise(promised))?;
+        self.inner.look_for_change(&opened.file);
+        Ok(opened)
     }
 
     /// Replies with an inode. Returns whether the kernel got the reply, and with it the reference.
@@ -242,7 +244,7 @@ impl FileSystem for CachedFilesystem {
                 inner.fs.set_cached(ino, &promised.stat);
             }
             let handle = OpenHandle::promised(promised);
-            if is_kept && inner.listener.has_others() {
+            if is_kept {
                 inner.watch_version(&handle);
             }
             let fh = inner.opened.add(handle);
@@ -272,7 +274,10 @@ impl FileSystem for CachedFilesystem {
                     inner.changed.invalidate_attributes(ino);
                     node.set_cached(&stat);
                 }
-                let fh = inner.add(caller, file, node, flags);
+                let (fh, is_changed) = inner.add(caller, file, node, flags);
+                if is_changed {
+                    fopen -= FopenFlags::FOPEN_KEEP_CACHE;
+                }
                 if !reply.try_opened(fh, fopen) {
                     drop(inner.take_handle(fh));
                 }
@@ -297,7 +302,7 @@ impl FileSystem for CachedFilesystem {
                 node.set_cached(&stat);
                 node.set_last_stat(&stat, node.changes());
                 let fopen = inner.fopen_flags(flags);
-                let fh = inner.add(caller, file, node, flags);
+                let (fh, _) = inner.add(caller, file, node, flags);
                 if !reply.try_created(inner.ttl, &attr, fh, fopen) {
                     drop(inner.take_handle(fh));
                     self.forget(attr.ino, 1);
@@ -354,13 +359,19 @@ impl FileSystem for CachedFilesystem {
             return reply.error(error);
         }
         // Not what the kernel writes back from a mapping, which has its place.
-        let is_append = flags.0 & O_APPEND != 0 && !how.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let is_mapped = how.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let is_append = flags.0 & O_APPEND != 0 && !is_mapped;
         // pwritev2(2) with RWF_DSYNC or RWF_SYNC on a file whose writes the kernel passes on at once: it sends no FSYNC then.
         let is_durable = flags.0 & O_DSYNC != 0 && !opened.is_synchronous;
         let may_wait = direct && req.may_wait();
         let (filesystem, data) = (self.clone(), data.to_vec());
         req.run_blocking(move || {
-            let mut written = filesystem.inner.write(&opened, offset, &data, is_append);
+            let place = match () {
+                () if is_mapped => WritePlace::WithinFile,
+                () if is_append => WritePlace::End,
+                () => WritePlace::Anywhere,
+            };
+            let mut written = filesystem.inner.write(&opened, offset, &data, place);
             let mut synced = Ok(());
             if is_durable && written.is_ok() {
                 synced = filesystem.inner.sync(&opened, true);
@@ -384,7 +395,7 @@ impl FileSystem for CachedFilesystem {
                 }
                 Err(_) => {}
             }
-            if how.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            if is_mapped {
                 // Written back from a shared mapping: the kernel has not seen the time change.
                 filesystem.inner.changed.invalidate_attributes(opened.node.number());
             }

@@ -5,11 +5,10 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 
-/// The thread that listens, and what it has found.
+/// The thread that listens to changes.
 #[derive(Default)]
 pub struct ListenerThread {
     has_ended: AtomicBool,
-    has_others: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -31,15 +30,5 @@ impl ListenerThread {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-    }
-
-    /// Returns whether other processes use the cache, as of a second ago.
-    pub fn has_others(&self) -> bool {
-        self.has_others.load(Ordering::Relaxed)
-    }
-
-    /// Stores whether other processes use the cache.
-    pub fn set_has_others(&self, has_others: bool) {
-        self.has_others.store(has_others, Ordering::Relaxed);
     }
 }

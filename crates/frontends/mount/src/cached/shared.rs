@@ -25,6 +25,7 @@ use crate::handles::HandleTable;
 use crate::kernel_notifier::KernelNotifier;
 use crate::options::MountFlags;
 pub use attributes::to_wire_attr;
+pub use file_data::WritePlace;
 pub use open_file::{O_ACCMODE, O_APPEND, O_DSYNC, O_EXCL, O_WRONLY, OpenCachedFile, open_flags};
 pub use unopened_reads::UnopenedReads;
 

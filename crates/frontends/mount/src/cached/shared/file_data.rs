@@ -12,6 +12,17 @@ use crate::cached::data::errno;
 use crate::late_errors::close_and_report;
 use crate::wire::check_wanted;
 
+/// Where in the file a write goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum WritePlace {
+    /// To its offset.
+    Anywhere,
+    /// To the end of the file, which another program may have moved.
+    End,
+    /// To its offset, and not past the end of the file: what the kernel writes back from a mapping.
+    WithinFile,
+}
+
 impl CachedShared {
     /// Appends `data` at the present end of a file, which another program may have moved since the kernel looked. Returns the length
     /// and the offset.
@@ -26,11 +37,18 @@ impl CachedShared {
     }
 
     /// Writes all of `data`, which the kernel takes for one write. Returns the length, and the offset.
-    pub fn write(&self, opened: &OpenCachedFile, offset: u64, data: &[u8], is_append: bool) -> Result<(usize, u64), Errno> {
-        let written = self.fs.as_caller(opened.opener, || {
-            if is_append { self.append(opened, data) } else { Ok((self.write_at(opened, offset, data)?, offset)) }
+    pub fn write(&self, opened: &OpenCachedFile, offset: u64, data: &[u8], place: WritePlace) -> Result<(usize, u64), Errno> {
+        let written = self.fs.as_caller(opened.opener, || match place {
+            WritePlace::End => self.append(opened, data),
+            WritePlace::Anywhere => Ok((self.write_at(opened, offset, data)?, offset)),
+            WritePlace::WithinFile => {
+                opened.file.write_within(offset, data).map_err(|error| errno(&error))?;
+                // The kernel does not need to know that the rest is past the end.
+                Ok((data.len(), offset))
+            }
         });
         match &written {
+            Ok(_) if place == WritePlace::WithinFile => opened.node.note_changed(),
             Ok((length, at)) => opened.node.note_written(at + *length as u64),
             Err(_) => opened.node.note_changed(),
         }

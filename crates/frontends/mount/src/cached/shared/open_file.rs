@@ -111,16 +111,22 @@ impl CachedShared {
         })
     }
 
-    /// Adds a file that was opened just now. Returns the number by which the kernel shall know it.
-    pub fn add(&self, opener: Caller, file: File, node: Node, flags: i32) -> u64 {
+    /// Adds a file that was opened just now. Returns the number by which the kernel shall know it, and whether it was changed meanwhile.
+    pub fn add(&self, opener: Caller, file: File, node: Node, flags: i32) -> (u64, bool) {
         let opened = self.note_open(opener, file, node, flags);
         let file = Arc::clone(&opened.file);
         let handle = self.opened.add(OpenHandle::of(opened));
         // A change that came before it was in the table was not found there.
-        if file.has_change() {
-            self.instance.wake_listeners();
+        (handle, self.look_for_change(&file))
+    }
+
+    /// Returns whether a file was changed before the kernel's handle of it was known to the thread that listens, which looks again.
+    pub fn look_for_change(&self, file: &File) -> bool {
+        let is_changed = file.has_change();
+        if is_changed {
+            self.instance.wake_listener();
         }
-        handle
+        is_changed
     }
 
     /// Opens a file whose open(2) was replied to already.

@@ -101,6 +101,7 @@ impl CachedShared {
             return Err(Errno::TIMEDOUT);
         }
         let opened = handle.open(|promised| self.keep_promise(promised))?;
+        self.look_for_change(&opened.file);
         if !direct {
             opened.pages.has_pages();
         }
