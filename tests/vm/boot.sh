@@ -23,6 +23,7 @@
 # The script is run by `bash -euo pipefail` in an empty directory, with ROOT, HOTSHELF, FULL and KERNEL as the host has them, and
 #   SCRATCH   that directory, in memory
 #   RESULTS   a directory; what is put there is in target/vm-tests/NAME/ on the host afterwards
+# With IMAGES set, the drives' images are made in that directory, or used if they are there, and stay; a flush of the guest reaches them.
 # What it prints is printed here as it comes. The guest's console is kept in target/vm-tests/NAME.console.
 # Exit 124: not done in time; 125: the guest failed (panic, no status); 77 after `SKIP: reason`: no guest can run here.
 set -euo pipefail
@@ -69,7 +70,7 @@ time_limit() {
 drives=() devices=()
 # add_drive NAME OPTIONS: the arguments that make it, into devices.
 add_drive() {
-    local drive=$1 option key value nsid node chain blocks subsystem=''
+    local drive=$1 option key value nsid node chain blocks image flush subsystem=''
     local size=256M lbas=512 namespaces=1 mdts=7 cache=on iops='' bps='' spare=0 aio=threads
     [[ $drive =~ ^[a-z][a-z0-9]{0,15}$ ]] || usage "drive name '$drive': a letter, then letters and digits, at most 16"
     for option in ${2//,/ }; do
@@ -93,9 +94,11 @@ add_drive() {
     fi
     for ((nsid = 1; nsid <= namespaces + spare; nsid++)); do
         node=$drive-$nsid
-        truncate -s "$size" "$work/$node.img"
-        # The images are thrown away: a flush of the guest need not reach the host's disk.
-        devices+=(-blockdev "driver=file,node-name=$node-file,filename=$work/$node.img,aio=$aio,discard=unmap,cache.no-flush=on")
+        image=${IMAGES:-$work}/$node.img
+        truncate -s "$size" "$image"
+        # Images that are thrown away: a flush of the guest need not reach the host's disk.
+        flush=$([[ -n ${IMAGES:-} ]] && echo off || echo on)
+        devices+=(-blockdev "driver=file,node-name=$node-file,filename=$image,aio=$aio,discard=unmap,cache.no-flush=$flush")
         chain=$node-file
         if [[ -n $iops$bps ]]; then
             devices+=(-blockdev "driver=throttle,node-name=$node-slow,throttle-group=$drive-limit,file=$chain")
