@@ -20,6 +20,8 @@ const SHORTAGE_WAIT: Duration = Duration::from_millis(100);
 pub struct SocketServer {
     dir: OwnedFd,
     name: String,
+    /// The device and inode number of the socket.
+    identity: Option<(u64, u64)>,
     has_ended: Arc<AtomicBool>,
 }
 
@@ -38,20 +40,30 @@ impl SocketServer {
             Err(error) => return Err(error.into()),
         }
         let listener = listen(&dir, name)?;
+        let identity = identity_of(&dir, name);
         let has_ended = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&has_ended);
         std::thread::Builder::new().name(thread.into()).spawn(move || accept(&listener, &ended, &mut on_client))?;
-        Ok(SocketServer { dir, name: name.to_owned(), has_ended })
+        Ok(SocketServer { dir, name: name.to_owned(), identity, has_ended })
     }
 }
 
 impl Drop for SocketServer {
     fn drop(&mut self) {
         self.has_ended.store(true, Ordering::Release);
+        // Another one may have taken the name since.
+        if self.identity.is_none() || identity_of(&self.dir, &self.name) != self.identity {
+            return;
+        }
         // Wakes the accepting thread.
         let _ = UnixStream::connect(socket_path(&self.dir, &self.name));
         let _ = rustix::fs::unlinkat(&self.dir, &*self.name, AtFlags::empty());
     }
+}
+
+fn identity_of(dir: &OwnedFd, name: &str) -> Option<(u64, u64)> {
+    let found = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some((found.st_dev, found.st_ino))
 }
 
 /// Creates the socket, which has its mode from the beginning: nothing is done by its name afterwards.

@@ -421,12 +421,12 @@ pub fn unmount(args: &UnmountArgs) -> anyhow::Result<bool> {
         return Ok(true);
     }
     if let Some(cached) = mount::cached::mount_at(&real) {
-        let cache = crate::cached_mount::cache_of(&cached).map(|located| located.config);
-        let device = cached.device();
-        let side = crate::cached_mount::side_status(&cached);
+        let side = cached_mount::side_status(&cached);
+        // Before: another mount may get the device number as soon as this one is gone.
+        let daemon =
+            cached_mount::cache_of(&cached).and_then(|located| mount::cached::ServingDaemon::find(&located.config, &cached.device()?));
         unmount_within(&real, &args.mountpoint, deadline)?;
-        // Its daemon leaves the cache, which may write data back.
-        let is_served = || cache.as_ref().zip(device.as_ref()).is_some_and(|(cache, device)| mount::cached::is_served(cache, device));
+        let is_served = || daemon.as_ref().is_some_and(mount::cached::ServingDaemon::is_running);
         while is_served() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }

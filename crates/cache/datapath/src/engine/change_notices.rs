@@ -150,7 +150,7 @@ impl CacheEngine {
         }
     }
 
-    /// Waits until a listener has looked at a change, as long after `begun` as a writer may wait. Returns whether it has.
+    /// Waits until a listener has looked at a change, up to the limit of a writer's wait after its start `begun`. Returns whether it has.
     fn has_looked(&self, record: Record<'_>, process: u32, begun: Instant) -> bool {
         let rounds = self.header.rounds(process);
         let mut own_round = None;

@@ -33,7 +33,7 @@ pub use mount_counts::{MountCounts, TierReads, read as mount_counts};
 pub use mount_error::CachedMountError;
 pub use mounted::{CachedMount, mount_at, mounts};
 pub use options::{CachedOptions, NamesMode};
-pub use presence::is_served;
+pub use presence::{ServingDaemon, is_served};
 pub use restart::{RestartReply, restart};
 pub use session::{run, take_over};
 pub use side_status::{SideStatus, read as side_status};

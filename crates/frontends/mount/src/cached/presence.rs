@@ -53,6 +53,24 @@ fn open_own(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)
 }
 
+/// Opens the file of a mount, and locks it. A daemon that is still ending may hold the one that is there: its mount is gone, and the kernel
+/// has given the device number to this one. That daemon's file goes; who waits for its end has it open.
+fn lock_own(path: &Path) -> Result<OwnedFd, Errno> {
+    let file = open_own(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => rustix::fs::unlink(path)?,
+        locked => return locked.map(|()| file),
+    }
+    let file = open_own(path)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map(|()| file)
+}
+
+/// Returns whether a file is the one of that name.
+fn is_at(file: impl AsFd, path: &Path) -> bool {
+    let identity = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+    rustix::fs::fstat(file).is_ok_and(|ours| rustix::fs::lstat(path).is_ok_and(|there| identity(there) == identity(ours)))
+}
+
 impl Presence {
     /// Locks the file of the mount on this directory. None if it cannot be made: `hotshelf unmount` then returns earlier, and
     /// `hotshelf status` shows nothing of the slow side and the reads.
@@ -61,8 +79,7 @@ impl Presence {
             tracing::warn!(mountpoint = %mountpoint.display(), "the mount has no device number: {WITHOUT}");
             return None;
         };
-        let locked = open_own(&path).and_then(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).map(|()| file));
-        match locked {
+        match lock_own(&path) {
             Ok(file) => Some(Presence { path, locked: Some(file) }),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "the file that says that this mount is served cannot be locked: {WITHOUT}");
@@ -94,7 +111,8 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        if self.locked.is_some() {
+        // Another mount may have got the device number meanwhile.
+        if self.locked.as_ref().is_some_and(|locked| is_at(locked, &self.path)) {
             let _ = std::fs::remove_file(self.counts_path());
             // Whoever waits has it open, or finds none.
             let _ = std::fs::remove_file(&self.path);
@@ -102,16 +120,52 @@ impl Drop for Presence {
     }
 }
 
-/// Returns whether the daemon of the mount that has or had this device number (`major:minor`) still runs.
+/// The daemon of a mount, as another process sees it. Found before the mount is gone, it stays this one, whoever gets the device number.
+#[derive(Debug)]
+pub struct ServingDaemon(OwnedFd);
+
+impl ServingDaemon {
+    /// Returns the daemon of the mount with this device number (`major:minor`), if it says that it is there.
+    pub fn find(cache: &Config, device: &str) -> Option<ServingDaemon> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path_of(cache, device)?, flags, Mode::empty()).ok()?;
+        is_own_file(&file).then_some(ServingDaemon(file))
+    }
+
+    /// Returns whether it still runs.
+    pub fn is_running(&self) -> bool {
+        let is_locked = flock(&self.0, FlockOperation::NonBlockingLockShared).is_err();
+        if !is_locked {
+            let _ = flock(&self.0, FlockOperation::Unlock);
+        }
+        is_locked
+    }
+}
+
+/// Returns whether the daemon of the mount that has this device number (`major:minor`) runs.
 pub fn is_served(cache: &Config, device: &str) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let Some(Ok(file)) = path_of(cache, device).map(|path| rustix::fs::open(path, flags, Mode::empty())) else { return false };
-    is_own_file(&file) && flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+    ServingDaemon::find(cache, device).is_some_and(|daemon| daemon.is_running())
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_mount_with_the_device_number_of_one_that_is_ending_has_a_file_of_its_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("mount-0:5.lock");
+        let ending = Presence { path: path.clone(), locked: Some(lock_own(&path).expect("locked")) };
+        let waits = ServingDaemon(rustix::fs::open(&path, OFlags::RDONLY, Mode::empty()).expect("opens"));
+        let next = Presence { path: path.clone(), locked: Some(lock_own(&path).expect("locked too")) };
+        assert!(waits.is_running() && !is_at(ending.locked.as_ref().expect("there"), &path));
+        drop(ending);
+        assert!(!waits.is_running() && path.exists(), "the file of the next one stays");
+        let found = ServingDaemon(rustix::fs::open(&path, OFlags::RDONLY, Mode::empty()).expect("opens"));
+        assert!(found.is_running());
+        drop(next);
+        assert!(!found.is_running() && !path.exists());
+    }
 
     #[test]
     fn what_others_put_in_the_place_of_the_file_is_replaced() {
