@@ -93,6 +93,11 @@ impl Presence {
         Some(Presence { path: path_of(cache, &source::device_at(mountpoint)?)?, locked: Some(locked) })
     }
 
+    /// Returns whether no other mount has got the device number, and with it the names of the files.
+    pub fn is_current(&self) -> bool {
+        self.locked.as_ref().is_some_and(|locked| is_at(locked, &self.path))
+    }
+
     /// Returns the locked file, which stays.
     pub fn hand_over(mut self) -> Option<OwnedFd> {
         self.locked.take()
@@ -111,8 +116,7 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        // Another mount may have got the device number meanwhile.
-        if self.locked.as_ref().is_some_and(|locked| is_at(locked, &self.path)) {
+        if self.is_current() {
             let _ = std::fs::remove_file(self.counts_path());
             // Whoever waits has it open, or finds none.
             let _ = std::fs::remove_file(&self.path);

@@ -74,7 +74,10 @@ pub fn end(
         file.save(&inner.fs);
     }
     let ended = close_and_leave(&inner, &mount.options.directory);
-    inner.side.withdraw();
+    // Another mount may have got the device number, by which the file is named.
+    if presence.as_ref().is_none_or(Presence::is_current) {
+        inner.side.withdraw();
+    }
     // `hotshelf unmount` looks at the cache as soon as the presence ends: this process must not be in it any more.
     drop(inner);
     drop(presence);
