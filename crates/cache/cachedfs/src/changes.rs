@@ -45,11 +45,6 @@ impl Instance {
             Some(())
         });
     }
-
-    /// Returns whether other processes are attached.
-    pub fn is_shared(&self) -> bool {
-        self.while_attached(|part| Some(part.engine.has_other_processes())).unwrap_or(false)
-    }
 }
 
 impl File {

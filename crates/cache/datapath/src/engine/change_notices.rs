@@ -85,12 +85,6 @@ impl CacheEngine {
         futex::wake(count, u32::MAX);
     }
 
-    /// Returns whether other processes are attached. Makes system calls.
-    pub fn has_other_processes(&self) -> bool {
-        let all = (0..shm::ProcessSlots::COUNT as u8).map(shm::ProcessSlot);
-        all.filter(|process| *process != self.me).any(|process| self.processes.is_alive(process))
-    }
-
     /// Begins a round in which this process looks at its files: see [`Open::take_change`].
     pub fn begin_round(&self) -> ListeningRound<'_> {
         let rounds = self.header.rounds(self.me.0.into());

@@ -42,12 +42,12 @@ pub fn resize(args: &ResizeArgs) -> anyhow::Result<bool> {
         let (before, now) = (size(resized.bytes_before), size(resized.bytes));
         if args.dry_run {
             say!("{}: would have {now} (it has {before}, and {} pages in it)", located.shown(), resized.pages);
-            return Ok(memory_planned(args, &located));
+            return Ok(memory_planned(args, &located, changed.mounts));
         }
         say!("{}: {now} (it was {before}), {} pages kept, {} left out{pause}", located.shown(), resized.pages, resized.left_out);
     }
     if args.dry_run {
-        return Ok(memory_planned(args, &located));
+        return Ok(memory_planned(args, &located, changed.mounts));
     }
     if let Some(memory) = args.memory {
         let when = if changed.mounts == 0 { ", from the next start on" } else { "" };
@@ -77,8 +77,9 @@ fn change(args: &ResizeArgs, located: &Located, config: Config) -> anyhow::Resul
         setting: args.memory.map(|memory| ("memory", format!("\"{memory}\""))),
         make: Box::new(|| args.size.map(resize).transpose()),
         undo: Box::new(|resized: &Option<Resized>| {
-            if let Some(before) = resized.as_ref().map(|resized| Size::Bytes(resized.bytes_before)) {
-                let _ = resize(before);
+            let before = resized.as_ref().map(|resized| Size::Bytes(resized.bytes_before));
+            if let Some(Err(error)) = before.map(resize) {
+                complain!("{}: it keeps its new size: {error:#}", located.shown());
             }
         }),
     };
@@ -98,9 +99,10 @@ fn plan(args: &ResizeArgs, located: &Located, checked: Option<(u64, u64)>) -> an
 }
 
 /// Says which memory size it would have, if another size is requested.
-fn memory_planned(args: &ResizeArgs, located: &Located) -> bool {
+fn memory_planned(args: &ResizeArgs, located: &Located, mounts: usize) -> bool {
     if let Some(memory) = args.memory {
-        say!("{}: would have memory {memory}, from the next start on", located.shown());
+        let when = if mounts == 0 { ", from the next start on" } else { "" };
+        say!("{}: would have memory {memory}{when}", located.shown());
     }
     true
 }
